@@ -1,0 +1,59 @@
+#include "sim/compress.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "harness/cli/inputs.h"
+#include "harness/cli/verbs.h"
+#include "sim/model_source.h"
+#include "sim/safetensors.h"
+
+namespace kv {
+namespace {
+
+struct Arguments {
+  std::string model, policy, out, device = "cpu";
+  IdsArguments input;
+  double keep = 0;
+  uint64_t seed = 0;
+};
+
+void run_compress(const Arguments& arguments) {
+  Policy policy = load_policy(arguments.policy);
+  const std::vector<int32_t> ids = load_ids(arguments.input, arguments.model);
+  const auto backend = make_backend(arguments.device);
+  ModelSource source(*backend, load_model(arguments.model));
+  const CompressResult result = compress(*backend, source, policy, ids, arguments.keep, arguments.seed);
+  const std::vector<int64_t> shape = {result.layers, result.kv_heads, result.tokens};
+  const std::vector<TensorData> tensors = {
+      {.name = "score", .dtype = Dtype::kF32, .shape = shape, .data = result.score.data()},
+      {.name = "keep", .dtype = Dtype::kU8, .shape = shape, .data = result.keep.data()},
+  };
+  write_safetensors(arguments.out, tensors, {{"format", "kvlab-compress"}, {"policy", policy.name}});
+}
+
+}  // namespace
+
+void add_compress(CLI::App& app, Verbs&) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* verb = app.add_subcommand("compress", "Writes a policy's scores and keep mask after a prefill");
+  verb->add_option("--model", arguments->model, "Hugging Face folder")->required();
+  add_ids_options(*verb, arguments->input);
+  verb->add_option("--policy", arguments->policy, "policy, as inline YAML or a file")->required();
+  verb->add_option("--keep", arguments->keep, "fraction of the tokens that stays, above 0 and at most 1")
+      ->required()
+      ->check(CLI::Range(1e-6, 1.0));
+  verb->add_option("--out", arguments->out, "safetensors file: score f32 and keep u8, [layers, kv_heads, tokens]")
+      ->required();
+  verb->add_option("--seed", arguments->seed, "of policies that draw");
+  verb->add_option("--device", arguments->device, "cpu");
+  verb->footer(
+      "Example:\n"
+      "  kvlab compress --model M --ids ids.safetensors --policy '{policy: snapkv, mode: kvpress}' --keep 0.25 "
+      "--out keep.safetensors");
+  verb->callback([arguments] { run_compress(*arguments); });
+}
+
+}  // namespace kv

@@ -1,0 +1,34 @@
+#include "harness/cli/inputs.h"
+
+#include <CLI/CLI.hpp>
+
+#include "harness/rows.h"
+#include "harness/spec.h"
+#include "harness/subject.h"
+#include "kernels/error.h"
+#include "sim/model_config.h"
+
+namespace kv {
+
+void add_ids_options(CLI::App& verb, IdsArguments& arguments) {
+  auto* text = verb.add_option("--text", arguments.text, "text file; the model's first token is put in front");
+  auto* ids = verb.add_option("--ids", arguments.ids, "safetensors file with input_ids (I32 or I64)");
+  text->excludes(ids);
+}
+
+std::vector<int32_t> load_ids(const IdsArguments& arguments, const std::string& model) {
+  if (arguments.text.empty() == arguments.ids.empty()) throw UserError("expected either --text FILE or --ids FILE");
+  if (!arguments.ids.empty()) return read_ids(arguments.ids);
+  const Tokenizer tokenizer = load_tokenizer(model);
+  std::vector<int32_t> ids{first_token_of(load_model_config(model), tokenizer)};
+  const std::vector<int32_t> rest = tokenizer.encode(read_file(arguments.text));
+  ids.insert(ids.end(), rest.begin(), rest.end());
+  return ids;
+}
+
+Policy load_policy(const std::string& yaml_or_file) {
+  const Component component = parse_component(yaml_or_file, "policy");
+  return make_policy(component.name, component.options);
+}
+
+}  // namespace kv

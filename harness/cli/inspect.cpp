@@ -1,0 +1,99 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <array>
+#include <filesystem>
+#include <memory>
+#include <numeric>
+
+#include "harness/cli/verbs.h"
+#include "harness/rows.h"
+#include "kernels/error.h"
+#include "sim/safetensors.h"
+#include "sim/trace.h"
+#include "sim/weights.h"
+
+namespace kv {
+namespace {
+
+namespace fs = std::filesystem;
+
+void inspect_model(const fs::path& folder) {
+  const ModelConfig config = load_model_config(folder);
+  int64_t parameters = 0;
+  for (const ExpectedTensor& tensor : expected_tensors(config)) {
+    parameters += std::accumulate(tensor.shape.begin(), tensor.shape.end(), int64_t{1}, std::multiplies<>());
+  }
+  fmt::print("model       {}\n", fs::weakly_canonical(folder).filename().string());
+  fmt::print("family      {}\n", family_name(config.family));
+  fmt::print("parameters  {:.1f} M\n", static_cast<double>(parameters) / 1e6);
+  fmt::print("layers      {}, width {}, MLP {}\n", config.layers, config.hidden_size, config.intermediate_size);
+  fmt::print("heads       {} query, {} KV, dimension {}\n", config.heads, config.kv_heads, config.head_dim);
+  fmt::print("vocabulary  {}, positions {}\n", config.vocab_size, config.max_positions);
+  fmt::print("KV cache    {} bytes a token in f32\n", 2 * 4 * config.layers * config.kv_size());
+  fmt::print("tokenizer   {}\n", fs::exists(folder / "tokenizer.json") ? "tokenizer.json" : "none: pass --ids");
+  fmt::print("SHA-256     {}\n", fingerprint(folder));
+}
+
+void inspect_trace(const fs::path& file) {
+  const Trace trace = Trace::open(file);
+  const TraceInfo& info = trace.info();
+  std::array<int64_t, 4> labels{};
+  for (const Label label : trace.sample().labels) ++labels[static_cast<size_t>(label)];
+  fmt::print("trace       {} tokens of {}, checksum verified\n", info.tokens, info.model);
+  fmt::print("layers      {}\n", fmt::join(info.layers, ", "));
+  fmt::print("heads       {} query, {} KV, dimension {}, width {}\n", info.q_heads, info.kv_heads, info.head_dim,
+             info.width);
+  fmt::print("has         {}{}{}{}\n", "queries, keys, values", info.has_pre_rope_queries ? ", pre-RoPE queries" : "",
+             info.has_output_weight ? ", W_O" : "", info.has_losses ? ", losses" : "");
+  if (info.has_labels) {
+    fmt::print("labels      {} context, {} needle, {} question, {} answer\n", labels[0], labels[1], labels[2],
+               labels[3]);
+  }
+  if (info.has_losses && !trace.nll().empty()) {
+    const double sum = std::accumulate(trace.nll().begin(), trace.nll().end(), 0.0);
+    fmt::print("loss        {:.4f} nats a token\n", sum / static_cast<double>(trace.nll().size()));
+  }
+}
+
+void inspect_tensors(const SafetensorsFile& file) {
+  for (const auto& [key, value] : file.metadata()) fmt::print("{} = {}\n", key, value);
+  for (const TensorInfo& tensor : file.tensors()) {
+    fmt::print("{:<40} {:<5} {}\n", tensor.name, dtype_name(tensor.dtype), shape_text(tensor.shape));
+  }
+}
+
+void inspect_results(const fs::path& folder) {
+  const RowTable table = read_rows(folder / "rows.csv");
+  size_t skipped = 0;
+  for (const Row& row : table.rows) skipped += row.skipped.empty() ? 0 : 1;
+  fmt::print("results     {} rows, {} of them skipped; axes: {}\n", table.rows.size(), skipped,
+             fmt::join(table.axes, ", "));
+  if (fs::exists(folder / "manifest.json")) fmt::print("{}", read_file(folder / "manifest.json"));
+}
+
+void inspect(const fs::path& path) {
+  std::error_code error;
+  if (!fs::exists(path, error)) throw UserError(fmt::format("{}: no such file or folder", path.string()));
+  if (fs::is_directory(path)) {
+    if (fs::exists(path / "rows.csv")) return inspect_results(path);
+    return inspect_model(path);
+  }
+  const SafetensorsFile file = SafetensorsFile::open(path);
+  const auto format = file.metadata().find("format");
+  if (format != file.metadata().end() && format->second == kTraceFormat) return inspect_trace(path);
+  inspect_tensors(file);
+}
+
+}  // namespace
+
+void add_inspect(CLI::App& app, Verbs&) {
+  auto path = std::make_shared<std::string>();
+  CLI::App* verb = app.add_subcommand("inspect", "Prints what a model, trace, safetensors file or result folder holds");
+  verb->add_option("PATH", *path, "file or folder")->required();
+  verb->footer("Examples:\n  kvlab inspect experiments/models/reference\n  kvlab inspect trace.safetensors");
+  verb->callback([path] { inspect(*path); });
+}
+
+}  // namespace kv

@@ -1,0 +1,126 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+
+#include "harness/cli/verbs.h"
+#include "harness/grid.h"
+#include "harness/run.h"
+#include "harness/spec.h"
+#include "harness/subject.h"
+#include "harness/yaml_document.h"
+#include "kernels/error.h"
+
+namespace kv {
+namespace {
+
+namespace fs = std::filesystem;
+
+template <class Entries>
+void print_entries(const Entries& entries) {
+  size_t width = 0;
+  for (const auto* entry : entries) width = std::max(width, entry->name.size());
+  for (const auto* entry : entries) fmt::print("{:<{}}  {}\n", entry->name, width, entry->summary);
+}
+
+std::vector<fs::path> experiment_files() {
+  std::vector<fs::path> files;
+  const fs::path folder = find_shipped("experiments");
+  if (folder.empty()) throw UserError("experiments: no such folder here or above, or beside the program");
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    if (entry.path().extension() == ".yaml") files.push_back(entry.path());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+void print_experiments() {
+  for (const fs::path& file : experiment_files()) {
+    const Spec spec = load_spec(file);
+    fmt::print("{:<18}  {}\n", spec.name, spec.question);
+  }
+}
+
+void list(const std::string& kind) {
+  if (kind == "policies") print_entries(policies());
+  if (kind == "metrics") print_entries(metrics());
+  if (kind == "tasks") print_entries(all_tasks());
+  if (kind == "experiments") print_experiments();
+}
+
+void print_options(const std::vector<DeclaredParam>& options) {
+  if (options.empty()) fmt::print("no options\n");
+  for (const DeclaredParam& option : options) {
+    fmt::print("  {:<16} {} (default {})\n  {:<16} {}\n", option.key, option.type, option.fallback, "", option.help);
+  }
+}
+
+void describe_task(const Task& task) {
+  fmt::print("task {}: {}\n", task.name, task.summary);
+  std::vector<DeclaredParam> declared;
+  parse_task_options(task, {}, &declared);
+  for (DeclaredParam& option : declared) {
+    if (option.type == "integer") option.fallback = "drawn";
+  }
+  declared.insert(declared.begin(),
+                  {.key = "tokens", .type = "integer", .fallback = "none", .help = "length of a sample"});
+  print_options(declared);
+}
+
+bool describe_experiment(const std::string& name) {
+  for (const fs::path& file : experiment_files()) {
+    if (file.stem() != name) continue;
+    const Spec spec = load_spec(file);
+    fmt::print("experiment {}: {}\n{}\n{}\n", spec.name, spec.title, spec.question, validate_experiment(spec));
+    return true;
+  }
+  return false;
+}
+
+void describe(const std::string& name) {
+  std::vector<std::string> known;
+  for (const PolicyEntry* entry : policies()) {
+    known.push_back(entry->name);
+    if (entry->name != name) continue;
+    fmt::print("policy {}: {}\n", name, entry->summary);
+    return print_options(describe_policy(name));
+  }
+  for (const MetricEntry* entry : metrics()) {
+    known.push_back(entry->name);
+    if (entry->name != name) continue;
+    fmt::print("metric {}: {}\n", name, entry->summary);
+    return print_options(describe_metric(name));
+  }
+  for (const Task* task : all_tasks()) {
+    known.push_back(task->name);
+    if (task->name == name) return describe_task(*task);
+  }
+  if (describe_experiment(name)) return;
+  const std::string close = nearest(name, known);
+  throw UserError(fmt::format("describe: '{}' is no policy, metric, task or experiment{}; see kvlab list", name,
+                              close.empty() ? "" : fmt::format(", did you mean '{}'?", close)));
+}
+
+}  // namespace
+
+void add_list(CLI::App& app, Verbs&) {
+  auto kind = std::make_shared<std::string>();
+  CLI::App* verb = app.add_subcommand("list", "Lists policies, metrics, tasks or experiments");
+  verb->add_option("KIND", *kind, "policies | metrics | tasks | experiments")
+      ->required()
+      ->check(CLI::IsMember({"policies", "metrics", "tasks", "experiments"}));
+  verb->footer("Examples:\n  kvlab list policies\n  kvlab list experiments");
+  verb->callback([kind] { list(*kind); });
+}
+
+void add_describe(CLI::App& app, Verbs&) {
+  auto name = std::make_shared<std::string>();
+  CLI::App* verb = app.add_subcommand("describe", "Explains a policy, metric, task or experiment and its options");
+  verb->add_option("NAME", *name, "what kvlab list shows")->required();
+  verb->footer("Examples:\n  kvlab describe h2o\n  kvlab describe recall\n  kvlab describe 001-table2");
+  verb->callback([name] { describe(*name); });
+}
+
+}  // namespace kv

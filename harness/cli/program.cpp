@@ -1,0 +1,88 @@
+#include <fmt/format.h>
+#include <omp.h>
+
+#include <CLI/CLI.hpp>
+#include <exception>
+#include <new>
+
+#include "harness/build_info.h"
+#include "harness/cli/verbs.h"
+#include "kernels/error.h"
+
+namespace kv {
+namespace {
+
+constexpr const char* kDescription =
+    "kvlab compares KV-cache policies on recorded traces and real models: a spec in, rows, tables and plots out.";
+
+constexpr const char* kExamples =
+    "Examples:\n"
+    "  kvlab run experiments/quickstart.yaml\n"
+    "  kvlab run experiments/quickstart.yaml --set samples=1 --set 'axes.budget=[128, 256]' --out /tmp/try\n"
+    "  kvlab list policies\n"
+    "  kvlab describe snapkv\n"
+    "  kvlab inspect experiments/models/reference\n"
+    "Every verb has its own --help.";
+
+std::string version() {
+  const BuildInfo& info = build_info();
+  return fmt::format("kvlab, commit {}{} ({}, {})", info.commit, info.dirty ? " with changes" : "", info.compiler,
+                     info.build_type);
+}
+
+// CLI11 counts help and version as "errors" of code 0.
+int refuse(const CLI::App& app, const CLI::ParseError& error) {
+  if (error.get_exit_code() == 0) return app.exit(error);
+  std::string message = error.what();
+  if (message.find('\n') != message.npos) message.resize(message.find('\n'));
+  fmt::print(stderr, "kvlab: {}; see kvlab --help\n", message);
+  return 2;
+}
+
+int parse(CLI::App& app, int argc, const char* const* argv, const Verbs& verbs) {
+  try {
+    app.parse(argc, argv);
+    return verbs.exit_code;
+  } catch (const CLI::ParseError& error) {
+    return refuse(app, error);
+  }
+}
+
+}  // namespace
+
+int run_program(int argc, const char* const* argv) try {
+  CLI::App app(kDescription, "kvlab");
+  app.footer(kExamples);
+  app.set_version_flag("--version", version());
+  app.require_subcommand(1);
+  app.fallthrough();
+  app.add_option_function<int>(
+         "--threads", [](int threads) { omp_set_num_threads(threads); },
+         "threads to compute with (default: all cores); results do not depend on it")
+      ->check(CLI::Range(1, 1024))
+      ->trigger_on_parse();
+  Verbs verbs;
+  add_run(app, verbs);
+  add_validate(app, verbs);
+  add_list(app, verbs);
+  add_describe(app, verbs);
+  add_record(app, verbs);
+  add_inspect(app, verbs);
+  add_report(app, verbs);
+  add_compare(app, verbs);
+  add_score(app, verbs);
+  add_tokenize(app, verbs);
+  add_compress(app, verbs);
+  return parse(app, argc, argv, verbs);
+} catch (const UserError& error) {
+  fmt::print(stderr, "kvlab: {}\n", error.what());
+  return 2;
+} catch (const std::bad_alloc&) {
+  fmt::print(stderr, "kvlab: out of memory; try a smaller batch, fewer tokens or fewer metrics\n");
+  return 1;
+} catch (const std::exception& error) {
+  fmt::print(stderr, "kvlab: {}\n", error.what());
+  return 1;
+}
+
+}  // namespace kv

@@ -1,0 +1,85 @@
+#include "harness/run.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "harness/cli/verbs.h"
+#include "harness/spec.h"
+#include "kernels/error.h"
+
+namespace kv {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Arguments {
+  std::vector<std::string> specs, overrides;
+  std::string out;
+  bool fresh = false;
+  bool quiet = false;
+};
+
+void run_one(const std::string& file, const Arguments& arguments, Verbs& verbs) {
+  const Spec spec = load_spec(file, arguments.overrides);
+  const RunOptions options{.out = arguments.out.empty() ? fs::path("results") / spec.name : fs::path(arguments.out),
+                           .start = arguments.fresh ? Start::fresh : Start::resume,
+                           .verbosity = arguments.quiet ? Verbosity::quiet : Verbosity::normal,
+                           .overrides = arguments.overrides};
+  if (!arguments.quiet) fmt::print(stderr, "{}\n", validate_experiment(spec));
+  const RunSummary summary = run_experiment(spec, options);
+  if (!arguments.quiet) fmt::print("{}\n", summary.markdown);
+  for (const std::string& problem : summary.problems) fmt::print(stderr, "{}\n", problem);
+  const std::string line =
+      fmt::format("{}: {} cases ({} from an earlier start), {} skipped, {} failed; {}", spec.name, summary.cases,
+                  summary.reused, summary.skipped, summary.failed, (options.out / "index.html").string());
+  if (!arguments.quiet || summary.failed > 0) fmt::print(stderr, "{}\n", line);
+  // A run in which nothing could run is no success either.
+  if (summary.failed > 0 || summary.skipped == summary.cases) verbs.exit_code = 1;
+}
+
+}  // namespace
+
+void add_run(CLI::App& app, Verbs& verbs) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* verb = app.add_subcommand("run", "Runs experiments: rows.csv, tables, plots and index.html of each");
+  verb->add_option("SPEC", arguments->specs, "experiment files (YAML)")->required();
+  verb->add_option("--out", arguments->out, "result folder (default: results/<spec name>)");
+  verb->add_option("--set", arguments->overrides, "key=value: replaces a value of the spec, dots lead inside")
+      ->expected(1)
+      ->allow_extra_args(false)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  verb->add_flag("--fresh", arguments->fresh, "starts over instead of keeping finished cases");
+  verb->add_flag("--quiet", arguments->quiet, "no progress and no tables; problems are still shown");
+  verb->footer(
+      "Examples:\n"
+      "  kvlab run experiments/quickstart.yaml\n"
+      "  kvlab run experiments/001-table2.yaml --set samples=2 --set data.reason.tokens=4096 --out /tmp/t2\n"
+      "  kvlab run my.yaml --set 'policies=[full, h2o]' --set policies.h2o.mode=original\n"
+      "A killed run goes on where it stopped when it is started again.");
+  verb->callback([arguments, &verbs] {
+    if (arguments->specs.size() > 1 && !arguments->out.empty()) {
+      throw UserError("--out: takes one spec, since each has its own result folder");
+    }
+    for (const std::string& file : arguments->specs) run_one(file, *arguments, verbs);
+  });
+}
+
+void add_validate(CLI::App& app, Verbs&) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* verb = app.add_subcommand("validate", "Checks experiments without running them");
+  verb->add_option("SPEC", arguments->specs, "experiment files (YAML)")->required();
+  verb->add_option("--set", arguments->overrides, "key=value, as for run")
+      ->expected(1)
+      ->allow_extra_args(false)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  verb->footer("Examples:\n  kvlab validate experiments/*.yaml\n  kvlab validate my.yaml --set axes.budget=64");
+  verb->callback([arguments] {
+    for (const std::string& file : arguments->specs) {
+      fmt::print("{}\n", validate_experiment(load_spec(file, arguments->overrides)));
+    }
+  });
+}
+
+}  // namespace kv

@@ -1,0 +1,137 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <optional>
+
+#include "harness/cli/inputs.h"
+#include "harness/cli/verbs.h"
+#include "kernels/error.h"
+#include "sim/baseline.h"
+#include "sim/model_source.h"
+#include "sim/replay.h"
+#include "sim/safetensors.h"
+#include "sim/schedule.h"
+
+namespace kv {
+namespace {
+
+struct Arguments {
+  std::string model, out, policy, device = "cpu";
+  IdsArguments input;
+  int logits_tail = 0;
+  int budget = 0;
+  int interval = 0;
+  uint64_t seed = 0;
+};
+
+struct Scores {
+  std::vector<float> nll, entropy;  // [T], the last nll is of nothing
+};
+
+class LossKeeper final : public Observer {
+ public:
+  explicit LossKeeper(Scores& scores) : scores_(scores) {}
+  void block_done(const Block&, const TokenLosses& losses) override {
+    scores_.nll.insert(scores_.nll.end(), losses.nll.begin(), losses.nll.end());
+    scores_.entropy.insert(scores_.entropy.end(), losses.entropy.begin(), losses.entropy.end());
+  }
+
+ private:
+  Scores& scores_;
+};
+
+Scores score_under(Policy& policy, const Arguments& arguments, Backend& backend, ModelSource& source,
+                   const std::vector<int32_t>& ids) {
+  const std::span<const int32_t> sequences[] = {ids};
+  const int32_t length = static_cast<int32_t>(ids.size());
+  int interval = 0;
+  std::optional<Baseline> baseline;
+  Schedule schedule = full_schedule(std::span(&length, 1), 1024);
+  if (policy.scorer) {
+    if (arguments.budget < 1 || arguments.interval < 1) {
+      throw UserError(fmt::format("--policy {}: needs --budget and --interval, at least 1 each", policy.name));
+    }
+    interval = policy.scorer->interval(arguments.interval);
+    policy.scorer->check(arguments.budget, interval);
+    schedule = decode_schedule(std::span(&length, 1), arguments.budget, interval);
+    const PolicyNeeds needs = policy.scorer->needs();
+    if (needs.future) {
+      BaselineNeeds wanted;
+      wanted.statistics_block = interval;
+      wanted.block_sums = !needs.future_block_max;
+      wanted.block_max = needs.future_block_max;
+      baseline = compute_baseline(backend, source, sequences, wanted);
+    }
+  }
+  Scores scores;
+  LossKeeper keeper(scores);
+  Observer* const observers[] = {&keeper};
+  source.keep_logits_tail(arguments.logits_tail);
+  replay({.backend = backend,
+          .source = source,
+          .policy = policy,
+          .sequences = sequences,
+          .schedule = schedule,
+          .budget = policy.scorer ? arguments.budget : 0,
+          .interval = interval,
+          .seed = arguments.seed,
+          .sample_numbers = {},
+          .baseline = baseline ? &*baseline : nullptr,
+          .observers = observers});
+  return scores;
+}
+
+void score(const Arguments& arguments) {
+  const std::vector<int32_t> ids = load_ids(arguments.input, arguments.model);
+  const int64_t tokens = static_cast<int64_t>(ids.size());
+  if (arguments.logits_tail > tokens) {
+    throw UserError(fmt::format("--logits-tail {}: there are only {} tokens", arguments.logits_tail, tokens));
+  }
+  if (arguments.policy.empty() && (arguments.budget > 0 || arguments.interval > 0)) {
+    throw UserError("--budget, --interval: without --policy the cache is full, expected --policy, too");
+  }
+  Policy policy = load_policy(arguments.policy.empty() ? "full" : arguments.policy);
+  const auto backend = make_backend(arguments.device);
+  ModelSource source(*backend, load_model(arguments.model));
+  const Scores scores = score_under(policy, arguments, *backend, source, ids);
+
+  std::vector<TensorData> tensors = {
+      {.name = "input_ids", .dtype = Dtype::kI32, .shape = {tokens}, .data = ids.data()},
+      {.name = "nll", .dtype = Dtype::kF32, .shape = {tokens - 1}, .data = scores.nll.data()},
+      {.name = "entropy", .dtype = Dtype::kF32, .shape = {tokens}, .data = scores.entropy.data()},
+  };
+  if (arguments.logits_tail > 0) {
+    tensors.push_back({.name = "logits_tail",
+                       .dtype = Dtype::kF32,
+                       .shape = {arguments.logits_tail, source.vocab()},
+                       .data = source.logits_tail(0).data()});
+  }
+  write_safetensors(arguments.out, tensors, {{"format", "kvlab-score"}, {"policy", policy.name}});
+}
+
+}  // namespace
+
+void add_score(CLI::App& app, Verbs&) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* verb = app.add_subcommand("score", "Writes each token's loss and entropy, full cache or under a policy");
+  verb->add_option("--model", arguments->model, "Hugging Face folder")->required();
+  add_ids_options(*verb, arguments->input);
+  verb->add_option("--out", arguments->out, "safetensors file: input_ids [T], nll [T-1], entropy [T], logits_tail")
+      ->required();
+  verb->add_option("--logits-tail", arguments->logits_tail, "logits of the last N tokens, too")
+      ->check(CLI::NonNegativeNumber);
+  verb->add_option("--policy", arguments->policy, "policy, as inline YAML or a file; without it the cache is full");
+  verb->add_option("--budget", arguments->budget, "entries a KV head keeps at an event")->check(CLI::PositiveNumber);
+  verb->add_option("--interval", arguments->interval, "tokens between events")->check(CLI::PositiveNumber);
+  verb->add_option("--seed", arguments->seed, "of policies that draw");
+  verb->add_option("--device", arguments->device, "cpu");
+  verb->footer(
+      "Examples:\n"
+      "  kvlab score --model experiments/models/reference --text README.md --out /tmp/full.safetensors\n"
+      "  kvlab score --model M --ids ids.safetensors --out s.safetensors --logits-tail 4\n"
+      "  kvlab score --model M --text t.txt --out s.safetensors --policy '{policy: h2o}' --budget 256 --interval 64");
+  verb->callback([arguments] { score(*arguments); });
+}
+
+}  // namespace kv

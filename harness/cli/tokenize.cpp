@@ -1,0 +1,28 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "harness/cli/verbs.h"
+#include "harness/rows.h"
+#include "harness/subject.h"
+
+namespace kv {
+
+void add_tokenize(CLI::App& app, Verbs&) {
+  struct Arguments {
+    std::string model, text;
+  };
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* verb = app.add_subcommand("tokenize", "Prints a text's token ids as a JSON array");
+  verb->add_option("--model", arguments->model, "Hugging Face folder with a tokenizer.json")->required();
+  verb->add_option("--text", arguments->text, "UTF-8 text file")->required();
+  verb->footer("Example:\n  kvlab tokenize --model experiments/models/reference --text README.md");
+  verb->callback([arguments] {
+    const Tokenizer tokenizer = load_tokenizer(arguments->model);
+    fmt::print("[{}]\n", fmt::join(tokenizer.encode(read_file(arguments->text)), ", "));
+  });
+}
+
+}  // namespace kv

@@ -1,0 +1,372 @@
+#include "harness/grid.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <numeric>
+
+#include "harness/yaml_document.h"
+#include "kernels/error.h"
+
+namespace kv {
+namespace {
+
+// Query block of the full pass's statistics where no budget or interval asks for another.
+constexpr int kStatisticsBlock = 64;
+
+template <class T>
+T number_of(const GivenParam& param, T low, T high, std::string_view expected) {
+  T value{};
+  const auto [end, error] = std::from_chars(param.text.data(), param.text.data() + param.text.size(), value);
+  if (error == std::errc() && end == param.text.data() + param.text.size() && value >= low && value <= high) {
+    return value;
+  }
+  throw UserError(fmt::format("{}: axes: {} = {}: expected {}", param.where, param.key, param.text, expected));
+}
+
+// Errors that name no place get that of what caused them.
+template <class Make>
+auto at(const std::string& where, const Make& make) {
+  try {
+    return make();
+  } catch (const UserError& error) {
+    const std::string file = where.substr(0, where.find(':'));
+    const std::string_view what = error.what();
+    if (what.starts_with(file + ":") || what.starts_with("--set ")) throw;
+    throw UserError(fmt::format("{}: {}", where, what));
+  }
+}
+
+void check_name(const Component& component, const char* kind, const std::vector<std::string>& known) {
+  if (std::find(known.begin(), known.end(), component.name) != known.end()) return;
+  const std::string close = nearest(component.name, known);
+  throw UserError(fmt::format("{}: unknown {} '{}'{} (expected one of: {})", component.where, kind, component.name,
+                              close.empty() ? "" : fmt::format(", did you mean '{}'?", close), fmt::join(known, ", ")));
+}
+
+template <class Entries>
+std::vector<std::string> names_of(const Entries& entries) {
+  std::vector<std::string> names;
+  for (const auto* entry : entries) names.push_back(entry->name);
+  return names;
+}
+
+bool lists(const std::vector<DeclaredParam>& declared, const std::string& key) {
+  return std::any_of(declared.begin(), declared.end(), [&](const DeclaredParam& param) { return param.key == key; });
+}
+
+bool sets(const std::vector<GivenParam>& options, const std::string& key) {
+  return std::any_of(options.begin(), options.end(), [&](const GivenParam& param) { return param.key == key; });
+}
+
+enum class Owner { kProtocol, kTokens, kTask, kPolicy };
+
+// Which columns of the axes go where.
+class Columns {
+ public:
+  explicit Columns(const Spec& spec) : spec_(spec) {
+    for (const Component& policy : spec.policies) policy_options_.push_back(describe_policy(policy.name));
+    for (const Axis& axis : spec.axes) {
+      for (const GivenParam& param : axis.points.front()) owners_[param.key] = classify(param);
+    }
+  }
+
+  Owner owner(const std::string& column) const { return owners_.at(column); }
+  bool has(const std::string& column) const { return owners_.contains(column); }
+  bool applies_to_policy(size_t policy, const std::string& column) const {
+    return lists(policy_options_[policy], column);
+  }
+  static bool applies_to_task(const DataSpec& data, const std::string& column) {
+    if (data.kind != DataKind::kTask) return false;
+    const std::vector<std::string>& known = find_task(data.source.text).options;
+    return std::find(known.begin(), known.end(), column) != known.end();
+  }
+
+ private:
+  Owner classify(const GivenParam& param) const {
+    const std::string& column = param.key;
+    const bool decode = spec_.protocol == Protocol::kDecode;
+    if (column == "budget" || column == "interval" || column == "keep") {
+      if (decode == (column != "keep")) return Owner::kProtocol;
+      throw UserError(fmt::format("{}: axes: {} does not belong to protocol {} (expected {})", param.where, column,
+                                  decode ? "decode" : "one-shot", decode ? "budget and interval" : "keep"));
+    }
+    if (column == "tokens") return check_tokens(param);
+    bool task = false, policy = false;
+    for (const DataSpec& data : spec_.data) {
+      if (!applies_to_task(data, column)) continue;
+      task = true;
+      if (sets(data.options, column)) refuse_twice(param, data.name);
+    }
+    for (size_t p = 0; p < spec_.policies.size(); ++p) {
+      if (!applies_to_policy(p, column)) continue;
+      policy = true;
+      if (sets(spec_.policies[p].options, column)) refuse_twice(param, spec_.policies[p].label);
+    }
+    if (task && policy) {
+      throw UserError(fmt::format("{}: axes: '{}' is an option of both a task and a policy, expected one of them",
+                                  param.where, column));
+    }
+    if (task) return Owner::kTask;
+    if (policy) return Owner::kPolicy;
+    refuse_unknown(param);
+  }
+
+  Owner check_tokens(const GivenParam& param) const {
+    if (!spec_.traces.empty()) {
+      throw UserError(fmt::format("{}: axes: a trace has its own length, expected no axis 'tokens'", param.where));
+    }
+    for (const DataSpec& data : spec_.data) {
+      if (data.tokens) refuse_twice(param, data.name);
+    }
+    return Owner::kTokens;
+  }
+
+  [[noreturn]] static void refuse_twice(const GivenParam& param, const std::string& other) {
+    throw UserError(
+        fmt::format("{}: axes: '{}' is set by '{}', too; expected one of them", param.where, param.key, other));
+  }
+
+  [[noreturn]] void refuse_unknown(const GivenParam& param) const {
+    std::vector<std::string> known = spec_.protocol == Protocol::kDecode
+                                         ? std::vector<std::string>{"budget", "interval"}
+                                         : std::vector<std::string>{"keep"};
+    const auto add = [&](const std::string& name) {
+      if (std::find(known.begin(), known.end(), name) == known.end()) known.push_back(name);
+    };
+    add("tokens");
+    for (const DataSpec& data : spec_.data) {
+      if (data.kind != DataKind::kTask) continue;
+      for (const std::string& option : find_task(data.source.text).options) add(option);
+    }
+    for (const auto& options : policy_options_) {
+      for (const DeclaredParam& option : options) add(option.key);
+    }
+    const std::string close = nearest(param.key, known);
+    throw UserError(fmt::format(
+        "{}: axes: '{}' is no option of this experiment's data or policies{} (expected one of: {})", param.where,
+        param.key, close.empty() ? "" : fmt::format(", did you mean '{}'?", close), fmt::join(known, ", ")));
+  }
+
+  const Spec& spec_;
+  std::vector<std::vector<DeclaredParam>> policy_options_;
+  std::map<std::string, Owner> owners_;
+};
+
+using Point = std::vector<GivenParam>;  // one a column
+
+// The product of all axes, the first one slowest.
+std::vector<Point> product(const std::vector<Axis>& axes) {
+  std::vector<Point> points(1);
+  for (const Axis& axis : axes) {
+    std::vector<Point> longer;
+    for (const Point& point : points) {
+      for (const auto& added : axis.points) {
+        longer.push_back(point);
+        longer.back().insert(longer.back().end(), added.begin(), added.end());
+      }
+    }
+    points = std::move(longer);
+  }
+  return points;
+}
+
+bool is_data(Owner owner) { return owner == Owner::kTokens || owner == Owner::kTask; }
+
+Workload make_workload(const Spec& spec, int model, int data_index, const Columns& columns, const Point& point,
+                       std::vector<std::string>& key) {
+  Workload workload{.model = model, .data = data_index};
+  if (data_index < 0) {
+    workload.samples = static_cast<int>(spec.traces.size());
+    return workload;
+  }
+  const DataSpec& data = spec.data[static_cast<size_t>(data_index)];
+  workload.samples = data.samples;
+  workload.tokens = data.tokens.value_or(0);
+  std::vector<GivenParam> options = data.options;
+  for (const GivenParam& param : point) {
+    const Owner owner = columns.owner(param.key);
+    if (owner == Owner::kTokens) workload.tokens = number_of<int>(param, 1, 1 << 24, "a number of tokens");
+    if (owner == Owner::kTask && Columns::applies_to_task(data, param.key)) options.push_back(param);
+    const bool applies =
+        owner == Owner::kTokens || (owner == Owner::kTask && Columns::applies_to_task(data, param.key));
+    key.push_back(applies ? param.text : "");
+  }
+  if (data.kind == DataKind::kTask) {
+    if (workload.tokens == 0) {
+      throw UserError(
+          fmt::format("{}: data: '{}' lacks the key 'tokens' (a sample's length)", data.source.where, data.name));
+    }
+    workload.options = parse_task_options(find_task(data.source.text), options);
+  }
+  return workload;
+}
+
+Case make_case(const Spec& spec, size_t policy, const DataSpec* data, const Columns& columns, const Point& point) {
+  Case one{.policy = static_cast<int>(policy), .options = spec.policies[policy].options};
+  for (const GivenParam& param : point) {
+    bool applies = true;
+    switch (columns.owner(param.key)) {
+      case Owner::kProtocol:
+        if (param.key == "keep") {
+          one.keep = number_of<double>(param, 1e-6, 1, "a fraction above 0 and at most 1");
+        } else {
+          (param.key == "budget" ? one.budget : one.interval) =
+              number_of<int>(param, 1, 1 << 24, "a number of tokens, at least 1");
+        }
+        break;
+      case Owner::kPolicy:
+        applies = columns.applies_to_policy(policy, param.key);
+        if (applies) one.options.push_back(param);
+        break;
+      case Owner::kTokens:
+        break;
+      case Owner::kTask:
+        applies = data && Columns::applies_to_task(*data, param.key);
+        break;
+    }
+    one.axes.push_back(applies ? param.text : "");
+  }
+  return one;
+}
+
+// Where a complaint about the case's budget belongs.
+std::string where_of_budget(const Spec& spec, const Point& point, size_t policy) {
+  for (const GivenParam& param : point) {
+    if (param.key == "budget" || param.key == "keep") return param.where;
+  }
+  return spec.policies[policy].where;
+}
+
+void check_case(const Spec& spec, const Case& one, const Point& point) {
+  const size_t policy = static_cast<size_t>(one.policy);
+  const Policy made = make_case_policy(spec, one);
+  if (!made.scorer) return;
+  const std::string where = where_of_budget(spec, point, policy);
+  if (spec.protocol == Protocol::kDecode) {
+    if (one.budget == 0 || one.interval == 0) {
+      throw UserError(fmt::format("{}: policy '{}' under protocol decode needs the axes budget and interval",
+                                  spec.policies[policy].where, one.policy >= 0 ? spec.policies[policy].label : ""));
+    }
+    at(where, [&] {
+      made.scorer->check(one.budget, made.scorer->interval(one.interval));
+      return 0;
+    });
+  } else if (one.keep == 0) {
+    throw UserError(fmt::format("{}: policy '{}' under protocol one-shot needs the axis keep",
+                                spec.policies[policy].where, spec.policies[policy].label));
+  }
+}
+
+// Blocks must begin where events may fall: at B + kL.
+void add_needs(const Spec& spec, const Case& one, BaselineNeeds& needs) {
+  const Policy policy = make_case_policy(spec, one);
+  BaselineNeeds own;
+  if (policy.scorer && policy.scorer->needs().future) {
+    own.block_sums = !policy.scorer->needs().future_block_max;
+    own.block_max = policy.scorer->needs().future_block_max;
+  }
+  if (one.budget > 0 && one.interval > 0) own.statistics_block = std::gcd(one.budget, one.interval);
+  needs.merge(own);
+}
+
+void check_names(const Spec& spec) {
+  for (const Component& policy : spec.policies) check_name(policy, "policy", names_of(policies()));
+  for (const Component& metric : spec.metrics) check_name(metric, "metric", names_of(metrics()));
+  for (const DataSpec& data : spec.data) {
+    if (data.kind != DataKind::kTask) continue;
+    check_name({.name = data.source.text, .where = data.source.where}, "task", names_of(all_tasks()));
+  }
+}
+
+}  // namespace
+
+TaskOptions parse_task_options(const Task& task, const std::vector<GivenParam>& options,
+                               std::vector<DeclaredParam>* declared) {
+  Params params(task.name, options);
+  const auto listed = [&](const char* name) {
+    return std::find(task.options.begin(), task.options.end(), name) != task.options.end();
+  };
+  const auto count = [&](const char* name, const char* help) -> std::optional<int> {
+    if (!listed(name)) return std::nullopt;
+    const int value = params.get(name, 0, help);
+    if (!params.has(name)) return std::nullopt;
+    if (value < 0) params.fail(name, "expected a count");
+    return value;
+  };
+  TaskOptions out;
+  out.needles = count("needles", "facts hidden in the text; drawn where not given");
+  out.values = count("values", "values of each key; drawn where not given");
+  out.questions = count("questions", "questions asked; drawn where not given");
+  out.chains = count("chains", "chains of variables; drawn where not given");
+  out.hops = count("hops", "assignments in a chain after the first; drawn where not given");
+  if (listed("hay")) {
+    const std::string hay = params.get("hay", "drawn", {"drawn", "book", "code"}, "text that the facts are hidden in");
+    if (hay != "drawn") out.hay = hay == "book" ? Hay::book : Hay::code;
+  }
+  if (declared) *declared = params.declared();
+  params.finish();
+  return out;
+}
+
+Policy make_case_policy(const Spec& spec, const Case& one) {
+  const Component& component = spec.policies[static_cast<size_t>(one.policy)];
+  return at(component.where, [&] { return make_policy(component.name, one.options); });
+}
+
+std::vector<std::unique_ptr<Metric>> make_case_metrics(const Spec& spec) {
+  std::vector<std::unique_ptr<Metric>> all;
+  for (const Component& component : spec.metrics) {
+    all.push_back(at(component.where, [&] { return make_metric(component.name, component.options); }));
+  }
+  return all;
+}
+
+Grid make_grid(const Spec& spec) {
+  check_names(spec);
+  const Columns columns(spec);
+  Grid grid;
+  for (const auto& metric : make_case_metrics(spec)) grid.needs.merge(metric->observer_needs().baseline);
+  const std::vector<Point> points = product(spec.axes);
+  const int models = spec.traces.empty() ? static_cast<int>(spec.models.size()) : 1;
+  const int entries = static_cast<int>(spec.data.size());
+  for (int model = 0; model < models; ++model) {
+    for (int data = spec.traces.empty() ? 0 : -1; data < entries; ++data) {
+      const DataSpec* entry = data < 0 ? nullptr : &spec.data[static_cast<size_t>(data)];
+      std::map<std::vector<std::string>, size_t> known;  // data part of a point -> workload
+      for (const Point& point : points) {
+        Point data_part;
+        for (const GivenParam& param : point) {
+          if (is_data(columns.owner(param.key))) data_part.push_back(param);
+        }
+        std::vector<std::string> key;
+        Workload workload = make_workload(spec, model, data, columns, data_part, key);
+        const auto [found, fresh] = known.emplace(key, grid.workloads.size());
+        if (fresh) grid.workloads.push_back(std::move(workload));
+        std::vector<Case>& cases = grid.workloads[found->second].cases;
+        for (size_t policy = 0; policy < spec.policies.size(); ++policy) {
+          Case one = make_case(spec, policy, entry, columns, point);
+          // An axis that does not apply to a policy would only repeat it.
+          const bool repeated = std::any_of(cases.begin(), cases.end(), [&](const Case& other) {
+            return other.policy == one.policy && other.axes == one.axes;
+          });
+          if (repeated) continue;
+          check_case(spec, one, point);
+          add_needs(spec, one, grid.needs);
+          cases.push_back(std::move(one));
+        }
+      }
+    }
+  }
+  if ((grid.needs.block_sums || grid.needs.block_max) && grid.needs.statistics_block == 0) {
+    grid.needs.statistics_block = kStatisticsBlock;
+  }
+  return grid;
+}
+
+}  // namespace kv

@@ -1,0 +1,108 @@
+#include "harness/manifest.h"
+
+#include <fmt/format.h>
+#include <omp.h>
+
+#include <chrono>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "harness/build_info.h"
+#include "harness/rows.h"
+#include "sim/hash.h"
+
+namespace kv {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// The value of the first line "key : value" of a /proc file.
+std::string proc_value(const char* file, std::string_view key) {
+  std::ifstream stream(file);
+  std::string line;
+  while (std::getline(stream, line)) {
+    const size_t colon = line.find(':');
+    if (colon == line.npos || !std::string_view(line).starts_with(key)) continue;
+    const size_t start = line.find_first_not_of(" \t", colon + 1);
+    return start == line.npos ? "" : line.substr(start);
+  }
+  return "unknown";
+}
+
+Json machine() {
+  Json out;
+  out["cpu"] = proc_value("/proc/cpuinfo", "model name");
+  out["cores"] = std::thread::hardware_concurrency();
+  out["threads"] = omp_get_max_threads();
+  const std::string kilobytes = proc_value("/proc/meminfo", "MemTotal");
+  const double gibibytes = std::strtod(kilobytes.c_str(), nullptr) / (1024.0 * 1024.0);
+  out["memory_gib"] = static_cast<int>(gibibytes + 0.5);
+  return out;
+}
+
+Json build() {
+  const BuildInfo& info = build_info();
+  Json out;
+  out["compiler"] = info.compiler;
+  out["flags"] = info.flags;
+  out["type"] = info.build_type;
+  out["libraries"] = info.libraries;
+  return out;
+}
+
+Json pairs(const std::vector<std::pair<std::string, std::string>>& all) {
+  Json out = Json::object();
+  for (const auto& [name, hash] : all) out[name] = hash;
+  return out;
+}
+
+std::string command(const ManifestInputs& inputs) {
+  std::string text = "kvlab run " + std::filesystem::path(inputs.spec->file).filename().string();
+  for (const std::string& one : inputs.overrides) text += fmt::format(" --set '{}'", one);
+  return text;
+}
+
+std::string today() {
+  const auto now = std::chrono::time_point_cast<std::chrono::seconds>(std::chrono::system_clock::now());
+  const std::time_t time = std::chrono::system_clock::to_time_t(now);
+  std::tm utc{};
+  gmtime_r(&time, &utc);
+  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}Z", utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday,
+                     utc.tm_hour, utc.tm_min, utc.tm_sec);
+}
+
+}  // namespace
+
+std::string code_identity() {
+  static const std::string identity = [] {
+    const BuildInfo& info = build_info();
+    if (!info.dirty && info.commit != "unknown") return std::string(info.commit);
+    return sha256_hex(read_file("/proc/self/exe"));
+  }();
+  return identity;
+}
+
+std::string manifest_json(const ManifestInputs& inputs) {
+  const Spec& spec = *inputs.spec;
+  Json out;
+  out["experiment"] = spec.name;
+  out["command"] = command(inputs);
+  out["commit"] = build_info().commit;
+  out["changes"] = build_info().dirty ? "uncommitted" : "none";
+  out["spec_sha256"] = sha256_hex(spec.resolved);
+  out["rows_sha256"] = sha256_hex(inputs.rows);
+  out["models_sha256"] = pairs(inputs.models);
+  out["prompts_sha256"] = pairs(inputs.prompts);
+  out["seed"] = spec.seed;
+  out["batch"] = spec.batch;
+  out["device"] = spec.device;
+  out["cases"] = inputs.cases;
+  out["machine"] = machine();
+  out["build"] = build();
+  out["date"] = today();
+  out["seconds"] = static_cast<int64_t>(inputs.seconds + 0.5);
+  return out.dump(2) + "\n";
+}
+
+}  // namespace kv

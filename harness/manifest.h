@@ -1,0 +1,29 @@
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "harness/spec.h"
+
+namespace kv {
+
+// What a run was made of. Same manifest and same code give the same rows.csv but for timing rows.
+struct ManifestInputs {
+  const Spec* spec = nullptr;
+  std::vector<std::string> overrides;                        // the --set texts
+  std::vector<std::pair<std::string, std::string>> models;   // name, SHA-256 of its files
+  std::vector<std::pair<std::string, std::string>> prompts;  // "model/data/sample …", SHA-256 of the token ids
+  std::string rows;                                          // rows.csv, without its timing rows
+  int cases = 0;
+  double seconds = 0;
+};
+
+// JSON text, keys in a fixed order. Holds neither host names nor absolute paths; date and duration stand in it alone,
+// never in a row.
+std::string manifest_json(const ManifestInputs& inputs);
+
+// Identifies the code that computes rows: the commit where the tree was clean, else the hash of the program itself.
+std::string code_identity();
+
+}  // namespace kv

@@ -1,0 +1,114 @@
+// Cosine between a head's output under the policy and under the full cache (001 Table 7, end to end: hidden states
+// drift). Per query head, over the tokens from the first event on; over all tokens where no event happens. `cosine` is
+// the mean over tokens, heads and layers, `cosine_layer` over tokens and heads. detail=head adds `cosine_head`, whose
+// head counts query heads. A zero vector counts as cosine 0.
+
+#include <algorithm>
+#include <memory>
+
+#include "harness/metrics/token_record.h"
+#include "kernels/check.h"
+#include "kernels/row_cosine.h"
+
+namespace kv {
+
+namespace {
+
+class Cosine : public Metric {
+ public:
+  explicit Cosine(Params& params)
+      : per_head_(params.get("detail", "layer", {"layer", "head"}, "head: one row a layer and query head too") ==
+                  "head") {}
+
+  ObserverNeeds observer_needs() const override { return {.baseline = {.outputs = true}}; }
+
+  void begin_case(const CaseView& view) override {
+    KV_CHECK(view.baseline && view.baseline->has.outputs);
+    view_ = view;
+    const SourceInfo& source = *view.batch.source;
+    sums_.assign(view.samples.size() * static_cast<size_t>(source.layers * source.q_heads), 0);
+    tokens_.assign(view.samples.size(), 0);
+  }
+
+  void attended(const LayerView& view, ConstRef head_outputs) override {
+    for (const Segment& segment : view.segments) {
+      const int32_t skipped = std::clamp(first(segment.sequence) - segment.first_position, 0, segment.count);
+      if (skipped < segment.count) compare(view, segment, skipped, head_outputs);
+    }
+  }
+
+  void report(const ReplayResult&, std::vector<Measured>& rows) override {
+    for (int s = 0; s < static_cast<int>(view_.samples.size()); ++s) report_sample(s, rows);
+  }
+
+ private:
+  int32_t first(int sequence) const { return std::max(0, view_.first_event[static_cast<size_t>(sequence)]); }
+
+  double& sum(int sequence, int layer, int head) {
+    const SourceInfo& source = *view_.batch.source;
+    return sums_[static_cast<size_t>((sequence * source.layers + layer) * source.q_heads + head)];
+  }
+
+  void compare(const LayerView& view, const Segment& segment, int32_t skipped, ConstRef head_outputs) {
+    const int64_t token_elements = static_cast<int64_t>(view.q_heads) * view.head_dim;
+    const int64_t full_token = segment.sequence * view_.baseline->max_tokens + segment.first_position + skipped;
+    const size_t token_bytes = static_cast<size_t>(token_elements) * bytes_of(head_outputs.dtype);
+    const size_t offset = static_cast<size_t>(segment.first_token + skipped) * token_bytes;
+    const int64_t tokens = segment.count - skipped;
+    const int64_t values = tokens * view.q_heads;
+    cosines_.reserve(view.backend, DType::f32, values);
+    view.backend.row_cosine(
+        {.a = {static_cast<const char*>(head_outputs.data) + offset, head_outputs.dtype},
+         .b = view_.baseline->layers[static_cast<size_t>(view.layer)].outputs.at(full_token * token_elements),
+         .cosine = cosines_.ref().as<float>(),
+         .rows = values,
+         .width = view.head_dim});
+    host_.resize(static_cast<size_t>(values));
+    cosines_.download(host_.data(), host_.size() * sizeof(float));
+    for (int64_t i = 0; i < values; ++i) {
+      sum(segment.sequence, view.layer, static_cast<int>(i % view.q_heads)) += host_[static_cast<size_t>(i)];
+    }
+    if (view.layer == 0) tokens_[static_cast<size_t>(segment.sequence)] += tokens;
+  }
+
+  void report_sample(int s, std::vector<Measured>& rows) {
+    const double tokens = static_cast<double>(tokens_[static_cast<size_t>(s)]);
+    if (tokens == 0) {
+      rows.push_back({.sample = s, .metric = "cosine", .skipped = "no token follows the first event"});
+      return;
+    }
+    const SourceInfo& source = *view_.batch.source;
+    double all = 0;
+    for (int layer = 0; layer < source.layers; ++layer) {
+      const int number = source.layer_numbers[static_cast<size_t>(layer)];
+      double of_layer = 0;
+      for (int head = 0; head < source.q_heads; ++head) {
+        const double mean = sum(s, layer, head) / tokens;
+        of_layer += mean;
+        if (!per_head_) continue;
+        rows.push_back({.sample = s, .layer = number, .head = head, .metric = "cosine_head", .value = mean});
+      }
+      of_layer /= source.q_heads;
+      rows.push_back({.sample = s, .layer = number, .metric = "cosine_layer", .value = of_layer});
+      all += of_layer;
+    }
+    rows.push_back({.sample = s, .metric = "cosine", .value = all / source.layers});
+  }
+
+  bool per_head_;
+  CaseView view_;
+  std::vector<double> sums_;  // [sequences, layers, q_heads]
+  std::vector<int64_t> tokens_;
+  Tensor cosines_;
+  std::vector<float> host_;
+};
+
+const RegisterMetric kCosine{
+    {.name = "cosine",
+     .summary = "cosine, cosine_layer: of head outputs under the policy and the full cache, after the first event, end "
+                "to end, in [-1, 1] (001 Table 7)",
+     .make = [](Params& params) -> std::unique_ptr<Metric> { return std::make_unique<Cosine>(params); }}};
+
+}  // namespace
+
+}  // namespace kv

@@ -1,0 +1,192 @@
+// Attention that never reaches the useful tokens (003 Eq. 7; policies.md 3.4): for a query token of a sample's link,
+// useful mass = Σ A over the link's source positions that are still resident, softmax over the residents; dilution δ =
+// 1 − useful mass, in [0, 1]. Means over (link, query token) pairs, query heads and layers, on the policy's own cache
+// and hidden states; the rows of `full` are the full-cache value. dilution_tail and useful_mass_tail count the queries
+// from the first event on. detail=head adds dilution_head over all queries, head counting query heads.
+
+#include <algorithm>
+#include <memory>
+
+#include "harness/metrics/residents.h"
+#include "harness/metrics/token_record.h"
+#include "kernels/attention_mass.h"
+
+namespace kv {
+
+namespace {
+
+// The link queries of one block, and their sets.
+struct Queries {
+  std::vector<int32_t> rows;       // in the packed block
+  std::vector<int32_t> sequences;  // ascending
+  std::vector<int32_t> positions;
+  std::vector<int32_t> sets;
+  std::vector<int32_t> set_begin = {0};
+};
+
+struct Mass {
+  double sum = 0;
+  int64_t values = 0;
+};
+
+class Dilution : public Metric {
+ public:
+  explicit Dilution(Params& params)
+      : per_head_(params.get("detail", "none", {"none", "head"}, "head: one row a layer and query head too") ==
+                  "head") {}
+
+  void begin_case(const CaseView& view) override {
+    view_ = view;
+    const SourceInfo& source = *view.batch.source;
+    heads_.assign(view.samples.size() * static_cast<size_t>(source.layers * source.q_heads), {});
+    tail_.assign(view.samples.size(), {});
+  }
+
+  void attended(const LayerView& view, ConstRef) override {
+    if (view.layer == 0) collect(view);
+    if (queries_.rows.empty()) return;
+    const int64_t count = static_cast<int64_t>(queries_.rows.size());
+    gather(view);
+    mass_.reserve(view.backend, DType::f32, count * view.q_heads);
+    view.backend.attention_mass({.queries = std::as_const(packed_).ref(),
+                                 .sequences = device_sequences_.ref().as<int32_t>(),
+                                 .query_positions = device_positions_.ref().as<int32_t>(),
+                                 .set_positions = device_sets_.ref().as<int32_t>(),
+                                 .set_begin = device_set_begin_.ref().as<int32_t>(),
+                                 .count = count,
+                                 .cache = view.cache,
+                                 .q_heads = view.q_heads,
+                                 .scale = view.scale,
+                                 .mass = mass_.ref().as<float>()});
+    add(view);
+  }
+
+  void report(const ReplayResult&, std::vector<Measured>& rows) override {
+    for (int s = 0; s < static_cast<int>(view_.samples.size()); ++s) {
+      if (view_.samples[static_cast<size_t>(s)]->links.empty()) {
+        rows.push_back({.sample = s, .metric = "dilution", .skipped = "the task does not say which tokens are useful"});
+      } else {
+        report_sample(s, rows);
+      }
+    }
+  }
+
+ private:
+  void collect(const LayerView& view) {
+    queries_ = {};
+    for (const Segment& segment : view.segments) {
+      const Sample& sample = *view_.samples[static_cast<size_t>(segment.sequence)];
+      const int32_t end = segment.first_position + segment.count;
+      for (const Link& link : sample.links) {
+        const int32_t first = std::max(link.query_begin, segment.first_position);
+        for (int32_t position = first; position < std::min(link.query_end, end); ++position) {
+          add_query(segment, link, position);
+        }
+      }
+    }
+    if (queries_.rows.empty()) return;
+    upload(view.backend, device_sequences_, queries_.sequences);
+    upload(view.backend, device_positions_, queries_.positions);
+    upload(view.backend, device_sets_, queries_.sets);
+    upload(view.backend, device_set_begin_, queries_.set_begin);
+  }
+
+  void add_query(const Segment& segment, const Link& link, int32_t position) {
+    queries_.rows.push_back(segment.first_token + position - segment.first_position);
+    queries_.sequences.push_back(segment.sequence);
+    queries_.positions.push_back(position);
+    const auto begin = static_cast<int64_t>(queries_.sets.size());
+    for (const auto& [from, to] : link.sources) {
+      for (int32_t source = from; source < to; ++source) queries_.sets.push_back(source);
+    }
+    // Ranges of one link may touch or overlap; the op wants each position once.
+    std::sort(queries_.sets.begin() + begin, queries_.sets.end());
+    queries_.sets.erase(std::unique(queries_.sets.begin() + begin, queries_.sets.end()), queries_.sets.end());
+    queries_.set_begin.push_back(static_cast<int32_t>(queries_.sets.size()));
+  }
+
+  static void upload(Backend& backend, Tensor& to, std::span<const int32_t> from) {
+    to.reserve(backend, DType::i32, std::max<int64_t>(1, static_cast<int64_t>(from.size())));
+    to.upload(from.data(), from.size_bytes());
+  }
+
+  void gather(const LayerView& view) {
+    const ConstRef from = view.projections.queries;
+    const int64_t query = static_cast<int64_t>(view.q_heads) * view.head_dim;
+    const size_t bytes = static_cast<size_t>(query) * bytes_of(from.dtype);
+    packed_.reserve(view.backend, from.dtype, static_cast<int64_t>(queries_.rows.size()) * query);
+    for (size_t n = 0; n < queries_.rows.size(); ++n) {
+      view.backend.copy(packed_.at(static_cast<int64_t>(n) * query).data,
+                        static_cast<const char*>(from.data) + static_cast<size_t>(queries_.rows[n]) * bytes, bytes);
+    }
+  }
+
+  void add(const LayerView& view) {
+    const size_t heads = static_cast<size_t>(view.q_heads);
+    const auto mass =
+        to_host(view.backend, mass_.ref().as<float>(), static_cast<int64_t>(queries_.rows.size() * heads));
+    for (size_t i = 0; i < mass.size(); ++i) {
+      const int s = queries_.sequences[i / heads];
+      const int32_t event = view_.first_event[static_cast<size_t>(s)];
+      Mass& of_head = at(s, view.layer, static_cast<int>(i % heads));
+      of_head.sum += mass[i];
+      ++of_head.values;
+      if (event < 0 || queries_.positions[i / heads] < event) continue;
+      tail_[static_cast<size_t>(s)].sum += mass[i];
+      ++tail_[static_cast<size_t>(s)].values;
+    }
+  }
+
+  Mass& at(int s, int layer, int head) {
+    const SourceInfo& source = *view_.batch.source;
+    return heads_[static_cast<size_t>((s * source.layers + layer) * source.q_heads + head)];
+  }
+
+  void report_sample(int s, std::vector<Measured>& rows) {
+    const SourceInfo& source = *view_.batch.source;
+    Mass all;
+    for (int layer = 0; layer < source.layers; ++layer) {
+      for (int head = 0; head < source.q_heads; ++head) {
+        const Mass& own = at(s, layer, head);
+        all.sum += own.sum;
+        all.values += own.values;
+        if (!per_head_ || own.values == 0) continue;
+        rows.push_back({.sample = s,
+                        .layer = source.layer_numbers[static_cast<size_t>(layer)],
+                        .head = head,
+                        .metric = "dilution_head",
+                        .value = 1 - own.sum / static_cast<double>(own.values)});
+      }
+    }
+    add_pair(s, "", all, "the links have no query tokens", rows);
+    add_pair(s, "_tail", tail_[static_cast<size_t>(s)], "no linked query follows an event", rows);
+  }
+
+  static void add_pair(int s, const std::string& suffix, const Mass& mass, const char* reason,
+                       std::vector<Measured>& rows) {
+    if (mass.values == 0) {
+      rows.push_back({.sample = s, .metric = "dilution" + suffix, .skipped = reason});
+      return;
+    }
+    const double useful = mass.sum / static_cast<double>(mass.values);
+    rows.push_back({.sample = s, .metric = "dilution" + suffix, .value = 1 - useful});
+    rows.push_back({.sample = s, .metric = "useful_mass" + suffix, .value = useful});
+  }
+
+  bool per_head_;
+  CaseView view_;
+  Queries queries_;
+  std::vector<Mass> heads_;  // [sequences, layers, q_heads]
+  std::vector<Mass> tail_;   // [sequences]
+  Tensor packed_, device_sequences_, device_positions_, device_sets_, device_set_begin_, mass_;
+};
+
+const RegisterMetric kDilution{
+    {.name = "dilution",
+     .summary = "dilution, useful_mass (and _tail): attention that misses or reaches the tokens known to be useful, in "
+                "[0, 1] (003)",
+     .make = [](Params& params) -> std::unique_ptr<Metric> { return std::make_unique<Dilution>(params); }}};
+
+}  // namespace
+
+}  // namespace kv

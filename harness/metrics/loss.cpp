@@ -1,0 +1,135 @@
+// Teacher-forced losses under the policy against the full cache (001 Table 2; policies.md 3.1).
+//
+// Position t in [0, T − 1) predicts token t + 1. All sums are over the sample's predicted tokens, in nats; the tail is
+// t >= tokens seen at the first event: the part that a policy can change. Ratios are quotients of sums, so a report
+// that wants the pooled ratio divides the pooled sums, which are rows of their own. Answer rows appear for samples with
+// answer-labelled targets; accuracy is teacher-forced: argmax == the next token.
+
+#include <memory>
+
+#include "harness/metrics/token_record.h"
+#include "kernels/check.h"
+
+namespace kv {
+
+namespace {
+
+struct Sums {
+  double policy = 0;
+  double full = 0;
+  int64_t tokens = 0;
+};
+
+struct Answers {
+  Sums nll;
+  Sums right;
+};
+
+class Loss : public Metric {
+ public:
+  void begin_case(const CaseView& view) override {
+    KV_CHECK(view.baseline);
+    view_ = view;
+    record_.begin(view);
+  }
+
+  void block_done(const Block& block, const TokenLosses& losses) override { record_.add(block, losses); }
+
+  void report(const ReplayResult&, std::vector<Measured>& rows) override {
+    for (int s = 0; s < static_cast<int>(view_.samples.size()); ++s) {
+      if (!record_.has_losses()) {
+        rows.push_back({.sample = s, .metric = "loss_ratio", .skipped = kNoLosses});
+        continue;
+      }
+      whole(s, rows);
+      tail(s, rows);
+      answers(s, rows);
+    }
+  }
+
+ private:
+  Sums sum_from(int s, int32_t first) const {
+    const auto policy = record_.nll(s);
+    const auto& full = view_.baseline->nll[static_cast<size_t>(s)];
+    KV_CHECK(full.size() == policy.size());
+    Sums sums;
+    for (size_t t = static_cast<size_t>(first); t + 1 < policy.size(); ++t) {
+      sums.policy += policy[t];
+      sums.full += full[t];
+      ++sums.tokens;
+    }
+    return sums;
+  }
+
+  static void ratio(int s, const char* name, const Sums& sums, std::vector<Measured>& rows) {
+    if (sums.full > 0) {
+      rows.push_back({.sample = s, .metric = name, .value = sums.policy / sums.full});
+    } else {
+      rows.push_back({.sample = s, .metric = name, .skipped = "no token is predicted with a loss above zero"});
+    }
+  }
+
+  void whole(int s, std::vector<Measured>& rows) const {
+    const Sums sums = sum_from(s, 0);
+    rows.push_back({.sample = s, .metric = "nll_sum", .value = sums.policy, .unit = "nats"});
+    rows.push_back({.sample = s, .metric = "nll_sum_full", .value = sums.full, .unit = "nats"});
+    rows.push_back(
+        {.sample = s, .metric = "predicted_tokens", .value = static_cast<double>(sums.tokens), .unit = "tokens"});
+    ratio(s, "loss_ratio", sums, rows);
+    if (sums.tokens == 0) return;
+    const double increase = (sums.policy - sums.full) / static_cast<double>(sums.tokens);
+    rows.push_back({.sample = s, .metric = "loss_increase", .value = increase, .unit = "nats"});
+  }
+
+  void tail(int s, std::vector<Measured>& rows) const {
+    const int32_t first = view_.first_event[static_cast<size_t>(s)];
+    if (first < 0) {
+      rows.push_back({.sample = s, .metric = "loss_ratio_tail", .skipped = kNoEvent});
+      return;
+    }
+    const Sums sums = sum_from(s, first);
+    rows.push_back({.sample = s, .metric = "nll_sum_tail", .value = sums.policy, .unit = "nats"});
+    rows.push_back({.sample = s, .metric = "nll_sum_tail_full", .value = sums.full, .unit = "nats"});
+    ratio(s, "loss_ratio_tail", sums, rows);
+  }
+
+  void answers(int s, std::vector<Measured>& rows) const {
+    const Answers found = collect(s);
+    if (found.nll.tokens == 0) return;
+    const double count = static_cast<double>(found.nll.tokens);
+    rows.push_back({.sample = s, .metric = "answer_tokens", .value = count, .unit = "tokens"});
+    rows.push_back({.sample = s, .metric = "answer_nll", .value = found.nll.policy / count, .unit = "nats"});
+    rows.push_back({.sample = s, .metric = "answer_nll_full", .value = found.nll.full / count, .unit = "nats"});
+    rows.push_back({.sample = s, .metric = "answer_accuracy", .value = found.right.policy / count});
+    rows.push_back({.sample = s, .metric = "answer_accuracy_full", .value = found.right.full / count});
+  }
+
+  Answers collect(int s) const {
+    const size_t index = static_cast<size_t>(s);
+    const Sample& sample = *view_.samples[index];
+    const Baseline& baseline = *view_.baseline;
+    Answers found;
+    for (size_t t = 0; t + 1 < sample.ids.size() && t + 1 < sample.labels.size(); ++t) {
+      if (sample.labels[t + 1] != Label::answer) continue;
+      ++found.nll.tokens;
+      found.nll.policy += record_.nll(s)[t];
+      found.nll.full += baseline.nll[index][t];
+      found.right.policy += record_.argmax(s)[t] == sample.ids[t + 1] ? 1 : 0;
+      found.right.full += baseline.argmax[index][t] == sample.ids[t + 1] ? 1 : 0;
+    }
+    return found;
+  }
+
+  CaseView view_;
+  TokenRecord record_;
+};
+
+const RegisterMetric kLoss{
+    {.name = "loss",
+     .summary = "loss_ratio, loss_ratio_tail, loss_increase [nats], answer_nll, answer_accuracy and the sums behind "
+                "them, teacher-forced, against the full cache (001 Table 2)",
+     .make = [](Params&) -> std::unique_ptr<Metric> { return std::make_unique<Loss>(); }}};
+
+}  // namespace
+
+}  // namespace kv

@@ -1,0 +1,153 @@
+// How long tokens stay useful under the full cache (003 Fig. 2; policies.md 3.5). Query t selects key i if i is among
+// its top_k most attended keys (survival_top_k) or in the smallest set that reaches `mass` (survival_mass); ties to the
+// newer key.
+//   life_i = max{t − i : t selects i}, 0 if never;   S(Δ) = |{i : life_i >= Δ}| / |{i : i <= T − 1 − Δ}|
+// 003 does not state the denominator: tokens that could have reached Δ. Rows: S at x = Δ = 1, 2, 4, … < T, mean over
+// layers and query heads; survival_*_head = S(Δ0) of each (layer, query head), Δ0 = option delta, x = Δ0. Each query
+// head selects for itself. Only `full` holds what later queries would select: other policies give a skipped row.
+
+#include <algorithm>
+#include <memory>
+
+#include "harness/metrics/residents.h"
+#include "kernels/survival.h"
+
+namespace kv {
+
+namespace {
+
+struct Criterion {
+  std::string metric;
+  int top_k = 0;
+  float mass = 0;
+  std::vector<Tensor> last_selected;  // [layers] of [rows, group, tokens]
+};
+
+class Survival : public Metric {
+ public:
+  explicit Survival(Params& params)
+      : delta_(params.get("delta", 1024, "distance in tokens of the heat map of layers and heads")) {
+    const std::string criterion =
+        params.get("criterion", "both", {"both", "top_k", "mass"}, "what it takes to be selected");
+    const int top_k = params.get("top_k", 64, "keys that a query selects");
+    const double mass = params.get("mass", 0.9, "attention that the selected keys reach together");
+    if (delta_ < 1) params.fail("delta", "expected at least 1");
+    if (top_k < 1) params.fail("top_k", "expected at least 1");
+    if (!(mass > 0 && mass <= 1)) params.fail("mass", "expected a share in (0, 1]");
+    if (criterion != "mass") criteria_.push_back({.metric = "survival_top_k", .top_k = top_k});
+    if (criterion != "top_k") criteria_.push_back({.metric = "survival_mass", .mass = static_cast<float>(mass)});
+  }
+
+  void begin_case(const CaseView& view) override {
+    view_ = view;
+    evicted_ = false;
+    tokens_ = 1;
+    for (const Sample* sample : view.samples) tokens_ = std::max(tokens_, static_cast<int64_t>(sample->ids.size()));
+    const SourceInfo& source = *view.batch.source;
+    const int64_t elements = static_cast<int64_t>(view.samples.size()) * source.q_heads * tokens_;
+    const std::vector<int32_t> never(static_cast<size_t>(elements), -1);
+    for (Criterion& criterion : criteria_) {
+      criterion.last_selected.clear();
+      for (int layer = 0; layer < source.layers; ++layer) {
+        criterion.last_selected.emplace_back(*view.batch.backend, DType::i32, elements);
+        criterion.last_selected.back().upload(never.data(), never.size() * sizeof(int32_t));
+      }
+    }
+  }
+
+  void attended(const LayerView& view, ConstRef) override {
+    if (evicted_) return;
+    for (Criterion& criterion : criteria_) {
+      view.backend.survival(
+          {.queries = view.projections.queries,
+           .cache = view.cache,
+           .segments = view.device_segments,
+           .segment_count = view.sequences,
+           .q_heads = view.q_heads,
+           .scale = view.scale,
+           .top_k = criterion.top_k,
+           .mass = criterion.mass,
+           .last_selected = criterion.last_selected[static_cast<size_t>(view.layer)].ref().as<int32_t>(),
+           .pitch = tokens_});
+    }
+  }
+
+  void evicting(const EvictionView&) override { evicted_ = true; }
+
+  void report(const ReplayResult&, std::vector<Measured>& rows) override {
+    for (int s = 0; s < static_cast<int>(view_.samples.size()); ++s) {
+      for (Criterion& criterion : criteria_) {
+        if (evicted_) {
+          rows.push_back({.sample = s, .metric = criterion.metric, .skipped = "only the full cache shows survival"});
+        } else {
+          report_sample(s, criterion, rows);
+        }
+      }
+    }
+  }
+
+ private:
+  // Tokens by life: [T]. One (layer, query head).
+  std::vector<int64_t> lives(int s, Tensor& last_selected, int q_head) const {
+    const int64_t length = static_cast<int64_t>(view_.samples[static_cast<size_t>(s)]->ids.size());
+    const int64_t first = (static_cast<int64_t>(s) * view_.batch.source->q_heads + q_head) * tokens_;
+    const auto last = to_host(*view_.batch.backend, last_selected.at(first).as<int32_t>(), length);
+    std::vector<int64_t> count(static_cast<size_t>(length), 0);
+    for (size_t i = 0; i < last.size(); ++i) ++count[last[i] < 0 ? 0 : static_cast<size_t>(last[i]) - i];
+    return count;
+  }
+
+  static double survivors(std::span<const int64_t> lives, int64_t delta) {
+    int64_t long_lived = 0;
+    for (size_t life = static_cast<size_t>(delta); life < lives.size(); ++life) long_lived += lives[life];
+    return static_cast<double>(long_lived) / static_cast<double>(static_cast<int64_t>(lives.size()) - delta);
+  }
+
+  void report_sample(int s, Criterion& criterion, std::vector<Measured>& rows) const {
+    const SourceInfo& source = *view_.batch.source;
+    const int64_t length = static_cast<int64_t>(view_.samples[static_cast<size_t>(s)]->ids.size());
+    std::vector<int64_t> deltas;
+    for (int64_t delta = 1; delta < length; delta *= 2) deltas.push_back(delta);
+    std::vector<double> curve(deltas.size(), 0);
+    for (int layer = 0; layer < source.layers; ++layer) {
+      for (int head = 0; head < source.q_heads; ++head) {
+        const auto count = lives(s, criterion.last_selected[static_cast<size_t>(layer)], head);
+        for (size_t i = 0; i < deltas.size(); ++i) curve[i] += survivors(count, deltas[i]);
+        if (delta_ >= length) continue;
+        rows.push_back({.sample = s,
+                        .layer = source.layer_numbers[static_cast<size_t>(layer)],
+                        .head = head,
+                        .x = delta_,
+                        .metric = criterion.metric + "_head",
+                        .value = survivors(count, delta_)});
+      }
+    }
+    if (delta_ >= length) {
+      rows.push_back(
+          {.sample = s, .x = delta_, .metric = criterion.metric + "_head", .skipped = "the text is shorter"});
+    }
+    for (size_t i = 0; i < deltas.size(); ++i) {
+      rows.push_back({.sample = s,
+                      .x = static_cast<double>(deltas[i]),
+                      .metric = criterion.metric,
+                      .value = curve[i] / (source.layers * source.q_heads)});
+    }
+    if (deltas.empty()) rows.push_back({.sample = s, .metric = criterion.metric, .skipped = "the text is one token"});
+  }
+
+  int delta_;
+  std::vector<Criterion> criteria_;
+  CaseView view_;
+  int64_t tokens_ = 1;
+  bool evicted_ = false;
+};
+
+const RegisterMetric kSurvival{
+    {.name = "survival",
+     .summary = "survival_top_k, survival_mass over the distance x: share of tokens still selected that much later, in "
+                "[0, 1]; under `full` only (003 Fig. 2)",
+     .make = [](Params& params) -> std::unique_ptr<Metric> { return std::make_unique<Survival>(params); }}};
+
+}  // namespace
+
+}  // namespace kv

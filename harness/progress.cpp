@@ -1,0 +1,75 @@
+#include "harness/progress.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+namespace kv {
+namespace {
+
+constexpr int kBarCells = 24;
+constexpr double kSecondsBetweenLines = 10;
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+std::string clock_text(double seconds) {
+  const long whole = static_cast<long>(seconds + 0.5);
+  if (whole >= 3600) return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
+  return fmt::format("{}:{:02}", whole / 60, whole % 60);
+}
+
+Progress::Progress(Verbosity verbosity, int total)
+    : verbosity_(verbosity), terminal_(isatty(STDERR_FILENO) == 1), total_(total), start_(Clock::now()) {
+  last_line_ = start_ - std::chrono::seconds(static_cast<int>(kSecondsBetweenLines));
+}
+
+Progress::~Progress() {
+  if (verbosity_ == Verbosity::normal && terminal_ && finished_ > 0) std::fputs("\n", stderr);
+}
+
+void Progress::doing(const std::string& what) {
+  what_ = what;
+  if (terminal_) draw();
+}
+
+void Progress::done() {
+  ++finished_;
+  ++computed_;
+  draw();
+}
+
+void Progress::reused() {
+  ++finished_;
+  if (terminal_) draw();
+}
+
+std::string Progress::status() const {
+  std::string text = fmt::format("{}/{} cases", finished_, total_);
+  if (computed_ > 0) {
+    const double each = seconds_since(start_) / computed_;
+    text += each < 1 ? fmt::format(", {:.1f} cases/s", 1 / each) : fmt::format(", {:.1f} s a case", each);
+    text += fmt::format(", {} left", clock_text(each * (total_ - finished_)));
+  }
+  return text;
+}
+
+void Progress::draw() {
+  if (verbosity_ == Verbosity::quiet) return;
+  if (terminal_) {
+    const int filled = total_ > 0 ? kBarCells * finished_ / total_ : kBarCells;
+    fmt::print(stderr, "\r\033[K[{}{}] {}  {}", std::string(static_cast<size_t>(filled), '#'),
+               std::string(static_cast<size_t>(kBarCells - filled), '.'), status(), what_);
+    std::fflush(stderr);
+    return;
+  }
+  if (finished_ < total_ && seconds_since(last_line_) < kSecondsBetweenLines) return;
+  last_line_ = Clock::now();
+  fmt::print(stderr, "{}  {}\n", status(), what_);
+}
+
+}  // namespace kv

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <chrono>
+#include <string>
+
+namespace kv {
+
+enum class Verbosity { quiet, normal };
+
+// "1:02:03", "4:05"; what a bar shows of a number of seconds.
+std::string clock_text(double seconds);
+
+// Progress on stderr: one bar that redraws itself on a terminal, otherwise a line now and then. Nothing when quiet.
+class Progress {
+ public:
+  Progress(Verbosity verbosity, int total);
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  void doing(const std::string& what);  // what the next stretch of work is
+  void done();                          // one case computed
+  void reused();                        // one case taken from an earlier run: does not count for the rate
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void draw();
+  std::string status() const;
+
+  Verbosity verbosity_;
+  bool terminal_;
+  int total_;
+  int finished_ = 0;
+  int computed_ = 0;
+  std::string what_;
+  Clock::time_point start_;
+  Clock::time_point last_line_;
+};
+
+}  // namespace kv

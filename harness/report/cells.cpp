@@ -1,0 +1,234 @@
+#include "harness/report/cells.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+
+#include "kernels/check.h"
+
+namespace kv {
+namespace {
+
+using Read = std::function<std::string(const Row&)>;
+
+struct Sum {
+  double total = 0;
+  double largest = 0;
+  int count = 0;
+
+  void add(double value) {
+    largest = count == 0 ? value : std::max(largest, value);
+    total += value;
+    ++count;
+  }
+};
+
+// What one cell has gathered. A sample holds one sum, or two for a ratio.
+struct Pile {
+  std::vector<std::array<Sum, 2>> samples;
+  std::map<Key, std::size_t> index;
+  std::set<Key> skipped;
+  std::string reason, unit;
+  std::vector<std::set<std::string>> spread;  // values seen of the free columns
+};
+
+std::optional<Estimate> estimate_ratio(const Pile& pile, const BootstrapOptions& options) {
+  std::vector<double> above, below;
+  for (const auto& [a, b] : pile.samples) {
+    if (a.count == 0 || b.count == 0) continue;
+    above.push_back(a.total);
+    below.push_back(b.total);
+  }
+  if (above.empty()) return std::nullopt;
+  return bootstrap_ratio(above, below, options);
+}
+
+double aggregate(Aggregate how, std::span<const double> values, std::span<const int> picks) {
+  std::vector<double> picked(picks.size());
+  for (std::size_t i = 0; i < picks.size(); ++i) picked[i] = values[static_cast<std::size_t>(picks[i])];
+  if (how == Aggregate::kMedian) return quantile(picked, 0.5);
+  return *std::max_element(picked.begin(), picked.end());
+}
+
+std::optional<Estimate> estimate(const Pile& pile, const Measure& measure, bool intervals) {
+  const BootstrapOptions options{.resamples = intervals ? 2000 : 1};
+  std::optional<Estimate> out;
+  if (!measure.ratio.empty()) {
+    out = estimate_ratio(pile, options);
+  } else if (!pile.samples.empty()) {
+    std::vector<double> values;
+    for (const auto& [sum, unused] : pile.samples) {
+      values.push_back(measure.aggregate == Aggregate::kMax ? sum.largest : sum.total / sum.count);
+    }
+    out = measure.aggregate == Aggregate::kMean
+              ? bootstrap_mean(values, options)
+              : bootstrap(
+                    static_cast<int>(values.size()),
+                    [&](std::span<const int> picks) { return aggregate(measure.aggregate, values, picks); }, options);
+  }
+  if (out && !intervals) out->interval.reset();
+  return out;
+}
+
+// Columns that a reader expects to be fixed; the sample is what the interval is about.
+std::vector<std::string> free_columns(const RowTable& table, const Question& question) {
+  std::vector<std::string> columns = {"model", "data", "policy", "device", "layer", "head", "x"};
+  columns.insert(columns.end(), table.axes.begin(), table.axes.end());
+  std::erase_if(columns, [&](const std::string& column) {
+    return std::find(question.columns.begin(), question.columns.end(), column) != question.columns.end();
+  });
+  return columns;
+}
+
+bool within_case(const std::string& column) { return column == "layer" || column == "head" || column == "x"; }
+
+}  // namespace
+
+std::function<std::string(const Row&)> column_reader(const RowTable& table, const std::string& column) {
+  const auto number = [](const auto& value) { return value ? shortest(static_cast<double>(*value)) : std::string(); };
+  if (column == "experiment") return [](const Row& row) { return row.experiment; };
+  if (column == "model") return [](const Row& row) { return row.model; };
+  if (column == "data") return [](const Row& row) { return row.data; };
+  if (column == "policy") return [](const Row& row) { return row.policy; };
+  if (column == "device") return [](const Row& row) { return row.device; };
+  if (column == "metric") return [](const Row& row) { return row.metric; };
+  if (column == "unit") return [](const Row& row) { return row.unit; };
+  if (column == "text") return [](const Row& row) { return row.text; };
+  if (column == "sample") return [](const Row& row) { return row.sample ? std::to_string(*row.sample) : ""; };
+  if (column == "seed") return [](const Row& row) { return row.seed ? std::to_string(*row.seed) : ""; };
+  if (column == "layer") return [](const Row& row) { return row.layer ? std::to_string(*row.layer) : ""; };
+  if (column == "head") return [](const Row& row) { return row.head ? std::to_string(*row.head) : ""; };
+  if (column == "x") return [number](const Row& row) { return number(row.x); };
+  if (column == "value") return [number](const Row& row) { return number(row.value); };
+  const auto axis = std::find(table.axes.begin(), table.axes.end(), column);
+  if (axis == table.axes.end()) return [](const Row&) { return std::string(); };
+  return [i = static_cast<std::size_t>(axis - table.axes.begin())](const Row& row) { return row.axes[i]; };
+}
+
+bool same_value(const std::string& a, const std::string& b) {
+  if (a == b) return true;
+  const auto left = parse_number(a);
+  const auto right = parse_number(b);
+  return left && right && *left == *right;
+}
+
+std::function<bool(const Row&)> row_filter(const RowTable& table, const Where& where) {
+  std::vector<std::pair<Read, std::vector<std::string>>> tests;
+  for (const auto& [column, values] : where) {
+    if (column == "metric") continue;
+    tests.emplace_back(column_reader(table, column), values);
+  }
+  const auto metric = where.find("metric");
+  const std::vector<std::string> metrics = metric == where.end() ? std::vector<std::string>() : metric->second;
+  return [tests, metrics](const Row& row) {
+    const bool any_metric = metrics.empty() || (row.metric.empty() && !row.skipped.empty());
+    if (!any_metric && std::find(metrics.begin(), metrics.end(), row.metric) == metrics.end()) return false;
+    return std::all_of(tests.begin(), tests.end(), [&](const auto& test) {
+      const std::string value = test.first(row);
+      return std::any_of(test.second.begin(), test.second.end(),
+                         [&](const std::string& accepted) { return same_value(accepted, value); });
+    });
+  };
+}
+
+Cells collect(const RowTable& table, const Question& question) {
+  const Measure& measure = question.measure;
+  const std::vector<std::string>& metrics = measure.ratio.empty() ? measure.metrics : measure.ratio;
+  std::vector<Read> key_readers, free_readers;
+  for (const std::string& column : question.columns) key_readers.push_back(column_reader(table, column));
+  const std::vector<std::string> free = free_columns(table, question);
+  for (const std::string& column : free) free_readers.push_back(column_reader(table, column));
+  const auto filter = row_filter(table, question.where);
+
+  Cells out;
+  std::map<Key, Pile> piles;
+  const auto pile_of = [&](const Row& row, const std::string& metric) -> Pile& {
+    Key key;
+    for (std::size_t i = 0; i < key_readers.size(); ++i) {
+      key.push_back(question.columns[i] == "metric" ? metric : key_readers[i](row));
+    }
+    if (question.first && !key.empty()) key.front() = question.first(key.front());
+    const auto [place, added] = piles.try_emplace(key);
+    if (added) out.keys.push_back(key);
+    return place->second;
+  };
+  const auto sample_of = [](const Row& row) {
+    return Key{row.model, row.data, row.sample ? std::to_string(*row.sample) : "",
+               row.seed ? std::to_string(*row.seed) : ""};
+  };
+
+  for (const Row& row : table.rows) {
+    const auto which = std::find(metrics.begin(), metrics.end(), row.metric);
+    if (!row.skipped.empty()) {
+      if ((which == metrics.end() && !row.metric.empty()) || !filter(row)) continue;
+      const bool unknown_cell = std::any_of(
+          question.columns.begin(), question.columns.end(),
+          [&](const std::string& column) { return within_case(column) && column_reader(table, column)(row).empty(); });
+      if (unknown_cell) {
+        if (std::find(out.reasons.begin(), out.reasons.end(), row.skipped) == out.reasons.end()) {
+          out.reasons.push_back(row.skipped);
+        }
+        continue;
+      }
+      for (const std::string& metric : measure.ratio.empty() ? metrics : std::vector<std::string>{"ratio"}) {
+        if (!row.metric.empty() && measure.ratio.empty() && metric != row.metric) continue;
+        Pile& pile = pile_of(row, metric);
+        pile.skipped.insert(sample_of(row));
+        if (pile.reason.empty()) pile.reason = row.skipped;
+      }
+      continue;
+    }
+    if (which == metrics.end() || !row.value || !filter(row)) continue;
+    Pile& pile = pile_of(row, measure.ratio.empty() ? row.metric : "ratio");
+    const auto [place, added] = pile.index.try_emplace(sample_of(row), pile.samples.size());
+    if (added) pile.samples.emplace_back();
+    const bool below = !measure.ratio.empty() && row.metric == measure.ratio[1];
+    pile.samples[place->second][below ? 1 : 0].add(*row.value);
+    if (measure.ratio.empty()) pile.unit = row.unit;
+    pile.spread.resize(free.size());
+    for (std::size_t i = 0; i < free.size(); ++i) pile.spread[i].insert(free_readers[i](row));
+  }
+
+  std::vector<bool> averaged(free.size());
+  for (const auto& [key, pile] : piles) {
+    out.cells[key] = {.estimate = estimate(pile, measure, question.intervals),
+                      .unit = pile.unit,
+                      .skipped = static_cast<int>(pile.skipped.size()),
+                      .skipped_reason = pile.reason};
+    for (std::size_t i = 0; i < pile.spread.size(); ++i) averaged[i] = averaged[i] || pile.spread[i].size() > 1;
+  }
+  for (std::size_t i = 0; i < free.size(); ++i) {
+    if (averaged[i]) out.averaged.push_back(free[i]);
+  }
+  return out;
+}
+
+std::string no_rows(const Measure& measure) {
+  const auto& names = measure.ratio.empty() ? measure.metrics : measure.ratio;
+  return fmt::format("No rows with a value for metric {}.", fmt::join(names, ", "));
+}
+
+std::string label_of(const Labels& labels, const std::string& text) {
+  const auto label = labels.find(text);
+  return label == labels.end() ? text : label->second;
+}
+
+std::string label_of(const Labels& labels, const std::string& column, const std::string& value) {
+  if (labels.contains(value)) return labels.at(value);
+  if (value.empty()) return label_of(labels, column) + "=\xe2\x80\x93";
+  return parse_number(value) ? label_of(labels, column) + "=" + value : value;
+}
+
+std::string label_of(const Labels& labels, const std::vector<std::string>& columns, const Key& key) {
+  KV_CHECK(columns.size() == key.size());
+  std::string out;
+  for (std::size_t i = 0; i < columns.size(); ++i) {
+    if (!out.empty()) out += ", ";
+    out += label_of(labels, columns[i], key[i]);
+  }
+  return out;
+}
+
+}  // namespace kv

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "harness/report/plan.h"
+#include "harness/rows.h"
+#include "harness/statistics.h"
+
+namespace kv {
+
+// The one place where rows become numbers; tables and plots only arrange them.
+
+using Key = std::vector<std::string>;  // one value a key column
+
+struct Cell {
+  std::optional<Estimate> estimate;
+  std::string unit;
+  int skipped = 0;             // samples without a value
+  std::string skipped_reason;  // of the first
+};
+
+struct Cells {
+  std::vector<Key> keys;  // in order of first appearance in the rows, which is the spec's order of cases
+  std::map<Key, Cell> cells;
+  // Columns that no key fixes and that take several values within one cell ("layer"): the reader must be told that the
+  // cell is a mean over them.
+  std::vector<std::string> averaged;
+  std::vector<std::string> reasons;  // of skipped rows whose cell is unknown (keys of layer, head or x)
+};
+
+struct Question {
+  const Measure& measure;
+  const Where& where;
+  std::vector<std::string> columns;  // the key
+  bool intervals = true;
+  // Maps the value of the first key column, e.g. to the bin of a curve with thousands of points.
+  std::function<std::string(const std::string&)> first = {};
+};
+
+// Text of a column; numbers as in the CSV, absent ones empty. A column the table lacks is empty everywhere (a run made
+// with another --set).
+std::function<std::string(const Row&)> column_reader(const RowTable& table, const std::string& column);
+
+// "0.50" and "0.5" are the same value.
+bool same_value(const std::string& a, const std::string& b);
+
+// Row filter of a where map; rows that only say why a case was skipped pass on everything but "metric".
+std::function<bool(const Row&)> row_filter(const RowTable& table, const Where& where);
+
+// The sample is the unit of the bootstrap: values of one (model, data, sample, seed) are averaged first, so many layers
+// or heads of one text do not pass for many samples. A ratio needs both of its metrics in a sample.
+Cells collect(const RowTable& table, const Question& question);
+
+// What a table or plot says that found nothing to show.
+std::string no_rows(const Measure& measure);
+
+// "h2o", or its label; numbers of an axis are named: "budget=512".
+std::string label_of(const Labels& labels, const std::string& text);
+std::string label_of(const Labels& labels, const std::string& column, const std::string& value);
+std::string label_of(const Labels& labels, const std::vector<std::string>& columns, const Key& key);
+
+}  // namespace kv

@@ -1,0 +1,96 @@
+#pragma once
+
+#include <array>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace YAML {
+class Node;
+}
+
+namespace kv {
+
+// What a spec asks to be drawn from its rows. A "column" below is a column of rows.csv: a standard one or an axis.
+
+enum class Aggregate { kMean, kMedian, kMax };  // over samples; within a sample always the mean (kMax: the largest)
+enum class Better { kUnknown, kLower, kHigher };
+enum class IntervalStyle { kNone, kRange, kHalfWidth };  // 95 % bootstrap over samples: [low, high], or +- half of it
+enum class Scale { kLinear, kLog2, kLog10 };
+enum class TableKind { kCells, kListing };
+enum class PlotKind { kCurve, kBars, kScatter, kHeatmap, kImage };
+
+using Where = std::map<std::string, std::vector<std::string>>;  // column -> accepted values
+using Labels = std::map<std::string, std::string>;              // raw value or column name -> how readers see it
+
+struct Measure {
+  std::vector<std::string> metrics{};
+  // Two metrics instead: sum of the first over samples / sum of the second. {nll_sum_policy, nll_sum_full} is the loss
+  // ratio of the pooled samples.
+  std::vector<std::string> ratio{};
+  Aggregate aggregate = Aggregate::kMean;
+};
+
+// kCells: one aggregated number a cell, cells keyed by `rows` x `columns` ("metric" is a column, too).
+// kListing: the rows themselves, `columns` shown, the `limit` largest values a group of `rows`.
+struct TablePlan {
+  TableKind kind = TableKind::kCells;
+  std::string name, title, note;
+  Measure measure;
+  std::vector<std::string> rows, columns;
+  Where where;
+  Labels labels;
+  int digits = 3;
+  IntervalStyle interval = IntervalStyle::kRange;
+  std::string paper;     // name of a PaperBlock, or empty
+  bool kendall = false;  // a last row: Kendall's tau-b between our ordering of rows and the paper's, a column
+  Better better = Better::kUnknown;
+  std::vector<std::string> unranked;  // row values that cannot be "best": the full cache, an oracle
+  int limit = 20;
+};
+
+// kCurve: measure against a numeric column x, a line a series, a 95 % band. kBars: groups x, a bar a series, error
+// bars. kScatter: measure of two metrics, the first against the second, a point a case. kHeatmap: columns x and y,
+// colour the measure. kImage: a matrix whose row i is the row with x = i, its entries the space-separated numbers of
+// `text`.
+struct PlotPlan {
+  PlotKind kind = PlotKind::kCurve;
+  std::string name, title, note;
+  Measure measure;
+  std::string x, y;
+  std::vector<std::string> series, facet;
+  Where where;
+  Labels labels;
+  std::string x_label, y_label, z_label;
+  Scale x_scale = Scale::kLinear, y_scale = Scale::kLinear, z_scale = Scale::kLinear;
+  std::optional<std::array<double, 2>> x_range, y_range, z_range;
+  bool band = true;
+};
+
+struct PaperValue {
+  std::map<std::string, std::string> keys;  // column -> value
+  std::string printed;                      // as the paper prints it: 1.2730
+  double value = 0;
+};
+
+struct PaperBlock {
+  std::string table{}, page{}, caption{};
+  std::vector<PaperValue> values{};
+};
+
+struct ReportPlan {
+  std::vector<TablePlan> tables;
+  std::vector<PlotPlan> plots;
+  std::map<std::string, PaperBlock> paper;
+};
+
+// Reads the spec's `tables` and `plots` (lists) and `paper` (a map); undefined nodes are empty. Unknown keys, columns
+// that are neither standard nor in `axes`, names that are no file names, and paper values that fit no cell throw
+// UserError "<file>:<line>:<column>: ...".
+ReportPlan parse_report(const YAML::Node& tables, const YAML::Node& plots, const YAML::Node& paper,
+                        std::span<const std::string> axes, std::string_view file);
+
+}  // namespace kv

@@ -1,0 +1,74 @@
+#include "harness/report/report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "harness/report/cells.h"
+#include "harness/report/gnuplot.h"
+#include "harness/report/table.h"
+#include "harness/rows.h"
+
+namespace kv {
+namespace {
+
+// One line a case and reason, samples counted.
+std::vector<std::string> list_skipped(const RowTable& table) {
+  std::vector<std::pair<std::string, int>> lines;
+  for (const Row& row : table.rows) {
+    if (row.skipped.empty()) continue;
+    std::string line = row.policy;
+    const auto add = [&line](const std::string& part) {
+      if (!part.empty()) line += (line.empty() ? "" : ", ") + part;
+    };
+    add(row.data);
+    for (std::size_t i = 0; i < table.axes.size(); ++i) {
+      if (!row.axes[i].empty()) add(table.axes[i] + "=" + row.axes[i]);
+    }
+    add(row.metric);
+    line += ": " + row.skipped;
+    const auto place = std::find_if(lines.begin(), lines.end(), [&](const auto& known) { return known.first == line; });
+    if (place == lines.end()) {
+      lines.emplace_back(line, 1);
+    } else {
+      ++place->second;
+    }
+  }
+  std::vector<std::string> out;
+  out.reserve(lines.size());
+  for (const auto& [line, count] : lines) out.push_back(count == 1 ? line : fmt::format("{} ({} rows)", line, count));
+  return out;
+}
+
+}  // namespace
+
+std::string write_report(const std::filesystem::path& dir, const ReportPlan& plan, const ReportText& text) {
+  const RowTable rows = read_rows(dir / "rows.csv");
+  HtmlPage page;
+  std::string markdown;
+  std::string latex = "% Needs \\usepackage{booktabs}.\n";
+  for (const TablePlan& table : plan.tables) {
+    const TableView view = build_table(table, plan.paper, rows);
+    markdown += (markdown.empty() ? "" : "\n") + to_markdown(view);
+    latex += "\n" + to_latex(view);
+    page.tables.push_back(to_html(view));
+  }
+  page.skipped = list_skipped(rows);
+  // Tables first: they are of use even where gnuplot fails.
+  write_atomically(dir / "table.md", markdown);
+  write_atomically(dir / "table.tex", latex);
+  for (const PlotPlan& plot : plan.plots) {
+    const Drawing drawing = draw(plot, rows);
+    HtmlPlot shown{.name = plot.name, .title = plot.title.empty() ? plot.name : plot.title, .notes = drawing.notes};
+    if (drawing.empty.empty()) {
+      shown.svg = render_plot(dir, plot.name, shown.title, drawing);
+    } else {
+      shown.notes.push_back(drawing.empty);
+    }
+    page.plots.push_back(std::move(shown));
+  }
+  write_atomically(dir / "index.html", to_html(text, page));
+  return markdown;
+}
+
+}  // namespace kv

@@ -1,0 +1,243 @@
+#include "harness/run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "harness/case_runner.h"
+#include "harness/grid.h"
+#include "harness/journal.h"
+#include "harness/manifest.h"
+#include "harness/report/report.h"
+#include "harness/rows.h"
+#include "harness/subject.h"
+#include "kernels/error.h"
+#include "sim/hash.h"
+#include "sim/trace.h"
+
+namespace kv {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string hash_of_ids(const Sample& sample) { return sha256_hex(std::as_bytes(std::span(sample.ids))); }
+
+// The samples' ids, labels and links: all that a replay and its metrics read of them.
+std::string hash_of_samples(const std::vector<Sample>& samples) {
+  Sha256 hash;
+  for (const Sample& sample : samples) {
+    hash.update(fmt::format("{} {} {}\n", sample.ids.size(), sample.context_tokens, sample.links.size()));
+    hash.update(std::as_bytes(std::span(sample.ids)));
+    hash.update(std::as_bytes(std::span(sample.labels)));
+    for (const Link& link : sample.links) {
+      hash.update(fmt::format("{} {}", link.query_begin, link.query_end));
+      for (const auto& [begin, end] : link.sources) hash.update(fmt::format(" {}-{}", begin, end));
+      hash.update("\n");
+    }
+  }
+  return hash.hex();
+}
+
+std::string options_text(const std::vector<GivenParam>& options) {
+  std::string text;
+  for (const GivenParam& option : options) text += fmt::format(" {}={}", option.key, option.text);
+  return text;
+}
+
+class Experiment {
+ public:
+  Experiment(const Spec& spec, const RunOptions& options)
+      : spec_(spec),
+        options_(options),
+        grid_(make_grid(spec)),
+        axes_(spec.axis_columns()),
+        backend_(make_backend(spec.device)),
+        journal_(options.out),
+        progress_(options.verbosity, total()) {
+    if (options.start == Start::fresh) journal_.forget();
+  }
+
+  RunSummary go() {
+    const auto begin = std::chrono::steady_clock::now();
+    for (const Workload& workload : grid_.workloads) run_workload(workload);
+    subject_.reset();
+    manifest_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    finish();
+    return std::move(summary_);
+  }
+
+ private:
+  int total() const {
+    int cases = 0;
+    for (const Workload& workload : grid_.workloads)
+      cases += batches(workload) * static_cast<int>(workload.cases.size());
+    return cases;
+  }
+
+  int batches(const Workload& workload) const { return (workload.samples + spec_.batch - 1) / spec_.batch; }
+
+  void run_workload(const Workload& workload) {
+    if (!subject_ || workload.model != model_) {
+      subject_.reset();  // two models at once would double the memory
+      subject_ = open_subject(*backend_, spec_, workload.model);
+      model_ = workload.model;
+      manifest_.models.emplace_back(subject_->name(), subject_->fingerprint());
+    }
+    std::vector<std::vector<Row>> rows(workload.cases.size());
+    for (int batch = 0; batch < batches(workload); ++batch) run_batch(workload, batch, rows);
+    for (std::vector<Row>& own : rows) rows_.insert(rows_.end(), own.begin(), own.end());
+  }
+
+  void run_batch(const Workload& workload, int batch, std::vector<std::vector<Row>>& rows) {
+    const int first = batch * spec_.batch;
+    const int count = std::min(spec_.batch, workload.samples - first);
+    const std::string data = data_name(workload);
+    progress_.doing(fmt::format("{} sample {}", data, first));
+    std::vector<Sample> samples;
+    std::string unavailable;
+    try {
+      samples = subject_->samples(workload, first, count);
+      note_prompts(workload, data, first, samples);
+    } catch (const UserError& error) {
+      unavailable = error.what();
+    }
+    CaseRunner runner({.backend = *backend_,
+                       .spec = spec_,
+                       .subject = *subject_,
+                       .needs = grid_.needs,
+                       .samples = samples,
+                       .first = first,
+                       .count = count,
+                       .data = data,
+                       .unavailable = unavailable});
+    const std::string samples_hash = unavailable.empty() ? hash_of_samples(samples) : sha256_hex(unavailable);
+    for (size_t i = 0; i < workload.cases.size(); ++i) {
+      const Case& one = workload.cases[i];
+      const std::string key = key_of(one, data, first, samples_hash);
+      std::optional<std::vector<Row>> found = journal_.find(key, axes_);
+      const bool known = found.has_value();
+      if (!known) {
+        found = runner.run(one);
+        journal_.store(key, axes_, *found);
+        options_.after_case();
+      }
+      ++summary_.cases;
+      summary_.reused += known ? 1 : 0;
+      note_problems(one, data, first, *found);
+      rows[i].insert(rows[i].end(), found->begin(), found->end());
+      known ? progress_.reused() : progress_.done();
+    }
+  }
+
+  std::string data_name(const Workload& workload) const {
+    return workload.data < 0 ? "trace" : spec_.data[static_cast<size_t>(workload.data)].name;
+  }
+
+  void note_prompts(const Workload& workload, const std::string& data, int first, const std::vector<Sample>& samples) {
+    for (size_t i = 0; i < samples.size(); ++i) {
+      std::string name = fmt::format("{}/{}", subject_->name(), data);
+      if (workload.tokens > 0) name += fmt::format("/{} tokens", workload.tokens);
+      name += fmt::format("/{}", first + static_cast<int>(i));
+      manifest_.prompts.emplace_back(std::move(name), hash_of_ids(samples[i]));
+    }
+  }
+
+  // Everything that determines a case's rows.
+  std::string key_of(const Case& one, const std::string& data, int first, const std::string& samples_hash) const {
+    const Component& policy = spec_.policies[static_cast<size_t>(one.policy)];
+    const BaselineNeeds& needs = grid_.needs;
+    std::string text = fmt::format("code {}\nexperiment {}\nmodel {} {}\ndata {} from {} {}\n", code_identity(),
+                                   spec_.name, subject_->name(), subject_->fingerprint(), data, first, samples_hash);
+    text += fmt::format("policy {} as {}{}\n", policy.name, policy.label, options_text(one.options));
+    text += fmt::format("protocol {} {} {} {}\n", spec_.protocol == Protocol::kDecode ? "decode" : "one-shot",
+                        one.budget, one.interval, one.keep);
+    for (size_t i = 0; i < axes_.size(); ++i) text += fmt::format("axis {} = {}\n", axes_[i], one.axes[i]);
+    for (const Component& metric : spec_.metrics)
+      text += fmt::format("metric {}{}\n", metric.name, options_text(metric.options));
+    text += fmt::format("seed {} device {} chunk {} batch {}\n", spec_.seed, spec_.device, spec_.prefill_chunk,
+                        spec_.batch);
+    text += fmt::format("needs {} {} {} {} {} {}\n", needs.statistics_block, needs.block_sums, needs.block_max,
+                        needs.outputs, needs.projections, needs.value_norms);
+    return sha256_hex(text);
+  }
+
+  void note_problems(const Case& one, const std::string& data, int first, const std::vector<Row>& rows) {
+    const auto whole = std::find_if(rows.begin(), rows.end(),
+                                    [](const Row& row) { return row.metric.empty() && !row.skipped.empty(); });
+    if (whole == rows.end()) return;
+    const bool failed = whole->skipped.starts_with(kFailedPrefix);
+    (failed ? summary_.failed : summary_.skipped) += 1;
+    std::string axes;
+    for (size_t i = 0; i < axes_.size(); ++i) axes += fmt::format(", {} {}", axes_[i], one.axes[i]);
+    summary_.problems.push_back(fmt::format("{}: {}, {} from sample {}{}: {}", failed ? "failed" : "skipped",
+                                            spec_.policies[static_cast<size_t>(one.policy)].label, data, first, axes,
+                                            whole->skipped));
+  }
+
+  void finish() {
+    std::vector<Row> untimed;
+    std::copy_if(rows_.begin(), rows_.end(), std::back_inserter(untimed),
+                 [](const Row& row) { return !is_timing(row.metric); });
+    manifest_.spec = &spec_;
+    manifest_.overrides = options_.overrides;
+    manifest_.rows = format_rows(axes_, untimed);
+    manifest_.cases = summary_.cases;
+    const std::string manifest = manifest_json(manifest_);
+    write_rows_atomically(options_.out / "rows.csv", axes_, rows_);
+    write_atomically(options_.out / "spec.yaml", spec_.resolved);
+    write_atomically(options_.out / "manifest.json", manifest);
+    summary_.markdown =
+        write_report(options_.out, spec_.report,
+                     {.title = spec_.title, .question = spec_.question, .spec = spec_.resolved, .manifest = manifest});
+    journal_.remove();
+  }
+
+  const Spec& spec_;
+  const RunOptions& options_;
+  Grid grid_;
+  std::vector<std::string> axes_;
+  std::unique_ptr<Backend> backend_;
+  Journal journal_;
+  Progress progress_;
+  std::unique_ptr<Subject> subject_;
+  int model_ = -1;
+  std::vector<Row> rows_;
+  ManifestInputs manifest_;
+  RunSummary summary_;
+};
+
+}  // namespace
+
+bool is_timing(std::string_view metric) { return metric.ends_with("_time") || metric.ends_with("_throughput"); }
+
+RunSummary run_experiment(const Spec& spec, const RunOptions& options) {
+  validate_experiment(spec);
+  return Experiment(spec, options).go();
+}
+
+std::string validate_experiment(const Spec& spec) {
+  const Grid grid = make_grid(spec);
+  make_backend(spec.device);
+  for (const Located& model : spec.models) load_model_config(resolve_path(spec, model));
+  for (const Located& trace : spec.traces)
+    check_trace(spec, Trace::open(resolve_path(spec, trace), Trace::Checksum::skip));
+  for (const DataSpec& data : spec.data) {
+    if (data.kind != DataKind::kTask) resolve_path(spec, data.source);
+    if (data.kind == DataKind::kIds) continue;
+    for (const Located& model : spec.models) {
+      const fs::path file = resolve_path(spec, model) / "tokenizer.json";
+      if (!fs::exists(file)) load_tokenizer(file.parent_path());
+    }
+  }
+  int64_t cases = 0, passes = 0;
+  for (const Workload& workload : grid.workloads) {
+    cases += static_cast<int64_t>(workload.cases.size()) * workload.samples;
+    passes += workload.samples;
+  }
+  return fmt::format("{}: {} full-cache passes and {} replays of one sample", spec.name, passes, cases);
+}
+
+}  // namespace kv

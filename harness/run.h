@@ -1,0 +1,45 @@
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "harness/progress.h"
+#include "harness/spec.h"
+
+namespace kv {
+
+enum class Start { resume, fresh };
+
+struct RunOptions {
+  std::filesystem::path out;  // the result folder, created where missing
+  Start start = Start::resume;
+  Verbosity verbosity = Verbosity::normal;
+  std::vector<std::string> overrides{};      // as given to parse_spec, for the manifest
+  std::function<void()> after_case = [] {};  // called when a case is safe on disk
+};
+
+struct RunSummary {
+  int cases = 0;   // one a (case, batch of samples)
+  int reused = 0;  // of which finished earlier
+  int skipped = 0;
+  int failed = 0;                       // kept something else than asked
+  std::vector<std::string> problems{};  // one line a skipped or failed case
+  std::string markdown{};               // the tables
+};
+
+// Runs an experiment: rows.csv, spec.yaml, manifest.json and the report in options.out. Every finished case is safe on
+// disk at once, so a killed run goes on where it stopped and ends with the same rows. What the spec alone shows to be
+// wrong, and a folder that cannot be written, throw UserError before anything runs; a case that throws UserError while
+// it runs becomes a `skipped` row with the reason.
+RunSummary run_experiment(const Spec& spec, const RunOptions& options);
+
+// Everything that can be known without running: the grid, the device, the models' configurations, the files. UserError.
+// Returns one line that says what would run.
+std::string validate_experiment(const Spec& spec);
+
+// A row whose value depends on the clock.
+bool is_timing(std::string_view metric);
+
+}  // namespace kv

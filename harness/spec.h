@@ -1,0 +1,86 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "harness/report/plan.h"
+#include "sim/params.h"
+
+namespace kv {
+
+struct Located {
+  std::string text{};
+  std::string where{};  // "file:line:column" or "--set …"
+};
+
+// A policy, metric or task by name, with its options as written.
+struct Component {
+  std::string name{};
+  std::string label{};  // what the rows call it
+  std::vector<GivenParam> options{};
+  std::string where{};
+};
+
+enum class DataKind { kTask, kText, kIds };
+
+struct DataSpec {
+  DataKind kind = DataKind::kTask;
+  std::string name{};                 // the `data` column
+  Located source{};                   // task name, text file or safetensors file with input_ids
+  std::optional<int> tokens{};        // a sample's length; files: all of it without
+  int samples = 1;                    // files: consecutive pieces of `tokens`
+  std::vector<GivenParam> options{};  // of the task
+};
+
+enum class Protocol { kDecode, kOneShot };
+
+// One axis: its points, each a value a column. A plain axis has one column; a zipped one several that move together.
+struct Axis {
+  std::vector<std::string> columns{};
+  std::vector<std::vector<GivenParam>> points{};  // [point][column]
+  std::string where{};
+};
+
+// An experiment as data. Holds names only; whether they exist is for harness/grid.h to check.
+struct Spec {
+  std::string file{};      // as the user named it
+  std::string name{};      // its stem: the `experiment` column
+  std::string question{};  // the file's first comment
+  std::string title{};
+  std::vector<Located> models{}, traces{};  // exactly one of them is non-empty
+  std::vector<DataSpec> data{};             // empty for traces, which bring their own
+  std::vector<Component> policies{};
+  Protocol protocol = Protocol::kDecode;
+  std::vector<Axis> axes{};
+  std::vector<Component> metrics{};
+  uint64_t seed = 0;
+  int samples = 1;
+  int batch = 1;
+  std::string device = "cpu";
+  int prefill_chunk = 1024;
+  ReportPlan report{};
+  std::string resolved{};  // the YAML with every override applied; parses to the same Spec
+
+  std::vector<std::string> axis_columns() const;
+};
+
+// Precedence: defaults < file < overrides ("dotted.path=YAML"). Throws UserError "file:line:column: …" for whatever the
+// text alone shows to be wrong: syntax, unknown or doubled keys (with the nearest known one), wrong types, doubled
+// names.
+Spec parse_spec(std::string_view yaml, const std::string& file, std::span<const std::string> overrides = {});
+Spec load_spec(const std::filesystem::path& file, std::span<const std::string> overrides = {});
+
+// One policy, metric or task in the form of a spec's list entry: a name, or {<kind>: name, option: value}. Inline YAML
+// or, where that names a file, the file.
+Component parse_component(const std::string& yaml_or_file, const std::string& kind);
+
+// A path of a spec: absolute, or relative to the spec's folder, to one of the folders above it, or to the current one.
+// Throws UserError where nothing is there.
+std::filesystem::path resolve_path(const Spec& spec, const Located& path);
+
+}  // namespace kv

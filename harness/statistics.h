@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+
+namespace kv {
+
+struct Interval {
+  double low = 0;
+  double high = 0;
+};
+
+struct Estimate {
+  double value = 0;
+  std::optional<Interval> interval{};  // absent for a single sample: one sample says nothing about spread
+  int samples = 0;
+};
+
+struct BootstrapOptions {
+  int resamples = 2000;
+  double confidence = 0.95;
+  std::uint64_t seed = 0;  // the same seed draws the same samples, so estimates of one call are paired
+};
+
+// The q-quantile, 0 <= q <= 1, of at least one value, linear between order statistics (type 7 of Hyndman and Fan 1996).
+double quantile(std::span<const double> values, double q);
+
+// Percentile bootstrap (Efron 1979): `statistic` gets indices into the samples, first 0..samples-1 for the value
+// itself, then draws with replacement. Draws that are not finite (a resampled denominator of zero) drop out of the
+// interval. Counter-based generator: bit-stable across machines and thread counts. Needs samples >= 1.
+Estimate bootstrap(int samples, const std::function<double(std::span<const int>)>& statistic,
+                   const BootstrapOptions& options = {});
+
+Estimate bootstrap_mean(std::span<const double> values, const BootstrapOptions& options = {});
+// Sum of a over sum of b, resampled in pairs: the pooled loss ratio over samples.
+Estimate bootstrap_ratio(std::span<const double> a, std::span<const double> b, const BootstrapOptions& options = {});
+// Mean of b - a over pairs.
+Estimate bootstrap_difference(std::span<const double> a, std::span<const double> b,
+                              const BootstrapOptions& options = {});
+
+// Kendall's tau-b (Kendall 1945), which corrects for ties: 1 the same ordering, -1 the reverse. Absent where a side has
+// no two different values.
+std::optional<double> kendall_tau_b(std::span<const double> a, std::span<const double> b);
+
+}  // namespace kv

@@ -1,0 +1,226 @@
+#include "harness/subject.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <map>
+#include <optional>
+
+#include "harness/rows.h"
+#include "kernels/error.h"
+#include "sim/hash.h"
+#include "sim/model_source.h"
+#include "sim/safetensors.h"
+#include "sim/tasks/task.h"
+#include "sim/trace_source.h"
+
+namespace kv {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string folder_name(const fs::path& folder) {
+  const fs::path full = fs::weakly_canonical(folder);
+  return full.filename().string();
+}
+
+class ModelSubject final : public Subject {
+ public:
+  ModelSubject(Backend& backend, const Spec& spec, int model)
+      : spec_(spec),
+        folder_(resolve_path(spec, spec.models[static_cast<size_t>(model)])),
+        name_(folder_name(folder_)),
+        fingerprint_(kv::fingerprint(folder_)) {
+    const ModelWeights weights = load_model(folder_);
+    config_ = weights.config;
+    source_.emplace(backend, weights);
+  }
+
+  const std::string& name() const override { return name_; }
+  const std::string& fingerprint() const override { return fingerprint_; }
+  Source& source(int, int) override { return *source_; }
+
+  std::function<std::string(std::span<const int32_t>)> decoder() override {
+    std::error_code error;
+    if (!fs::exists(folder_ / "tokenizer.json", error)) return {};
+    return [this](std::span<const int32_t> ids) {
+      try {
+        return tokenizer().decode(ids);
+      } catch (const UserError&) {  // a model may predict an id that its tokenizer does not use
+        return fmt::format("<{}>", fmt::join(ids, " "));
+      }
+    };
+  }
+
+  std::vector<Sample> samples(const Workload& workload, int first, int count) override {
+    const DataSpec& data = spec_.data[static_cast<size_t>(workload.data)];
+    std::vector<Sample> out;
+    for (int index = first; index < first + count; ++index) {
+      out.push_back(data.kind == DataKind::kTask ? draw(data, workload, index) : piece(data, workload, index));
+      check_ids(out.back(), data);
+    }
+    return out;
+  }
+
+ private:
+  Sample draw(const DataSpec& data, const Workload& workload, int index) {
+    if (!text_) text_ = load_shipped_text();
+    const TaskRequest request{.task = data.source.text,
+                              .tokens = workload.tokens,
+                              .seed = spec_.seed,
+                              .index = static_cast<uint64_t>(index),
+                              .options = workload.options,
+                              .length = {},
+                              .first_token = first_token_of(config_, tokenizer())};
+    return make_sample(request, tokenizer(), *text_);
+  }
+
+  // Consecutive pieces of a file; each piece of a text starts with the model's first token.
+  Sample piece(const DataSpec& data, const Workload& workload, int index) {
+    const bool text = data.kind == DataKind::kText;
+    const std::vector<int32_t>& ids = file_ids(data);
+    const size_t lead = text ? 1 : 0;
+    const size_t take = workload.tokens > 0 ? static_cast<size_t>(workload.tokens) - lead : ids.size();
+    const size_t begin = static_cast<size_t>(index) * take;
+    if (take == 0 || begin + take > ids.size()) {
+      throw UserError(fmt::format("{}: data: '{}' has {} tokens, sample {} of {} tokens needs {}", data.source.where,
+                                  data.source.text, ids.size(), index, take + lead, begin + take));
+    }
+    Sample sample;
+    sample.name = fmt::format("{} {}", data.name, index);
+    if (text) sample.ids.push_back(first_token_of(config_, tokenizer()));
+    sample.ids.insert(sample.ids.end(), ids.begin() + static_cast<int64_t>(begin),
+                      ids.begin() + static_cast<int64_t>(begin + take));
+    sample.labels.assign(sample.ids.size(), Label::context);
+    sample.context_tokens = static_cast<int32_t>(sample.ids.size());
+    return sample;
+  }
+
+  const std::vector<int32_t>& file_ids(const DataSpec& data) {
+    const auto [found, fresh] = ids_.try_emplace(data.source.text);
+    if (!fresh) return found->second;
+    const fs::path file = resolve_path(spec_, data.source);
+    found->second = data.kind == DataKind::kIds ? read_ids(file) : tokenizer().encode(read_file(file));
+    return found->second;
+  }
+
+  void check_ids(const Sample& sample, const DataSpec& data) const {
+    for (size_t i = 0; i < sample.ids.size(); ++i) {
+      if (sample.ids[i] >= 0 && sample.ids[i] < config_.vocab_size) continue;
+      throw UserError(fmt::format("{}: data: '{}': token {} at {} is outside the vocabulary of {} ({} tokens)",
+                                  data.source.where, data.source.text, sample.ids[i], i, name_, config_.vocab_size));
+    }
+  }
+
+  const Tokenizer& tokenizer() {
+    if (!tokenizer_) tokenizer_ = load_tokenizer(folder_);
+    return *tokenizer_;
+  }
+
+  const Spec& spec_;
+  fs::path folder_;
+  std::string name_;
+  std::string fingerprint_;
+  ModelConfig config_;
+  std::optional<ModelSource> source_;
+  std::optional<Tokenizer> tokenizer_;
+  std::optional<TextData> text_;
+  std::map<std::string, std::vector<int32_t>> ids_;
+};
+
+class TraceSubject final : public Subject {
+ public:
+  TraceSubject(Backend& backend, const Spec& spec) : backend_(backend) {
+    Sha256 hash;
+    for (const Located& path : spec.traces) {
+      const fs::path file = resolve_path(spec, path);
+      traces_.push_back(Trace::open(file));
+      hash.update(trace_checksum(SafetensorsFile::open(file)));
+    }
+    for (const Trace& trace : traces_) views_.push_back(&trace);
+    name_ = traces_.front().info().model;
+    fingerprint_ = hash.hex();
+    source(0, static_cast<int>(views_.size()));  // refuses traces of different shapes now, not in the middle of a run
+  }
+
+  const std::string& name() const override { return name_; }
+  const std::string& fingerprint() const override { return fingerprint_; }
+
+  std::vector<Sample> samples(const Workload&, int first, int count) override {
+    std::vector<Sample> out;
+    for (int i = first; i < first + count; ++i) out.push_back(traces_[static_cast<size_t>(i)].sample());
+    return out;
+  }
+
+  std::function<std::string(std::span<const int32_t>)> decoder() override { return {}; }
+
+  Source& source(int first, int count) override {
+    if (source_ && first == first_ && count == count_) return *source_;
+    first_ = first;
+    count_ = count;
+    source_.emplace(backend_, std::span(views_).subspan(static_cast<size_t>(first), static_cast<size_t>(count)));
+    return *source_;
+  }
+
+ private:
+  Backend& backend_;
+  std::vector<Trace> traces_;
+  std::vector<const Trace*> views_;
+  std::string name_;
+  std::string fingerprint_;
+  std::optional<TraceSource> source_;
+  int first_ = 0, count_ = 0;  // what source_ holds
+};
+
+}  // namespace
+
+std::unique_ptr<Subject> open_subject(Backend& backend, const Spec& spec, int model) {
+  if (!spec.traces.empty()) return std::make_unique<TraceSubject>(backend, spec);
+  return std::make_unique<ModelSubject>(backend, spec, model);
+}
+
+fs::path find_shipped(const fs::path& relative) {
+  std::error_code error;
+  for (fs::path folder : {fs::current_path(error), fs::read_symlink("/proc/self/exe", error).parent_path()}) {
+    for (; !folder.empty(); folder = folder.parent_path()) {
+      if (fs::exists(folder / relative, error)) return folder / relative;
+      if (folder == folder.parent_path()) break;
+    }
+  }
+  return {};
+}
+
+TextData load_shipped_text() {
+  const fs::path folder = find_shipped("experiments/data");
+  return folder.empty() ? TextData{} : TextData::load(folder);
+}
+
+int32_t first_token_of(const ModelConfig& config, const Tokenizer& tokenizer) {
+  if (!config.bos_ids.empty()) return config.bos_ids.front();
+  if (const auto id = tokenizer.token_id("<|endoftext|>")) return *id;
+  throw UserError(
+      "config.json: bos_token_id is missing and the tokenizer has no <|endoftext|>; expected one of them "
+      "(or pass --ids)");
+}
+
+std::vector<int32_t> read_ids(const fs::path& path) {
+  const SafetensorsFile file = SafetensorsFile::open(path);
+  const TensorInfo& tensor = file.require("input_ids");
+  const bool row = tensor.shape.size() == 1 || (tensor.shape.size() == 2 && tensor.shape[0] == 1);
+  if (!row || tensor.elements() == 0) {
+    throw UserError(fmt::format("{}: input_ids has the shape {}, expected [T] with T >= 1", path.string(),
+                                shape_text(tensor.shape)));
+  }
+  return file.read_i32(tensor);
+}
+
+Tokenizer load_tokenizer(const fs::path& model) {
+  const fs::path file = model / "tokenizer.json";
+  std::error_code error;
+  if (!fs::exists(file, error)) {
+    throw UserError(fmt::format("{}: no such file; pass token ids instead (--ids, or ids: in a spec)", file.string()));
+  }
+  return Tokenizer::load(file);
+}
+
+}  // namespace kv

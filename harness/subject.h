@@ -1,0 +1,55 @@
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "harness/grid.h"
+#include "harness/spec.h"
+#include "kernels/backend.h"
+#include "sim/model_config.h"
+#include "sim/source.h"
+#include "sim/tasks/sample.h"
+#include "sim/text_data.h"
+#include "sim/tokenizer.h"
+
+namespace kv {
+
+// What an experiment runs on: a model that reads drawn or given texts, or recorded traces.
+class Subject {
+ public:
+  virtual ~Subject() = default;
+  virtual const std::string& name() const = 0;         // the `model` column
+  virtual const std::string& fingerprint() const = 0;  // SHA-256 of the model's or the traces' files
+  // Samples [first, first + count) of the workload, a pure function of the spec. Throws UserError where the data does
+  // not offer them.
+  virtual std::vector<Sample> samples(const Workload& workload, int first, int count) = 0;
+  // For those samples; valid until the next call.
+  virtual Source& source(int first, int count) = 0;
+  // Text of token ids; empty where no tokenizer is known. Must not outlive the subject.
+  virtual std::function<std::string(std::span<const int32_t>)> decoder() = 0;
+};
+
+// Loads the model (or opens the traces) that `model` names in the spec.
+std::unique_ptr<Subject> open_subject(Backend& backend, const Spec& spec, int model);
+
+// A file or folder that ships with kvlab, such as experiments/data: in the current folder or one above it, or beside
+// the program or above that. Empty where there is none.
+std::filesystem::path find_shipped(const std::filesystem::path& relative);
+
+// Text of the tasks; without the shipped folder it holds no documents, and tasks that need some say so.
+TextData load_shipped_text();
+
+// Where a text begins for this model: its bos token, else <|endoftext|>. UserError where it has neither.
+int32_t first_token_of(const ModelConfig& config, const Tokenizer& tokenizer);
+
+// ids of the tensor input_ids, of shape [T] or [1, T].
+std::vector<int32_t> read_ids(const std::filesystem::path& file);
+
+// A model folder's tokenizer; UserError with the hint to pass ids where it has none.
+Tokenizer load_tokenizer(const std::filesystem::path& model);
+
+}  // namespace kv

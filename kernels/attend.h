@@ -1,0 +1,37 @@
+#pragma once
+
+#include "kernels/paged.h"
+
+namespace kv {
+
+// Causal grouped-query attention of a packed block of new tokens over the paged, ragged cache.
+// The block's own keys are in the cache already: in every row they are the last `count` slots, so the i-th query of a
+// segment sees slots [0, length − count + i] of its sequence's rows. Query head h reads KV head h / group,
+// group = q_heads / kv_heads. Softmax over exactly the resident entries (renormalised after evictions).
+//
+// Column statistics, each optional (null = not wanted), per query head over the block's queries of the sequence:
+//   column_sums[row, g, slot] = Σ_i A_ij     column_max[row, g, slot] = max_i A_ij     (A = probability, f32)
+// Written for slots [0, length) of rows whose segment has count > 0; other places stay untouched.
+// Work is split in fixed pieces: results do not depend on the number of threads.
+struct AttendArgs {
+  ConstRef queries;  // [tokens, q_heads, head_dim], post-RoPE
+  PagedView cache;
+  const Segment* segments = nullptr;  // [segment_count], at most one a sequence
+  int64_t segment_count = 0;
+  int64_t max_count = 0;         // largest count, known on the host
+  Ref output;                    // [tokens, q_heads, head_dim]
+  float* column_sums = nullptr;  // [rows, group, column_pitch]
+  float* column_max = nullptr;   // [rows, group, column_pitch]
+  int64_t column_pitch = 0;      // >= cache.max_length
+  int q_heads = 0;
+  float scale = 0;  // 1 / sqrt(head_dim)
+};
+
+namespace cpu {
+void attend(const AttendArgs& args);
+}
+namespace cuda {
+void attend(const AttendArgs& args);
+}
+
+}  // namespace kv

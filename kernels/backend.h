@@ -1,0 +1,97 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string_view>
+
+#include "kernels/tensor.h"
+
+namespace kv {
+
+struct AppendArgs;
+struct AttendArgs;
+struct AttentionMassArgs;
+struct BlendArgs;
+struct ColumnAddArgs;
+struct ColumnMeanArgs;
+struct CompactArgs;
+struct EmbedArgs;
+struct ExpectedAttentionArgs;
+struct FutureScoresArgs;
+struct FutureTableArgs;
+struct GroupMeanArgs;
+struct KeyDifferenceArgs;
+struct LinearArgs;
+struct PoolArgs;
+struct ProjectedNormsArgs;
+struct QueryMomentsArgs;
+struct RedundancyArgs;
+struct RetainedMassArgs;
+struct RmsNormArgs;
+struct RopeArgs;
+struct RowCosineArgs;
+struct SelectTopArgs;
+struct SiluMulArgs;
+struct SurvivalArgs;
+struct TokenLossArgs;
+struct VisibilityArgs;
+struct WindowAttentionArgs;
+
+// Where memory lives and ops run. Each op's contract stands in kernels/<op>.h; every backend implements all of them.
+// A backend registers itself by name (kernels/<name>/backend.cpp); what the build lacks is an error, never a fallback.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual std::string_view name() const = 0;
+  // Element type of weights, activations, keys and values; statistics and scores are f32 everywhere.
+  virtual DType activation_type() const = 0;
+
+  virtual void* allocate(size_t bytes) = 0;  // 64-byte aligned, every byte 0xFF
+  virtual void release(void* data, size_t bytes) = 0;
+  virtual void upload(void* to, const void* host, size_t bytes) = 0;
+  virtual void download(void* host, const void* from, size_t bytes) = 0;
+  virtual void copy(void* to, const void* from, size_t bytes) = 0;
+  virtual void fill_zero(void* data, size_t bytes) = 0;
+  virtual void synchronize() = 0;
+  virtual size_t bytes_in_use() const = 0;
+  virtual size_t peak_bytes() const = 0;
+
+  virtual void linear(const LinearArgs& args) = 0;
+  virtual void rms_norm(const RmsNormArgs& args) = 0;
+  virtual void rope(const RopeArgs& args) = 0;
+  virtual void silu_mul(const SiluMulArgs& args) = 0;
+  virtual void embed(const EmbedArgs& args) = 0;
+  virtual void token_loss(const TokenLossArgs& args) = 0;
+  virtual void attend(const AttendArgs& args) = 0;
+  virtual void append(const AppendArgs& args) = 0;
+  virtual void compact(const CompactArgs& args) = 0;
+  virtual void column_add(const ColumnAddArgs& args) = 0;
+  virtual void column_mean(const ColumnMeanArgs& args) = 0;
+  virtual void window_attention(const WindowAttentionArgs& args) = 0;
+  virtual void pool(const PoolArgs& args) = 0;
+  virtual void group_mean(const GroupMeanArgs& args) = 0;
+  virtual void redundancy(const RedundancyArgs& args) = 0;
+  virtual void key_difference(const KeyDifferenceArgs& args) = 0;
+  virtual void query_moments(const QueryMomentsArgs& args) = 0;
+  virtual void expected_attention(const ExpectedAttentionArgs& args) = 0;
+  virtual void blend(const BlendArgs& args) = 0;
+  virtual void future_scores(const FutureScoresArgs& args) = 0;
+  virtual void future_table(const FutureTableArgs& args) = 0;
+  virtual void select_top(const SelectTopArgs& args) = 0;
+  virtual void projected_norms(const ProjectedNormsArgs& args) = 0;
+  virtual void attention_mass(const AttentionMassArgs& args) = 0;
+  virtual void retained_mass(const RetainedMassArgs& args) = 0;
+  virtual void survival(const SurvivalArgs& args) = 0;
+  virtual void row_cosine(const RowCosineArgs& args) = 0;
+  virtual void visibility(const VisibilityArgs& args) = 0;
+};
+
+using BackendFactory = std::unique_ptr<Backend> (*)();
+
+// Registers a factory under `name`; the result only exists so that a static initialiser can call it.
+bool register_backend(std::string_view name, BackendFactory factory);
+
+// Throws UserError naming the known backends when `name` is none of them.
+std::unique_ptr<Backend> make_backend(std::string_view name);
+
+}  // namespace kv

@@ -1,0 +1,28 @@
+#pragma once
+
+#include "kernels/paged.h"
+
+namespace kv {
+
+// Physical eviction: the kept entries of each row (keys, values, positions, columns) move to the front, in order.
+// kept[row] = Σ keep[row, :length] must hold. Lengths and page table are the caller's to shrink afterwards.
+// In place: an entry only ever moves towards slot 0.
+struct CompactArgs {
+  PagedView cache;
+  const uint8_t* keep = nullptr;  // [rows, keep_pitch], 1 = stays
+  int64_t keep_pitch = 0;
+  const uint8_t* rows_due = nullptr;  // [rows], 0 = leave this row alone; null = all rows
+  Ref pool_keys;
+  Ref pool_values;
+  int32_t* pool_positions = nullptr;
+  float* pool_columns = nullptr;
+};
+
+namespace cpu {
+void compact(const CompactArgs& args);
+}
+namespace cuda {
+void compact(const CompactArgs& args);
+}
+
+}  // namespace kv

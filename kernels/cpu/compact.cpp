@@ -1,0 +1,55 @@
+#include "kernels/compact.h"
+
+#include <cstring>
+
+#include "kernels/cpu/page_gather.h"
+#include "kernels/cpu/parallel.h"
+
+namespace kv::cpu {
+
+namespace {
+
+struct Pools {
+  float* keys;
+  float* values;
+  int32_t* positions;
+  float* columns;
+  int64_t head_dim;
+  int64_t column_width;
+};
+
+// `to` and `from` are different entries, so the copies never overlap.
+void move_entry(const Pools& pools, int64_t to, int64_t from) {
+  const auto vector_bytes = static_cast<size_t>(pools.head_dim) * sizeof(float);
+  std::memcpy(pools.keys + to * pools.head_dim, pools.keys + from * pools.head_dim, vector_bytes);
+  std::memcpy(pools.values + to * pools.head_dim, pools.values + from * pools.head_dim, vector_bytes);
+  pools.positions[to] = pools.positions[from];
+  if (pools.columns) {
+    std::memcpy(pools.columns + to * pools.column_width, pools.columns + from * pools.column_width,
+                static_cast<size_t>(pools.column_width) * sizeof(float));
+  }
+}
+
+}  // namespace
+
+void compact(const CompactArgs& args) {
+  const PagedView& cache = args.cache;
+  const Pools pools{.keys = args.pool_keys.as<float>(),
+                    .values = args.pool_values.as<float>(),
+                    .positions = args.pool_positions,
+                    .columns = args.pool_columns,
+                    .head_dim = cache.head_dim,
+                    .column_width = cache.column_width};
+  parallel_for(cache.rows, [&](int64_t row) {
+    if (args.rows_due && !args.rows_due[row]) return;
+    const uint8_t* keep = args.keep + row * args.keep_pitch;
+    int64_t kept = 0;
+    for (int64_t slot = 0; slot < cache.lengths[row]; ++slot) {
+      if (!keep[slot]) continue;
+      if (slot != kept) move_entry(pools, pool_index(cache, row, kept), pool_index(cache, row, slot));
+      ++kept;
+    }
+  });
+}
+
+}  // namespace kv::cpu

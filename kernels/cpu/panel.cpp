@@ -1,0 +1,138 @@
+#include "kernels/cpu/panel.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace kv::cpu {
+
+namespace {
+
+template <int kRows>
+void product_rows(const PanelProduct& p) {
+  Vec sums[kRows][2] = {};
+  for (int64_t i = 0; i < p.k; ++i) {
+    const Vec b0 = load(p.b + i * p.ldb);
+    const Vec b1 = load(p.b + i * p.ldb + kLanes);
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      const float a = p.a[r * p.lda + i];
+      sums[r][0] += a * b0;
+      sums[r][1] += a * b1;
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+    float* c = p.c + r * p.ldc;
+    Vec c0 = p.alpha * sums[r][0];
+    Vec c1 = p.alpha * sums[r][1];
+    if (p.write == Write::add) {
+      c0 += load(c);
+      c1 += load(c + kLanes);
+    }
+    store(c, c0);
+    store(c + kLanes, c1);
+  }
+}
+
+using ProductRows = void (*)(const PanelProduct&);
+
+constexpr auto kProductRows = []<size_t... kRows>(std::index_sequence<kRows...>) {
+  return std::array<ProductRows, kPanelRows>{product_rows<kRows + 1>...};
+}
+(std::make_index_sequence<kPanelRows>());
+
+// c is narrower than the registers: through a tile.
+void narrow_product(const PanelProduct& p, int64_t rows, int64_t columns) {
+  alignas(Vec) float tile[kPanelRows * kPanelWidth];
+  PanelProduct whole = p;
+  whole.c = tile;
+  whole.ldc = kPanelWidth;
+  whole.write = Write::replace;
+  kProductRows[static_cast<size_t>(rows - 1)](whole);
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t j = 0; j < columns; ++j) {
+      float& c = p.c[r * p.ldc + j];
+      c = tile[r * kPanelWidth + j] + (p.write == Write::add ? c : 0.0f);
+    }
+  }
+}
+
+// One butterfly step of a transposition: exchanges blocks of kStep lanes between two rows.
+template <int kStep, size_t... kLane>
+void exchange(Vec& a, Vec& b, std::index_sequence<kLane...>) {
+  const Vec low = __builtin_shufflevector(a, b, ((kLane / kStep) % 2 == 0 ? kLane : kLane - kStep + kLanes)...);
+  b = __builtin_shufflevector(a, b, ((kLane / kStep) % 2 == 0 ? kLane + kStep : kLane + kLanes)...);
+  a = low;
+}
+
+template <int kStep>
+void transpose(Vec (&rows)[kLanes]) {
+#pragma GCC unroll 16
+  for (int r = 0; r < kLanes; ++r) {
+    if ((r / kStep) % 2 == 0) exchange<kStep>(rows[r], rows[r + kStep], std::make_index_sequence<kLanes>());
+  }
+  if constexpr (kStep > 1) transpose<kStep / 2>(rows);
+}
+
+// panel[i, j] = b[j, i] for a square of kLanes.
+void pack_square(const float* b, int64_t ldb, float* panel) {
+  Vec rows[kLanes];
+#pragma GCC unroll 16
+  for (int j = 0; j < kLanes; ++j) rows[j] = load(b + j * ldb);
+  transpose<kLanes / 2>(rows);
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) store(panel + i * kPanelWidth, rows[i]);
+}
+
+}  // namespace
+
+void panel_product(PanelProduct product, int64_t rows, int64_t columns) {
+  while (rows > 0) {
+    const int64_t group = std::min<int64_t>(rows, kPanelRows);
+    if (columns == kPanelWidth) {
+      kProductRows[static_cast<size_t>(group - 1)](product);
+    } else {
+      narrow_product(product, group, columns);
+    }
+    product.a += group * product.lda;
+    product.c += group * product.ldc;
+    rows -= group;
+  }
+}
+
+void pack_transposed(const float* b, int64_t n, int64_t ldb, int64_t k, float* panel) {
+  const int64_t whole_n = n / kLanes * kLanes;
+  const int64_t whole_k = k / kLanes * kLanes;
+  for (int64_t j = 0; j < whole_n; j += kLanes) {
+    for (int64_t i = 0; i < whole_k; i += kLanes) pack_square(b + j * ldb + i, ldb, panel + i * kPanelWidth + j);
+    for (int64_t i = whole_k; i < k; ++i) {
+      for (int64_t lane = j; lane < j + kLanes; ++lane) panel[i * kPanelWidth + lane] = b[lane * ldb + i];
+    }
+  }
+  if (whole_n == kPanelWidth) return;
+  for (int64_t i = 0; i < k; ++i) {
+    for (int64_t j = whole_n; j < kPanelWidth; ++j) panel[i * kPanelWidth + j] = j < n ? b[j * ldb + i] : 0.0f;
+  }
+}
+
+float wide_dot(const float* a, const float* b, int64_t k) {
+  Vec sums[4] = {};
+  int64_t i = 0;
+  for (; i + 4 * kLanes <= k; i += 4 * kLanes) {
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) sums[j] += load(a + i + j * kLanes) * load(b + i + j * kLanes);
+  }
+  for (; i + kLanes <= k; i += kLanes) sums[0] += load(a + i) * load(b + i);
+  float lanes[kLanes];
+  store(lanes, (sums[0] + sums[1]) + (sums[2] + sums[3]));
+  for (int width = kLanes / 2; width > 0; width /= 2) {
+#pragma GCC unroll 16
+    for (int lane = 0; lane < width; ++lane) lanes[lane] += lanes[lane + width];
+  }
+  float sum = lanes[0];
+  for (; i < k; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+}  // namespace kv::cpu

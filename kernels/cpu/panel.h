@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+
+namespace kv::cpu {
+
+// The register-blocked product under linear, attend, token_loss and gemm. Every element of c is one chain of k fused
+// multiply-adds in the order of k, whatever the blocking around it: a result depends on neither rows nor columns a
+// call.
+
+enum class Write : uint8_t { replace, add };
+
+// As wide as the machine's vectors (64 bytes with AVX-512, 32 with AVX).
+using Vec = float __attribute__((vector_size(__BIGGEST_ALIGNMENT__)));
+inline constexpr int kLanes = sizeof(Vec) / sizeof(float);
+
+inline Vec load(const float* from) {
+  Vec v;
+  __builtin_memcpy(&v, from, sizeof v);
+  return v;
+}
+
+inline void store(float* to, const Vec& v) { __builtin_memcpy(to, &v, sizeof v); }
+
+// Columns of b that a call handles, and rows of c that fit the registers beside them.
+inline constexpr int kPanelWidth = 2 * kLanes;
+inline constexpr int kPanelRows = kLanes == 16 ? 12 : 6;
+
+// Depth to which callers cut k: a panel of that depth stays in the L1 cache.
+inline constexpr int64_t kPanelDepth = 256;
+
+constexpr int64_t round_up(int64_t count, int64_t step) { return (count + step - 1) / step * step; }
+
+struct PanelProduct {
+  const float* a = nullptr;  // [rows, k], stride lda
+  int64_t lda = 0;
+  const float* b = nullptr;  // [k, kPanelWidth], stride ldb; readable to its full width
+  int64_t ldb = kPanelWidth;
+  int64_t k = 0;
+  float* c = nullptr;  // [rows, columns], stride ldc
+  int64_t ldc = 0;
+  float alpha = 1;
+  Write write = Write::replace;
+};
+
+// c[rows, columns] (+)= alpha · a · b, columns <= kPanelWidth, any number of rows.
+void panel_product(PanelProduct product, int64_t rows, int64_t columns = kPanelWidth);
+
+// panel[i, j] = b[j, i] for i < k, j < n <= kPanelWidth; 0 in the columns beyond n. panel is [k, kPanelWidth].
+void pack_transposed(const float* b, int64_t n, int64_t ldb, int64_t k, float* panel);
+
+// a·b in four chains at once, which keeps up with memory: for vectors used once, where packing would cost more than it
+// saves. The order depends on k alone.
+float wide_dot(const float* a, const float* b, int64_t k);
+
+}  // namespace kv::cpu

@@ -1,0 +1,98 @@
+#include "kernels/window_attention.h"
+
+#include <algorithm>
+
+#include "kernels/cpu/exp.h"
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/page_gather.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/reduce.h"
+
+namespace kv::cpu {
+
+namespace {
+
+// Keys are gathered and multiplied in blocks that stay in the second-level cache.
+constexpr int64_t kKeyBlock = 512;
+
+// The row's window queries as [group, window, dim]: its query heads lie dim apart, its queries q_heads · dim.
+void gather_queries(const WindowAttentionArgs& args, int64_t row, int group, float* out) {
+  const int64_t dim = args.cache.head_dim;
+  const int64_t sequence = row / args.cache.kv_heads;
+  const int64_t first_head = row % args.cache.kv_heads * group;
+  const float* queries = args.queries.as<float>() + sequence * args.window * args.q_heads * dim;
+  for (int g = 0; g < group; ++g) {
+    for (int64_t i = 0; i < args.window; ++i) {
+      std::copy_n(queries + (i * args.q_heads + first_head + g) * dim, dim, out + (g * args.window + i) * dim);
+    }
+  }
+}
+
+// sums[j] += p[j], p = softmax of the first `visible` logits (destroyed).
+void add_softmax(float* logits, int64_t visible, float weight, float* sums) {
+  const float total = exp_row(logits, visible, largest(logits, visible));
+  const float factor = weight / total;
+#pragma omp simd
+  for (int64_t j = 0; j < visible; ++j) sums[j] += logits[j] * factor;
+}
+
+void score_per_head(const WindowAttentionArgs& args, int64_t row, int group, float* logits) {
+  const int64_t length = args.cache.lengths[row];
+  for (int g = 0; g < group; ++g) {
+    float* scores = args.scores + (row * group + g) * args.pitch;
+    std::fill_n(scores, length, 0.0f);
+    for (int64_t i = 0; i < args.window; ++i) {
+      add_softmax(logits + (g * args.window + i) * length, length - args.window + i + 1,
+                  1.0f / static_cast<float>(args.window), scores);
+    }
+  }
+}
+
+void score_group_max(const WindowAttentionArgs& args, int64_t row, int group, float* logits, int64_t older) {
+  float* scores = args.scores + row * args.pitch;
+  std::fill_n(scores, older, 0.0f);
+  for (int64_t i = 0; i < args.window; ++i) {
+    float* most = logits + i * older;
+    for (int g = 1; g < group; ++g) {
+      const float* other = logits + (g * args.window + i) * older;
+#pragma omp simd
+      for (int64_t j = 0; j < older; ++j) most[j] = other[j] > most[j] ? other[j] : most[j];
+    }
+    add_softmax(most, older, 1.0f / static_cast<float>(args.window), scores);
+  }
+}
+
+void score_row(const WindowAttentionArgs& args, int64_t row) {
+  const int64_t dim = args.cache.head_dim;
+  const int64_t length = args.cache.lengths[row];
+  const int group = args.q_heads / args.cache.kv_heads;
+  KV_CHECK(args.window > 0 && args.window <= length);
+  const bool per_head = args.mode == WindowAttentionArgs::Mode::per_query_head;
+  const int64_t columns = per_head ? length : length - args.window;
+  if (columns == 0) return;
+
+  const int64_t queries = group * args.window;
+  const Scratch packed(queries * dim), keys(std::min(columns, kKeyBlock) * dim), logits(queries * columns);
+  gather_queries(args, row, group, packed.data());
+  for (int64_t first = 0; first < columns; first += kKeyBlock) {
+    const int64_t count = std::min(kKeyBlock, columns - first);
+    gather_keys(args.cache, row, first, count, keys.data());
+    gemm_nt(packed.data(), queries, dim, keys.data(), count, dim, dim, logits.data() + first, columns, args.scale);
+  }
+  if (per_head) {
+    score_per_head(args, row, group, logits.data());
+  } else {
+    score_group_max(args, row, group, logits.data(), columns);
+  }
+}
+
+}  // namespace
+
+void window_attention(const WindowAttentionArgs& args) {
+  KV_CHECK(args.q_heads % args.cache.kv_heads == 0);
+  parallel_for(args.cache.rows, [&](int64_t row) {
+    if (!args.rows_due || args.rows_due[row]) score_row(args, row);
+  });
+}
+
+}  // namespace kv::cpu

@@ -1,0 +1,13 @@
+#pragma once
+
+#include <stdexcept>
+
+namespace kv {
+
+// A user's mistake: one clear line that names the owner, the offending value and what was expected.
+// Only main() turns it into exit code 2.
+struct UserError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+}  // namespace kv

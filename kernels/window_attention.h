@@ -1,0 +1,36 @@
+#pragma once
+
+#include "kernels/paged.h"
+
+namespace kv {
+
+// Attention that each resident entry gets from the last `window` queries of its sequence: SnapKV's and R-KV's raw
+// score, TOVA's with window = 1. The i-th of the window's queries sees slots [0, length − window + i].
+struct WindowAttentionArgs {
+  enum class Mode : uint8_t {
+    // Per query head: softmax over all visible slots, mean over the window's queries.
+    // scores[row, g, slot] for slots [0, length).                 (kvpress; the original sums instead: same order)
+    per_query_head,
+    // Logits first maximised over the group's query heads, softmax over the slots older than the window only.
+    // scores[row, 0, slot] for slots [0, length − window); the group dimension of the output is 1.   (001, R-KV code)
+    group_max_older,
+  };
+  Mode mode = Mode::per_query_head;
+  ConstRef queries;  // [sequences, window, q_heads, head_dim], post-RoPE, oldest first
+  PagedView cache;
+  int window = 0;  // <= length of every due row
+  int q_heads = 0;
+  float scale = 0;
+  const uint8_t* rows_due = nullptr;  // [rows], 0 = skip; null = all
+  float* scores = nullptr;            // [rows, group or 1, pitch]
+  int64_t pitch = 0;
+};
+
+namespace cpu {
+void window_attention(const WindowAttentionArgs& args);
+}
+namespace cuda {
+void window_attention(const WindowAttentionArgs& args);
+}
+
+}  // namespace kv

@@ -1,0 +1,25 @@
+#pragma once
+
+#include "sim/policy.h"
+
+namespace kv {
+
+// The attention that an entry has received from every query since it was appended, as one float an entry, mean over the
+// group's query heads. H2O keeps one sum a query head and averages at the event; the mean is linear, so averaging each
+// block's sums first gives the same number with a group-th of the memory.
+// Use: needs() asks for entry_columns = 1 and column_sums; observe() after every block; score() at an event.
+class AccumulatedAttention {
+ public:
+  enum class Normalize : uint8_t {
+    none,
+    visibility,  // divided by the number of queries that have seen the entry
+  };
+
+  void observe(const LayerView& view);
+  void score(const LayerView& view, const ScoreOutput& out, Normalize normalize) const;
+
+ private:
+  Tensor block_mean_;  // [rows, pitch]
+};
+
+}  // namespace kv

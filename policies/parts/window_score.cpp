@@ -1,0 +1,30 @@
+#include "policies/parts/window_score.h"
+
+namespace kv {
+
+void window_score(const LayerView& view, const ScoreOutput& out, WindowAttentionArgs::Mode mode, float* scores) {
+  view.backend.window_attention({.mode = mode,
+                                 .queries = view.window_queries,
+                                 .cache = view.cache,
+                                 .window = view.window,
+                                 .q_heads = view.q_heads,
+                                 .scale = view.scale,
+                                 .rows_due = out.rows_due,
+                                 .scores = scores,
+                                 .pitch = out.pitch});
+}
+
+void pooled_window_score(const LayerView& view, const ScoreOutput& out, const PooledWindow& options, float* raw,
+                         float* pooled) {
+  window_score(view, out, WindowAttentionArgs::Mode::group_max_older, raw);
+  view.backend.pool({.kind = options.pool,
+                     .kernel = options.kernel,
+                     .input = raw,
+                     .output = pooled,
+                     .lengths = view.cache.lengths,
+                     .rows = view.rows(),
+                     .drop_newest = view.window,
+                     .pitch = out.pitch});
+}
+
+}  // namespace kv

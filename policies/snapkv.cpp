@@ -1,0 +1,117 @@
+// SnapKV: what the newest queries attend to, smoothed over neighbouring entries, is what comes next.
+// Paper: Li et al., "SnapKV: LLM Knows What You are Looking for Before Generation" (NeurIPS 2024); policies.md 2.3.
+// Three published readings, never switched silently:
+//   decode   (001's baseline, R-KV's code): ẑ_ij = max over the group of q_i·k_j/√D, softmax over the entries older
+//   than
+//            the window only, mean over the window, max-pool; w = 8, kernel 7.
+//   kvpress  (002's π1): softmax a query head over all it sees, mean over the window, average-pool with zeros at the
+//            edges, mean over the group; w = 32, kernel 7 as in 002 (kvpress itself: 64 and 5).
+//   original (released SnapKV): as kvpress with w = 32, kernel 5.
+// Ties: max-pooling makes plateaus, so the attention before pooling decides among equals, then newer positions.
+// Deviations: original sums over the window; the mean ranks alike. It keeps one set a query head, ours is one a KV
+// head, mean over the group, because a set a query head multiplies the cache by the group size.
+
+#include <fmt/format.h>
+
+#include "kernels/error.h"
+#include "policies/parts/options.h"
+#include "policies/parts/window_score.h"
+#include "sim/policy.h"
+
+namespace kv {
+
+namespace {
+
+struct Defaults {
+  int window;
+  int kernel;
+  std::string_view pool;
+};
+
+Defaults defaults_of(std::string_view mode) {
+  if (mode == "kvpress") return {.window = 32, .kernel = 7, .pool = "average"};
+  if (mode == "original") return {.window = 32, .kernel = 5, .pool = "average"};
+  return {.window = 8, .kernel = 7, .pool = "max"};
+}
+
+class SnapKV final : public Scorer {
+ public:
+  explicit SnapKV(Params& params) {
+    const std::string mode = params.get("mode", "decode", {"decode", "kvpress", "original"},
+                                        "decode: group-max logits over older entries (001); kvpress: mean over the "
+                                        "group after pooling (002); original: the released SnapKV");
+    const Defaults defaults = defaults_of(mode);
+    decode_ = mode == "decode";
+    window_ = option_at_least(params, 1, "window", defaults.window,
+                              "newest queries that judge; their entries always stay (kvpress, original: 32)");
+    pooled_.kernel = kernel_option(params, defaults.kernel, "width of the pooling (kvpress: 7, original: 5)");
+    pooled_.pool = params.get("pool", defaults.pool, {"max", "average"},
+                              "pooling over neighbouring entries (kvpress, original: average)") == "max"
+                       ? PoolArgs::Kind::max
+                       : PoolArgs::Kind::average;
+  }
+
+  PolicyNeeds needs() const override { return {.window_queries = window_}; }
+  bool has_ties() const override { return true; }
+  Protection protects(int, int) const override { return {.recent = window_}; }
+
+  void check(int kept, int) const override {
+    if (kept <= window_) {
+      throw UserError(fmt::format("snapkv: budget {} does not exceed the window {}", kept, window_));
+    }
+  }
+
+  void score(const LayerView& view, const ScoreOutput& out) override {
+    if (decode_) {
+      pooled_window_score(view, out, pooled_, out.ties, out.scores);
+    } else {
+      score_per_query_head(view, out);
+    }
+  }
+
+ private:
+  void score_per_query_head(const LayerView& view, const ScoreOutput& out) {
+    const int64_t elements = view.rows() * view.group() * out.pitch;
+    attention_.reserve(view.backend, DType::f32, elements);
+    smooth_.reserve(view.backend, DType::f32, elements);
+    float* attention = attention_.ref().as<float>();
+    float* smooth = smooth_.ref().as<float>();
+    window_score(view, out, WindowAttentionArgs::Mode::per_query_head, attention);
+    view.backend.pool({.kind = pooled_.pool,
+                       .kernel = pooled_.kernel,
+                       .input = attention,
+                       .output = smooth,
+                       .lengths = view.cache.lengths,
+                       .rows = view.rows(),
+                       .vectors_per_row = view.group(),
+                       .drop_newest = window_,
+                       .pitch = out.pitch});
+    group_mean(view, out.pitch, smooth, out.scores);
+    group_mean(view, out.pitch, attention, out.ties);
+  }
+
+  void group_mean(const LayerView& view, int64_t pitch, const float* input, float* output) const {
+    view.backend.group_mean({.input = input,
+                             .output = output,
+                             .lengths = view.cache.lengths,
+                             .rows = view.rows(),
+                             .group = view.group(),
+                             .drop_newest = window_,
+                             .pitch = pitch});
+  }
+
+  bool decode_ = true;
+  int window_ = 0;
+  PooledWindow pooled_;
+  Tensor attention_, smooth_;  // [rows, group, pitch]
+};
+
+const RegisterPolicy registered{{
+    .name = "snapkv",
+    .summary = "pooled attention of the newest queries (Li et al. 2024; modes decode, kvpress, original)",
+    .make = [](Params& params) { return std::make_unique<SnapKV>(params); },
+}};
+
+}  // namespace
+
+}  // namespace kv

@@ -1,0 +1,71 @@
+#include "sim/compress.h"
+
+#include <algorithm>
+
+#include "sim/replay.h"
+
+namespace kv {
+
+namespace {
+
+// Copies scores and the keep mask of the one event; one sequence, so row = KV head and slot = position.
+class ScoreKeeper final : public Observer {
+ public:
+  explicit ScoreKeeper(CompressResult& result) : result_(result) {}
+
+  void evicting(const EvictionView& view) override {
+    const size_t size = static_cast<size_t>(view.layer.rows() * view.pitch);
+    std::vector<float> scores(size);
+    std::vector<uint8_t> keep(size);
+    view.layer.backend.download(scores.data(), view.scores, size * sizeof(float));
+    view.layer.backend.download(keep.data(), view.keep, size);
+    for (int head = 0; head < result_.kv_heads; ++head) {
+      const int64_t from = head * view.pitch;
+      const int64_t to = (view.layer.layer * result_.kv_heads + head) * result_.tokens;
+      std::copy_n(keep.begin() + from, result_.tokens, result_.keep.begin() + to);
+      std::copy_n(scores.begin() + from, result_.tokens, result_.score.begin() + to);
+      lift_protected(std::span(result_.score).subspan(static_cast<size_t>(to), static_cast<size_t>(result_.tokens)),
+                     view.protection);
+    }
+  }
+
+ private:
+  static void lift_protected(std::span<float> score, const Protection& protection) {
+    const size_t sinks = std::min(score.size(), static_cast<size_t>(protection.sinks));
+    const size_t recent = std::min(score.size() - sinks, static_cast<size_t>(protection.recent));
+    const auto candidates = score.subspan(sinks, score.size() - sinks - recent);
+    const float top = candidates.empty() ? 0.0f : *std::max_element(candidates.begin(), candidates.end());
+    std::fill_n(score.begin(), sinks, top + 1);
+    std::fill_n(score.end() - static_cast<int64_t>(recent), recent, top + 1);
+  }
+
+  CompressResult& result_;
+};
+
+}  // namespace
+
+CompressResult compress(Backend& backend, Source& source, Policy& policy, std::span<const int32_t> ids,
+                        double keep_fraction, uint64_t seed) {
+  const SourceInfo& info = source.info();
+  const int32_t tokens = static_cast<int32_t>(ids.size());
+  const int32_t kept = kept_tokens(tokens, keep_fraction);
+  CompressResult result{.layers = info.layers, .kv_heads = info.kv_heads, .tokens = tokens, .score = {}, .keep = {}};
+  const size_t size = static_cast<size_t>(info.layers) * static_cast<size_t>(info.kv_heads * tokens);
+  result.score.assign(size, 0.0f);
+  result.keep.assign(size, 1);
+  if (policy.scorer) policy.scorer->check(kept, 0);
+  const std::span<const int32_t> sequences[] = {ids};
+  const Schedule schedule = one_shot_schedule(std::span(&tokens, 1), std::span(&tokens, 1), std::span(&kept, 1));
+  ScoreKeeper keeper(result);
+  Observer* const observers[] = {&keeper};
+  replay({.backend = backend,
+          .source = source,
+          .policy = policy,
+          .sequences = sequences,
+          .schedule = schedule,
+          .seed = seed,
+          .observers = observers});
+  return result;
+}
+
+}  // namespace kv

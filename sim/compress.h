@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "sim/policy.h"
+#include "sim/source.h"
+
+namespace kv {
+
+// One-shot compression of a context, as `kvlab compress` writes it.
+struct CompressResult {
+  int layers = 0;
+  int kv_heads = 0;
+  int64_t tokens = 0;
+  std::vector<float> score;   // [layers, kv_heads, tokens]; protected entries get the row's largest other score + 1
+  std::vector<uint8_t> keep;  // [layers, kv_heads, tokens]
+};
+
+// Processes `ids` as context, then keeps int(tokens · keep_fraction) entries a head by the policy's own scores.
+// A policy that never evicts gives scores of 0 and keeps everything.
+CompressResult compress(Backend& backend, Source& source, Policy& policy, std::span<const int32_t> ids,
+                        double keep_fraction, uint64_t seed = 0);
+
+}  // namespace kv

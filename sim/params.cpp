@@ -1,0 +1,86 @@
+#include "sim/params.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "kernels/error.h"
+
+namespace kv {
+
+namespace {
+
+template <class T>
+bool parse(std::string_view text, T& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+}  // namespace
+
+Params::Params(std::string owner, std::vector<GivenParam> given) : owner_(std::move(owner)), given_(std::move(given)) {}
+
+const GivenParam* Params::find(std::string_view key) const {
+  const auto found = std::find_if(given_.begin(), given_.end(), [&](const GivenParam& p) { return p.key == key; });
+  return found == given_.end() ? nullptr : &*found;
+}
+
+void Params::declare(std::string_view key, std::string_view type, std::string fallback, std::string_view help) {
+  declared_.push_back(
+      {.key = std::string(key), .type = std::string(type), .fallback = std::move(fallback), .help = std::string(help)});
+}
+
+bool Params::has(std::string_view key) const { return find(key) != nullptr; }
+
+int Params::get(std::string_view key, int fallback, std::string_view help) {
+  declare(key, "integer", fmt::format("{}", fallback), help);
+  const GivenParam* given = find(key);
+  if (!given) return fallback;
+  int value = 0;
+  if (!parse(given->text, value)) fail(key, "expected an integer");
+  return value;
+}
+
+double Params::get(std::string_view key, double fallback, std::string_view help) {
+  declare(key, "number", fmt::format("{}", fallback), help);
+  const GivenParam* given = find(key);
+  if (!given) return fallback;
+  double value = 0;
+  if (!parse(given->text, value) || !std::isfinite(value)) fail(key, "expected a finite number");
+  return value;
+}
+
+std::string Params::get(std::string_view key, std::string_view fallback,
+                        std::initializer_list<std::string_view> choices, std::string_view help) {
+  const std::string accepted = fmt::format("{}", fmt::join(choices, " | "));
+  declare(key, accepted, std::string(fallback), help);
+  const GivenParam* given = find(key);
+  if (!given) return std::string(fallback);
+  if (std::find(choices.begin(), choices.end(), given->text) == choices.end()) {
+    fail(key, fmt::format("expected {}", accepted));
+  }
+  return given->text;
+}
+
+void Params::finish() const {
+  for (const GivenParam& given : given_) {
+    const bool known = std::any_of(declared_.begin(), declared_.end(),
+                                   [&](const DeclaredParam& declared) { return declared.key == given.key; });
+    if (known) continue;
+    std::string keys;
+    for (const DeclaredParam& declared : declared_) keys += (keys.empty() ? "" : ", ") + declared.key;
+    fail(given.key,
+         keys.empty() ? "unknown option (there are none)" : fmt::format("unknown option (expected one of: {})", keys));
+  }
+}
+
+void Params::fail(std::string_view key, std::string_view message) const {
+  const GivenParam* given = find(key);
+  const std::string where = given && !given->where.empty() ? given->where + ": " : "";
+  const std::string value = given ? fmt::format(" = {}", given->text) : "";
+  throw UserError(fmt::format("{}{}: {}{}: {}", where, owner_, key, value, message));
+}
+
+}  // namespace kv

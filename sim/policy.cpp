@@ -1,0 +1,57 @@
+#include "sim/policy.h"
+
+#include <fmt/format.h>
+
+#include <map>
+
+#include "kernels/error.h"
+
+namespace kv {
+
+namespace {
+
+std::map<std::string, PolicyEntry, std::less<>>& registry() {
+  static std::map<std::string, PolicyEntry, std::less<>> map;
+  return map;
+}
+
+const PolicyEntry& find_policy(std::string_view name) {
+  const auto found = registry().find(name);
+  if (found != registry().end()) return found->second;
+  std::string known;
+  for (const auto& [other, entry] : registry()) known += (known.empty() ? "" : ", ") + other;
+  throw UserError(fmt::format("unknown policy '{}' (expected one of: {})", name, known));
+}
+
+}  // namespace
+
+void Scorer::check(int, int) const {}
+
+RegisterPolicy::RegisterPolicy(PolicyEntry entry) {
+  const std::string name = entry.name;
+  KV_CHECK(registry().emplace(name, std::move(entry)).second);
+}
+
+std::vector<const PolicyEntry*> policies() {
+  std::vector<const PolicyEntry*> all;
+  for (const auto& [name, entry] : registry()) all.push_back(&entry);
+  return all;
+}
+
+Policy make_policy(std::string_view name, std::vector<GivenParam> options) {
+  const PolicyEntry& entry = find_policy(name);
+  Params params(entry.name, std::move(options));
+  Policy policy{.name = entry.name, .scorer = entry.make(params)};
+  params.finish();
+  policy.oracle = policy.scorer && policy.scorer->needs().future;
+  return policy;
+}
+
+std::vector<DeclaredParam> describe_policy(std::string_view name) {
+  const PolicyEntry& entry = find_policy(name);
+  Params params(entry.name);
+  entry.make(params);
+  return params.declared();
+}
+
+}  // namespace kv

@@ -1,0 +1,73 @@
+#include "sim/random.h"
+
+#include <numeric>
+
+#include "kernels/check.h"
+
+namespace kv {
+namespace {
+
+constexpr uint32_t kMultiplier0 = 0xD2511F53;
+constexpr uint32_t kMultiplier1 = 0xCD9E8D57;
+constexpr uint32_t kWeyl0 = 0x9E3779B9;
+constexpr uint32_t kWeyl1 = 0xBB67AE85;
+constexpr int kRounds = 10;
+
+constexpr uint32_t low(uint64_t value) { return static_cast<uint32_t>(value); }
+constexpr uint32_t high(uint64_t value) { return static_cast<uint32_t>(value >> 32); }
+
+}  // namespace
+
+std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key) {
+  for (int round = 0; round < kRounds; ++round) {
+    const uint64_t product0 = uint64_t{kMultiplier0} * counter[0];
+    const uint64_t product1 = uint64_t{kMultiplier1} * counter[2];
+    counter = {high(product1) ^ counter[1] ^ key[0], low(product1), high(product0) ^ counter[3] ^ key[1],
+               low(product0)};
+    key = {key[0] + kWeyl0, key[1] + kWeyl1};
+  }
+  return counter;
+}
+
+uint32_t Random::next_u32() {
+  if (used_ == words_.size()) {
+    words_ = philox4x32({low(block_), high(block_), low(stream_), high(stream_)}, {low(seed_), high(seed_)});
+    ++block_;
+    used_ = 0;
+  }
+  return words_[used_++];
+}
+
+uint64_t Random::next_u64() {
+  const uint64_t upper = next_u32();
+  return upper << 32 | next_u32();
+}
+
+double Random::uniform() { return static_cast<double>(next_u64() >> 11) * 0x1p-53; }
+
+uint64_t Random::below(uint64_t count) {
+  KV_CHECK(count > 0);
+  // The lowest 2^64 mod count values are drawn again: what is left is a whole number of copies of [0, count).
+  const uint64_t rejected = (0 - count) % count;
+  uint64_t value = next_u64();
+  while (value < rejected) value = next_u64();
+  return value % count;
+}
+
+std::vector<size_t> Random::sample(size_t population, size_t count) {
+  KV_CHECK(count <= population);
+  std::vector<size_t> indices(population);
+  std::iota(indices.begin(), indices.end(), size_t{0});
+  for (size_t i = 0; i < count; ++i) std::swap(indices[i], indices[i + below(population - i)]);
+  indices.resize(count);
+  return indices;
+}
+
+float hash_uniform(uint64_t seed, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  // Another key than Random's, so that a policy's scores never repeat the numbers that made the text.
+  constexpr uint64_t kSalt = 0xA0761D6478BD642F;
+  const uint64_t key = seed ^ kSalt;
+  return static_cast<float>(philox4x32({a, b, c, d}, {low(key), high(key)})[0] >> 8) * 0x1p-24f;
+}
+
+}  // namespace kv

@@ -1,0 +1,42 @@
+#include <fmt/format.h>
+
+#include <array>
+
+#include "sim/tasks/text.h"
+#include "sim/tasks/words.h"
+
+namespace kv {
+namespace {
+
+TaskText draw_frequent_words(const TaskDraw& draw) {
+  constexpr size_t kBytesAWord = 7;
+  constexpr size_t kVocabulary = 40;
+  constexpr std::array<size_t, 3> kShares = {6, 8, 11};  // one word in so many
+  Random& random = draw.random;
+  std::vector<std::string> top;
+  std::vector<std::string> rest;
+  for (const size_t i : random.sample(nouns().size(), kVocabulary))
+    (top.size() < kShares.size() ? top : rest).push_back(nouns()[i]);
+
+  const size_t count = draw.chars / kBytesAWord;
+  std::vector<std::string> words;
+  for (size_t i = 0; i < top.size(); ++i) words.insert(words.end(), count / kShares[i], top[i]);
+  while (words.size() < count) words.push_back(random.choice(rest));
+  random.shuffle(words);
+
+  TextWriter writer;
+  writer.add(fmt::format("{}\n", fmt::join(words, " ")), Label::context);
+  write_question(writer, "Which three words are the most frequent?");
+  writer.add(fmt::format("{}\n", fmt::join(top, ", ")), Label::answer);
+  return writer.take();
+}
+
+const RegisterTask kFrequentWords({.name = "frequent-words",
+                                   .summary = "a list of words; which three are the most frequent",
+                                   .options = {},
+                                   .fit = Fit::whole,
+                                   .chars_per_token = 6.9,
+                                   .draw = draw_frequent_words});
+
+}  // namespace
+}  // namespace kv

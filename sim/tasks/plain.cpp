@@ -1,0 +1,48 @@
+#include "sim/tasks/text.h"
+
+namespace kv {
+namespace {
+
+TaskText plain(std::string_view text) {
+  TextWriter writer;
+  writer.add(text, Label::context);
+  return writer.take();
+}
+
+TaskText draw_book(const TaskDraw& draw) { return plain(draw_text(draw.data.books, draw.chars, draw.random)); }
+
+TaskText draw_code(const TaskDraw& draw) { return plain(draw_text(draw.data.code, draw.chars, draw.random)); }
+
+// Word problems in random order until the text is long enough.
+TaskText draw_math(const TaskDraw& draw) {
+  std::string text;
+  for (const size_t i : draw.random.sample(draw.data.math.size(), draw.data.math.size())) {
+    if (text.size() >= draw.chars) break;
+    text += draw.data.math[i].text;
+  }
+  return plain(text);
+}
+
+const RegisterTask kBook({.name = "book",
+                          .summary = "prose of public-domain books",
+                          .options = {},
+                          .fit = Fit::cut,
+                          .chars_per_token = 3.9,
+                          .draw = draw_book});
+
+const RegisterTask kCode({.name = "code",
+                          .summary = "source code in several languages",
+                          .options = {},
+                          .fit = Fit::cut,
+                          .chars_per_token = 3.3,
+                          .draw = draw_code});
+
+const RegisterTask kMath({.name = "math",
+                          .summary = "GSM8K word problems with their solutions",
+                          .options = {},
+                          .fit = Fit::cut,
+                          .chars_per_token = 2.8,
+                          .draw = draw_math});
+
+}  // namespace
+}  // namespace kv

@@ -1,0 +1,214 @@
+#include "sim/tasks/sample.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/error.h"
+#include "sim/tasks/task.h"
+#include "sim/tokenizer.h"
+
+namespace kv {
+namespace {
+
+// Where each token's bytes begin in the text, and its end.
+std::vector<size_t> token_offsets(const std::vector<int32_t>& ids, std::string_view text, const Tokenizer& tokenizer) {
+  std::vector<size_t> offsets = {0};
+  for (const int32_t id : ids) {
+    const std::string_view bytes = tokenizer.decode_token(id);
+    if (text.substr(offsets.back(), bytes.size()) != bytes)
+      throw UserError(
+          fmt::format("the tokenizer rewrites the text at byte {}, so its labels cannot be placed", offsets.back()));
+    offsets.push_back(offsets.back() + bytes.size());
+  }
+  if (offsets.back() != text.size())
+    throw UserError(fmt::format("the tokenizer keeps {} of {} bytes of the text, so its labels cannot be placed",
+                                offsets.back(), text.size()));
+  return offsets;
+}
+
+// Tokens of the sample that overlap bytes [begin, end); the first token of the sample stands before the text.
+std::pair<int32_t, int32_t> tokens_of(const std::vector<size_t>& offsets, size_t begin, size_t end) {
+  const auto first = std::upper_bound(offsets.begin(), offsets.end(), begin) - 1;
+  const auto last = std::lower_bound(first, offsets.end(), end);
+  return {1 + static_cast<int32_t>(first - offsets.begin()), 1 + static_cast<int32_t>(last - offsets.begin())};
+}
+
+std::vector<Label> labels_of(const std::vector<Span>& spans, const std::vector<size_t>& offsets) {
+  std::vector<Label> labels(offsets.size(), Label::context);
+  for (const Span& span : spans) {
+    const auto [begin, end] = tokens_of(offsets, span.begin, span.end);
+    for (int32_t t = begin; t < end; ++t) {
+      Label& label = labels[static_cast<size_t>(t)];
+      label = std::max(label, span.label);
+    }
+  }
+  return labels;
+}
+
+std::vector<Link> links_of(const std::vector<UsefulLink>& links, const std::vector<size_t>& offsets) {
+  std::vector<Link> result;
+  for (const UsefulLink& link : links) {
+    const auto [begin, end] = tokens_of(offsets, link.query_begin, link.query_end);
+    // The token at position t is predicted, and its sources are needed, while the one before it is read.
+    Link tokens{begin - 1, end - 1, {}};
+    for (const auto& [source_begin, source_end] : link.sources)
+      tokens.sources.push_back(tokens_of(offsets, source_begin, source_end));
+    result.push_back(std::move(tokens));
+  }
+  return result;
+}
+
+int32_t count_context(const std::vector<Label>& labels) {
+  return static_cast<int32_t>(std::find(labels.begin(), labels.end(), Label::question) - labels.begin());
+}
+
+void cut(Sample& sample, int tokens) {
+  sample.ids.resize(static_cast<size_t>(tokens));
+  sample.labels.resize(static_cast<size_t>(tokens));
+  std::erase_if(sample.links, [&](const Link& link) { return link.query_begin >= tokens; });
+  for (Link& link : sample.links) link.query_end = std::min(link.query_end, tokens);
+  sample.context_tokens = std::min(sample.context_tokens, tokens);
+}
+
+void check_options(const Task& task, const TaskOptions& options) {
+  const auto check = [&](std::string_view name, bool given) {
+    if (!given || std::count(task.options.begin(), task.options.end(), name)) return;
+    throw UserError(
+        fmt::format("task {} has no option {}, expected {}", task.name, name,
+                    task.options.empty() ? "none" : fmt::format("one of {}", fmt::join(task.options, ", "))));
+  };
+  check("needles", options.needles.has_value());
+  check("values", options.values.has_value());
+  check("questions", options.questions.has_value());
+  check("chains", options.chains.has_value());
+  check("hops", options.hops.has_value());
+  check("hay", options.hay.has_value());
+}
+
+// One request, drawn as often as it takes. Every attempt is a function of the seed, the index and its number alone.
+class Attempts {
+ public:
+  Attempts(const Task& task, const TaskRequest& request, const Tokenizer& tokenizer, const TextData& data)
+      : task_(task), request_(request), tokenizer_(tokenizer), data_(data), first_token_(first_token()) {}
+
+  // Longer and longer until there is enough to cut. The same numbers are drawn each time: to draw others until one is
+  // long enough would favour text of short tokens.
+  Sample exact() const {
+    constexpr int kMost = 30;
+    double chars = request_.tokens * task_.chars_per_token;
+    int longest = 0;
+    for (int attempt = 0; attempt < kMost; ++attempt, chars *= 1.05) {
+      Sample sample = draw(chars, 0);
+      longest = std::max(longest, length(sample));
+      if (length(sample) < request_.tokens) continue;
+      cut(sample, request_.tokens);
+      return sample;
+    }
+    throw UserError(fmt::format("{} tokens are asked for, but its text gives at most {}", request_.tokens, longest));
+  }
+
+  // The first draw is redone with more or less hay until it nearly fills the length; where even no hay leaves no room
+  // for what is asked, something else is drawn.
+  Sample at_most() const {
+    constexpr int kMost = 16;
+    int shortest = 0;
+    for (int attempt = 0; attempt < kMost; ++attempt) {
+      Sample best = nearly_full(attempt);
+      if (length(best) <= request_.tokens) return best;
+      shortest = attempt == 0 ? length(best) : std::min(shortest, length(best));
+    }
+    throw UserError(fmt::format("{} tokens are asked for, expected at least {}", request_.tokens, shortest));
+  }
+
+ private:
+  static int length(const Sample& sample) { return static_cast<int>(sample.ids.size()); }
+
+  int32_t first_token() const {
+    if (request_.first_token) return *request_.first_token;
+    if (const auto id = tokenizer_.token_id("<|endoftext|>")) return *id;
+    throw UserError("the tokenizer has no <|endoftext|>, expected the id of the first token");
+  }
+
+  Sample draw(double chars, int attempt) const {
+    Random random(request_.seed, request_.index << 8 | static_cast<uint64_t>(attempt));
+    const TaskText text = task_.draw({.chars = static_cast<size_t>(std::max(0.0, chars)),
+                                      .random = random,
+                                      .options = request_.options,
+                                      .data = data_});
+    return tokenize_task(text, first_token_, tokenizer_);
+  }
+
+  struct Point {
+    double chars;
+    int tokens;
+  };
+
+  // Searches the amount of hay. Returns the longest sample that fits, or the shortest where none does.
+  Sample nearly_full(int attempt) const {
+    constexpr int kSteps = 10;
+    const double goal = 0.985 * request_.tokens;
+    std::optional<Point> fits;
+    std::optional<Point> exceeds;
+    Sample best;
+    double chars = 0.9 * request_.tokens * task_.chars_per_token;
+    for (int step = 0; step < kSteps; ++step) {
+      Sample sample = draw(chars, attempt);
+      const Point point{chars, length(sample)};
+      const bool short_enough = point.tokens <= request_.tokens;
+      auto& bound = short_enough ? fits : exceeds;
+      if (!bound || std::abs(point.tokens - goal) < std::abs(bound->tokens - goal)) {
+        bound = point;
+        if (short_enough || !fits) best = std::move(sample);
+      }
+      if ((fits && fits->tokens >= 0.97 * request_.tokens) || (!short_enough && chars <= 0)) break;
+      // Between the bounds by their tokens, outside by the usual length of a token.
+      const double share = fits && exceeds ? (goal - fits->tokens) / (exceeds->tokens - fits->tokens) : 0;
+      chars = fits && exceeds ? fits->chars + share * (exceeds->chars - fits->chars)
+                              : std::max(0.0, chars + (goal - point.tokens) * task_.chars_per_token);
+    }
+    return best;
+  }
+
+  const Task& task_;
+  const TaskRequest& request_;
+  const Tokenizer& tokenizer_;
+  const TextData& data_;
+  int32_t first_token_;
+};
+
+}  // namespace
+
+Sample tokenize_task(const TaskText& text, int32_t first_token, const Tokenizer& tokenizer) {
+  const auto ids = tokenizer.encode(text.text);
+  const auto offsets = token_offsets(ids, text.text, tokenizer);
+  Sample sample;
+  sample.ids.push_back(first_token);
+  sample.ids.insert(sample.ids.end(), ids.begin(), ids.end());
+  sample.labels = labels_of(text.spans, offsets);
+  sample.links = links_of(text.links, offsets);
+  sample.context_tokens = count_context(sample.labels);
+  return sample;
+}
+
+Sample make_sample(const TaskRequest& request, const Tokenizer& tokenizer, const TextData& data) {
+  const Task& task = find_task(request.task);
+  check_options(task, request.options);
+  const Length length = request.length.value_or(task.fit == Fit::cut ? Length::exact : Length::at_most);
+  if (length == Length::exact && task.fit != Fit::cut)
+    throw UserError(fmt::format("task {} cannot be cut to an exact length, expected at_most", task.name));
+  constexpr int kMostTokens = 1 << 20;
+  if (request.tokens < 2 || request.tokens > kMostTokens)
+    throw UserError(fmt::format("task {}: tokens is {}, expected 2 to {}", task.name, request.tokens, kMostTokens));
+  try {
+    const Attempts attempts(task, request, tokenizer, data);
+    Sample sample = length == Length::exact ? attempts.exact() : attempts.at_most();
+    sample.name = fmt::format("{}-{}", task.name, request.index);
+    return sample;
+  } catch (const UserError& error) {
+    throw UserError(fmt::format("task {}: {}", task.name, error.what()));
+  }
+}
+
+}  // namespace kv

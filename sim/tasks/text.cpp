@@ -1,0 +1,93 @@
+#include "sim/tasks/text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "kernels/check.h"
+#include "kernels/error.h"
+#include "sim/tokenizer/unicode.h"
+
+namespace kv {
+namespace {
+
+bool any_of_length(const std::vector<Document>& documents, size_t chars) {
+  return std::any_of(documents.begin(), documents.end(), [&](const Document& d) { return d.text.size() >= chars; });
+}
+
+}  // namespace
+
+ByteRange TextWriter::add(std::string_view text, Label label) {
+  const size_t begin = result_.text.size();
+  if (text.empty()) return {begin, begin};
+  result_.text += text;
+  const size_t end = result_.text.size();
+  if (!result_.spans.empty() && result_.spans.back().label == label) {
+    result_.spans.back().end = end;
+  } else {
+    result_.spans.push_back({begin, end, label});
+  }
+  return {begin, end};
+}
+
+void TextWriter::link(ByteRange query, std::vector<ByteRange> sources) {
+  KV_CHECK(result_.links.empty() || result_.links.back().query_begin <= query.first);
+  result_.links.push_back({query.first, query.second, std::move(sources)});
+}
+
+std::string draw_text(const std::vector<Document>& documents, size_t chars, Random& random) {
+  std::vector<const Document*> fitting;
+  size_t longest = 0;
+  for (const Document& document : documents) {
+    longest = std::max(longest, document.text.size());
+    if (document.text.size() >= chars) fitting.push_back(&document);
+  }
+  if (fitting.empty())
+    throw UserError(fmt::format("text of {} bytes is asked for, but the longest document has {}", chars, longest));
+  const std::string& text = random.choice(fitting)->text;
+  const size_t begin = utf8_boundary(text, random.below(std::max<size_t>(1, text.size() - chars)));
+  const size_t end = utf8_boundary(text, begin + chars);
+  std::string_view drawn = std::string_view(text).substr(begin, end - begin);
+  constexpr size_t kLongestCutWord = 80;
+  const size_t space = drawn.find(' ');
+  if (space < kLongestCutWord) drawn.remove_prefix(space + 1);
+  return std::string(drawn);
+}
+
+std::string draw_hay(const TaskDraw& draw) {
+  const bool code = draw.options.hay ? *draw.options.hay == Hay::code
+                                     : !draw.random.chance(0.8) && any_of_length(draw.data.code, draw.chars);
+  return draw_text(code ? draw.data.code : draw.data.books, draw.chars, draw.random);
+}
+
+std::vector<ByteRange> write_with_insertions(TextWriter& writer, std::string_view hay,
+                                             const std::vector<Insertion>& insertions) {
+  std::vector<size_t> order(insertions.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return insertions[a].at < insertions[b].at; });
+  std::vector<ByteRange> places(insertions.size());
+  size_t last = 0;
+  for (const size_t i : order) {
+    writer.add(hay.substr(last, insertions[i].at - last), Label::context);
+    writer.add(" ", Label::context);
+    places[i] = writer.add(insertions[i].text, Label::needle);
+    last = insertions[i].at;
+  }
+  writer.add(hay.substr(last), Label::context);
+  writer.add("\n", Label::context);
+  return places;
+}
+
+int option_or(std::optional<int> option, std::string_view name, int least, int most, int otherwise) {
+  if (!option) return otherwise;
+  if (*option < least || *option > most)
+    throw UserError(fmt::format("option {} is {}, expected {} to {}", name, *option, least, most));
+  return *option;
+}
+
+void write_question(TextWriter& writer, std::string_view question) {
+  writer.add(fmt::format("<|question|>{}<|answer|>", question), Label::question);
+}
+
+}  // namespace kv

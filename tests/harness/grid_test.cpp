@@ -1,0 +1,119 @@
+#include "harness/grid.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "kernels/error.h"
+
+namespace kv {
+namespace {
+
+Spec spec_of(const std::string& yaml) { return parse_spec(yaml, "s.yaml"); }
+
+std::string error_of(const std::string& yaml) {
+  try {
+    make_grid(spec_of(yaml));
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+constexpr const char* kHead = "model: m\ndata: [{task: reason, tokens: 512}]\n";
+
+TEST(Grid, IsTheProductOfTheAxesFirstSlowestThenPolicies) {
+  const Grid grid = make_grid(spec_of(std::string(kHead) +
+                                      "policies: [full, streaming]\naxes: {budget: [64, 128], interval: [16, 32]}\n"));
+  ASSERT_EQ(grid.workloads.size(), 1u);
+  std::vector<std::string> order;
+  for (const Case& one : grid.workloads[0].cases) {
+    order.push_back(fmt::format("{} {} {}", one.budget, one.interval, one.policy));
+  }
+  EXPECT_EQ(order, (std::vector<std::string>{"64 16 0", "64 16 1", "64 32 0", "64 32 1", "128 16 0", "128 16 1",
+                                             "128 32 0", "128 32 1"}));
+}
+
+TEST(Grid, ZippedAxesMoveTogether) {
+  const Grid grid = make_grid(spec_of(
+      std::string(kHead) +
+      "policies: [streaming]\naxes: {setting: [{budget: 64, interval: 16}, {budget: 128, interval: 32}]}\n"));
+  ASSERT_EQ(grid.workloads[0].cases.size(), 2u);
+  EXPECT_EQ(grid.workloads[0].cases[1].budget, 128);
+  EXPECT_EQ(grid.workloads[0].cases[1].interval, 32);
+  EXPECT_EQ(grid.workloads[0].cases[1].axes, (std::vector<std::string>{"128", "32"}));
+}
+
+TEST(Grid, AnAxisOfTheDataMakesOtherWorkloads) {
+  const Grid grid = make_grid(spec_of(
+      "model: m\ndata: [reason, book]\npolicies: [streaming]\naxes: {budget: 64, interval: 16, tokens: [256, 512]}\n"));
+  ASSERT_EQ(grid.workloads.size(), 4u);
+  EXPECT_EQ(grid.workloads[0].tokens, 256);
+  EXPECT_EQ(grid.workloads[1].tokens, 512);
+  EXPECT_EQ(grid.workloads[2].data, 1);
+  EXPECT_EQ(grid.workloads[1].cases.size(), 1u);
+  EXPECT_EQ(grid.workloads[1].cases[0].axes, (std::vector<std::string>{"64", "16", "512"}));
+}
+
+TEST(Grid, AnAxisOfOnePolicyDoesNotRepeatTheOthers) {
+  const Grid grid = make_grid(spec_of(
+      std::string(kHead) +
+      "policies: [keydiff, snapkv]\naxes: {budget: 64, interval: 16, window: [4, 8]}\n"));
+  const std::vector<Case>& cases = grid.workloads[0].cases;
+  ASSERT_EQ(cases.size(), 3u);
+  EXPECT_EQ(cases[0].axes[2], "");
+  EXPECT_EQ(cases[1].axes[2], "4");
+  EXPECT_EQ(cases[2].axes[2], "8");
+  EXPECT_EQ(cases[2].options.back().text, "8");
+}
+
+TEST(Grid, StatisticsBlocksBeginAtEveryEvent) {
+  // Events of (96, 32) fall on 96 + 32k, of (64, 16) on 64 + 16k: blocks of 16 begin at all of them.
+  const Grid grid = make_grid(spec_of(
+      std::string(kHead) +
+      "policies: [golden]\naxes: {setting: [{budget: 96, interval: 32}, {budget: 64, interval: 16}]}\n"));
+  EXPECT_EQ(grid.needs.statistics_block, 16);
+  EXPECT_TRUE(grid.needs.block_sums);
+}
+
+TEST(Grid, SuggestsTheNearestPolicyMetricAndTask) {
+  EXPECT_EQ(error_of(std::string(kHead) + "policies: [snapvk]").substr(0, 61),
+            "s.yaml:3:12: unknown policy 'snapvk', did you mean 'snapkv'? ");
+  EXPECT_EQ(error_of(std::string(kHead) + "policies: [full]\nmetrics: [recal]").substr(0, 59),
+            "s.yaml:4:11: unknown metric 'recal', did you mean 'recall'?");
+  EXPECT_EQ(error_of("model: m\ndata: [{task: raeson, tokens: 8}]\npolicies: [full]").substr(0, 58),
+            "s.yaml:2:15: unknown task 'raeson', did you mean 'reason'?");
+}
+
+TEST(Grid, RefusesABudgetThatAPolicyCannotKeepAtTheAxis) {
+  const std::string error =
+      error_of(std::string(kHead) + "policies: [h2o]\naxes: {budget: 64, interval: 64}\n");
+  EXPECT_EQ(error.substr(0, 14), "s.yaml:4:16: h") << error;
+  EXPECT_NE(error.find("64"), std::string::npos);
+}
+
+TEST(Grid, RefusesAxesOfTheOtherProtocolAndMissingOnes) {
+  EXPECT_EQ(error_of(std::string(kHead) + "policies: [h2o]\naxes: {keep: 0.5}"),
+            "s.yaml:4:14: axes: keep does not belong to protocol decode (expected budget and interval)");
+  EXPECT_EQ(error_of(std::string(kHead) + "policies: [h2o]\naxes: {budget: 64}"),
+            "s.yaml:3:12: policy 'h2o' under protocol decode needs the axes budget and interval");
+  EXPECT_EQ(error_of(std::string(kHead) + "policies: [keydiff]\nprotocol: one-shot"),
+            "s.yaml:3:12: policy 'keydiff' under protocol one-shot needs the axis keep");
+  EXPECT_EQ(error_of(std::string(kHead) + "policies: [keydiff]\nprotocol: one-shot\naxes: {keep: 1.5}"),
+            "s.yaml:5:14: axes: keep = 1.5: expected a fraction above 0 and at most 1");
+  EXPECT_EQ(error_of(std::string(kHead) + "policies: [full]"), "no error");
+}
+
+TEST(Grid, RefusesUnknownAxesAndOptions) {
+  EXPECT_EQ(error_of(std::string(kHead) + "policies: [h2o]\naxes: {budgte: 64, interval: 16}").substr(0, 92),
+            "s.yaml:4:16: axes: 'budgte' is no option of this experiment's data or policies, did you mean ");
+  EXPECT_NE(error_of(std::string(kHead) + "policies: [{policy: h2o, moed: original}]\naxes: {budget: 64, interval: 16}")
+                .find("s.yaml:3:32: h2o: moed = original: unknown option"),
+            std::string::npos);
+  EXPECT_EQ(error_of("model: m\ndata: [reason]\npolicies: [full]"),
+            "s.yaml:2:8: data: 'reason' lacks the key 'tokens' (a sample's length)");
+  EXPECT_EQ(error_of(std::string(kHead) + "policies: [full]\naxes: {tokens: 64}"),
+            "s.yaml:4:16: axes: 'tokens' is set by 'reason', too; expected one of them");
+}
+
+}  // namespace
+}  // namespace kv

@@ -1,0 +1,217 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "sim/model_source.h"
+#include "sim/safetensors.h"
+#include "tests/harness/metrics/replayed.h"
+#include "tests/ref/naive_metrics.h"
+
+// Metrics on attention: cosine, local_error, dilution, survival.
+
+namespace kv::test {
+namespace {
+
+// Keeps positions 0 and 3 of the first four.
+float keep_0_and_3(int, int, int32_t position) { return position == 0 || position == 3 ? 1.0f : 0.0f; }
+
+// One head that attends in proportion to 1, 2, 3, 4, 5, 6; one event after four tokens keeps two.
+class AttentionMetricsByHand : public ::testing::Test {
+ protected:
+  ReplayedCase cut() {
+    ReplayedCase own = full();
+    own.scorer = std::make_unique<ByPosition>(keep_0_and_3);
+    return own;
+  }
+  ReplayedCase full() {
+    const int32_t length = 6;
+    return {source_, *backend_, {sample_}, decode_schedule({&length, 1}, 2, 2)};
+  }
+
+  std::unique_ptr<Backend> backend_ = make_backend("cpu");
+  ref::TinySource source_{*backend_, ref::tiny_info(1, 1, 1, 2), {ref::weighted_sample({{1, 2, 3, 4, 5, 6}})}};
+  Sample sample_ = tiny_sample(6);
+};
+
+constexpr double kRounded = 1e-6;  // a few roundings of f32 at magnitude 1
+
+TEST_F(AttentionMetricsByHand, EvictedMassAndBoundByHand) {
+  auto own = cut();
+  const auto rows = measure(own, "local_error", {{"stride", "1", ""}});
+  // Queries 4 and 5 of the full cache give 5/15 and 5/21 to the evicted positions 1 and 2; ‖v‖ = √2.
+  const double evicted = (5.0 / 15 + 5.0 / 21) / 2;
+  EXPECT_NEAR(value(rows, "evicted_mass"), evicted, kRounded);
+  EXPECT_NEAR(value(rows, "error_bound"), 2 * std::sqrt(2.0) * evicted, 2 * kRounded);
+  // All values are equal: leaving some out changes nothing.
+  EXPECT_NEAR(value(rows, "output_error"), 0, kRounded);
+  EXPECT_NEAR(value(rows, "cosine_local"), 1, kRounded);
+  EXPECT_EQ(value(rows, "bound_violations"), 0);
+}
+
+TEST_F(AttentionMetricsByHand, LocalErrorMeasuresEveryStridethQueryFromTheEventOn) {
+  auto own = cut();
+  EXPECT_NEAR(value(measure(own, "local_error", {{"stride", "2", ""}}), "evicted_mass"), 5.0 / 15, kRounded);
+}
+
+TEST_F(AttentionMetricsByHand, FullEvictsNoMassAndHasCosineOne) {
+  auto own = full();
+  const auto local = measure(own, "local_error", {{"stride", "1", ""}});
+  EXPECT_EQ(value(local, "evicted_mass"), 0);
+  EXPECT_EQ(value(local, "output_error"), 0);
+  EXPECT_NEAR(value(local, "cosine_local"), 1, kRounded);
+  EXPECT_EQ(value(local, "bound_violations"), 0);
+  auto again = full();
+  EXPECT_NEAR(value(measure(again, "cosine"), "cosine"), 1, kRounded);
+}
+
+TEST_F(AttentionMetricsByHand, DilutionByHand) {
+  sample_.links = {{.query_begin = 4, .query_end = 6, .sources = {{0, 2}, {1, 2}}}};
+  auto all = full();
+  const auto before = measure(all, "dilution");
+  // Useful positions 0 and 1: 3/15 and 3/21 of the attention.
+  EXPECT_NEAR(value(before, "useful_mass"), (3.0 / 15 + 3.0 / 21) / 2, kRounded);
+  EXPECT_NEAR(value(before, "dilution"), 1 - (3.0 / 15 + 3.0 / 21) / 2, kRounded);
+  // Residents 0, 3, 4 and then 5: position 1 is gone.
+  auto own = cut();
+  const auto after = measure(own, "dilution");
+  EXPECT_NEAR(value(after, "useful_mass"), (1.0 / 10 + 1.0 / 16) / 2, kRounded);
+  EXPECT_NEAR(value(after, "dilution_tail"), 1 - (1.0 / 10 + 1.0 / 16) / 2, kRounded);
+}
+
+TEST_F(AttentionMetricsByHand, DilutionTailLeavesOutEarlierQueries) {
+  sample_.links = {{.query_begin = 1, .query_end = 2, .sources = {{0, 1}}},
+                   {.query_begin = 4, .query_end = 5, .sources = {{3, 4}}}};
+  auto own = full();
+  const auto rows = measure(own, "dilution");
+  EXPECT_NEAR(value(rows, "useful_mass"), (1.0 / 3 + 4.0 / 15) / 2, kRounded);
+  EXPECT_NEAR(value(rows, "useful_mass_tail"), 4.0 / 15, kRounded);
+}
+
+TEST_F(AttentionMetricsByHand, DilutionSaysWhenNothingIsKnownToBeUseful) {
+  auto own = full();
+  EXPECT_EQ(skipped(measure(own, "dilution"), "dilution"), "the task does not say which tokens are useful");
+}
+
+TEST_F(AttentionMetricsByHand, SurvivalIsForTheFullCacheOnly) {
+  auto own = cut();
+  EXPECT_EQ(skipped(measure(own, "survival"), "survival_mass"), "only the full cache shows survival");
+}
+
+TEST(SurvivalMetric, FiveTokensByHand) {
+  const auto backend = make_backend("cpu");
+  ref::TinySource source(*backend, ref::tiny_info(1, 1, 1, 2), {ref::weighted_sample({{1, 3, 2, 2, 1}})});
+  const int32_t length = 5;
+  ReplayedCase own{source, *backend, {tiny_sample(5)}, full_schedule({&length, 1}, 2)};
+  const auto rows = measure(own, "survival", {{"top_k", "1", ""}, {"mass", "0.6", ""}, {"delta", "2", ""}});
+  // Top 1: from query 1 on always key 1, so life_1 = 3, all others 0.
+  EXPECT_EQ(value(rows, "survival_top_k", 1), 1.0 / 4);
+  EXPECT_EQ(value(rows, "survival_top_k", 2), 1.0 / 3);
+  EXPECT_EQ(value(rows, "survival_top_k", 4), 0);
+  // Mass 0.6: {0}, {1} (3/4), {1, 2} (5/6), {1, 3} (5/8: the newer of the equal ones), {1, 3, 2} (7/9).
+  // Lives 0, 3, 2, 1, 0.
+  EXPECT_EQ(value(rows, "survival_mass", 1), 3.0 / 4);
+  EXPECT_EQ(value(rows, "survival_mass", 2), 2.0 / 3);
+  EXPECT_EQ(value(rows, "survival_mass", 4), 0);
+  const Measured* head = find(rows, "survival_mass_head", 2, 0, 0, 0);
+  ASSERT_TRUE(head);
+  EXPECT_EQ(head->value, 2.0 / 3);
+}
+
+// Random attention, two sequences of different length, grouped heads.
+class AttentionMetricsAtRandom : public ::testing::Test {
+ protected:
+  static constexpr int kTokens = 60;
+  ReplayedCase own(std::unique_ptr<Scorer> scorer) {
+    const int32_t lengths[] = {kTokens, 41};
+    ReplayedCase made{source_, *backend_, {tiny_sample(kTokens), tiny_sample(41, 1)}, decode_schedule(lengths, 16, 8)};
+    made.scorer = std::move(scorer);
+    return made;
+  }
+  // A ranking that differs between heads, layers and sequences.
+  static std::unique_ptr<Scorer> scattered() {
+    return std::make_unique<ByPosition>(
+        [](int layer, int row, int32_t position) {
+          return static_cast<float>((position * 37 + row * 11 + layer * 5) % 64);
+        },
+        Protection{.sinks = 1, .recent = 3});
+  }
+
+  std::unique_ptr<Backend> backend_ = make_backend("cpu");
+  SourceInfo info_ = ref::tiny_info(2, 4, 2, 8);
+  std::vector<ref::TinySample> tensors_ = {ref::random_sample(info_, kTokens, 1), ref::random_sample(info_, 41, 2)};
+  ref::TinySource source_{*backend_, info_, tensors_};
+};
+
+// A trace is not fed back, so both readings of the cosine see the same queries.
+TEST_F(AttentionMetricsAtRandom, EndToEndAndLocalCosineAgreeOnATrace) {
+  auto first = own(scattered());
+  auto second = own(scattered());
+  const auto end_to_end = measure(first, "cosine", {{"detail", "head", ""}});
+  const auto local = measure(second, "local_error", {{"stride", "1", ""}});
+  for (int s = 0; s < 2; ++s) {
+    EXPECT_NEAR(value(end_to_end, "cosine", {}, s), value(local, "cosine_local", {}, s), 1e-5);
+    EXPECT_LT(value(local, "cosine_local", {}, s), 0.99);
+    EXPECT_GT(value(local, "output_error", {}, s), 0.01);
+    EXPECT_LE(value(local, "output_error", {}, s), value(local, "error_bound", {}, s));
+    EXPECT_EQ(value(local, "bound_violations", {}, s), 0);
+  }
+  double heads = 0;
+  for (int layer = 0; layer < 2; ++layer) {
+    for (int head = 0; head < 4; ++head) heads += find(end_to_end, "cosine_head", {}, 0, layer, head)->value;
+  }
+  EXPECT_NEAR(heads / 8, value(end_to_end, "cosine"), 1e-12);
+}
+
+TEST_F(AttentionMetricsAtRandom, SurvivalMatchesTheReference) {
+  auto full = own(nullptr);
+  const auto rows = measure(full, "survival", {{"top_k", "3", ""}, {"mass", "0.7", ""}, {"delta", "4", ""}});
+  for (int s = 0; s < 2; ++s) {
+    const int tokens = s == 0 ? kTokens : 41;
+    for (const int delta : {1, 4, 32}) {
+      double top_k = 0;
+      double mass = 0;
+      for (size_t layer = 0; layer < 2; ++layer) {
+        for (int head = 0; head < 4; ++head) {
+          const auto& tensors = tensors_[static_cast<size_t>(s)];
+          const auto a = ref::probabilities(tensors.queries[layer], tensors.keys[layer], tokens, 4, 2, 8, head);
+          top_k += ref::survival(a, 3, 0, delta) / 8;
+          mass += ref::survival(a, 0, 0.7, delta) / 8;
+        }
+      }
+      EXPECT_NEAR(value(rows, "survival_top_k", delta, s), top_k, 1e-12) << s << " " << delta;
+      EXPECT_NEAR(value(rows, "survival_mass", delta, s), mass, 1e-12) << s << " " << delta;
+    }
+  }
+}
+
+TEST_F(AttentionMetricsAtRandom, DilutionStaysBetweenZeroAndOne) {
+  auto one = own(scattered());
+  one.samples[0].links = {{.query_begin = 20, .query_end = 60, .sources = {{0, 20}}}};
+  one.samples[1].links = {{.query_begin = 5, .query_end = 41, .sources = {{40, 41}}}};
+  const auto rows = measure(one, "dilution", {{"detail", "head", ""}});
+  EXPECT_GT(value(rows, "dilution", {}, 0), 0);
+  EXPECT_LT(value(rows, "dilution", {}, 0), 1);
+  // Only the last query sees position 40.
+  EXPECT_GT(value(rows, "dilution", {}, 1), 35.0 / 36);
+  EXPECT_LE(value(rows, "dilution", {}, 1), 1);
+}
+
+TEST(CosineMetric, OfFullIsOneOnAModel) {
+  const auto backend = make_backend("cpu");
+  ModelSource source(*backend, load_model(KV_SOURCE_DIR "/tests/data/llama"));
+  const auto file = SafetensorsFile::open(KV_SOURCE_DIR "/tests/data/llama/expected.safetensors");
+  Sample sample;
+  sample.ids = file.read_i32(file.require("input_ids"));
+  sample.ids.resize(80);
+  const int32_t length = 80;
+  ReplayedCase full{source, *backend, {sample}, decode_schedule({&length, 1}, 32, 16)};
+  EXPECT_NEAR(value(measure(full, "cosine"), "cosine"), 1, 1e-5);
+  ReplayedCase cut{source, *backend, {sample}, decode_schedule({&length, 1}, 32, 16)};
+  cut.scorer = std::make_unique<ByPosition>([](int, int, int32_t position) { return static_cast<float>(-position); });
+  const double cosine = value(measure(cut, "cosine"), "cosine");
+  EXPECT_LT(cosine, 0.999);
+  EXPECT_GT(cosine, 0);
+}
+
+}  // namespace
+}  // namespace kv::test

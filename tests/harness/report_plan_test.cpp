@@ -1,0 +1,130 @@
+#include <gtest/gtest.h>
+#include <yaml-cpp/yaml.h>
+
+#include "harness/report/plan.h"
+#include "kernels/error.h"
+
+namespace kv {
+namespace {
+
+const std::vector<std::string> kAxes = {"budget", "interval"};
+
+ReportPlan parse(const std::string& yaml) {
+  const YAML::Node spec = YAML::Load(yaml);
+  return parse_report(spec["tables"], spec["plots"], spec["paper"], kAxes, "x.yaml");
+}
+
+std::string error_of(const std::string& yaml) {
+  try {
+    parse(yaml);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+bool starts(const std::string& text, const std::string& start) { return text.rfind(start, 0) == 0; }
+
+TEST(ReportPlan, OfASpecWithoutReportIsEmpty) {
+  const ReportPlan plan = parse("model: x\n");
+  EXPECT_TRUE(plan.tables.empty() && plan.plots.empty() && plan.paper.empty());
+}
+
+TEST(ReportPlan, ReadsATableAndItsPaperBlock) {
+  const ReportPlan plan = parse(R"(
+tables:
+  - name: table2
+    title: Loss ratio
+    ratio: [nll_sum_policy, nll_sum_full]
+    rows: policy
+    columns: [budget, interval]
+    where: {data: reasoning, budget: [256, 512]}
+    digits: 4
+    interval: half_width
+    better: lower
+    unranked: full
+    paper: t2
+    kendall: yes
+paper:
+  t2:
+    table: Table 2
+    page: 7
+    values: [{policy: h2o, budget: 512, interval: 128, value: 1.2730}]
+)");
+  ASSERT_EQ(plan.tables.size(), 1u);
+  const TablePlan& table = plan.tables[0];
+  EXPECT_EQ(table.measure.ratio, (std::vector<std::string>{"nll_sum_policy", "nll_sum_full"}));
+  EXPECT_EQ(table.rows, std::vector<std::string>{"policy"});
+  EXPECT_EQ(table.columns, (std::vector<std::string>{"budget", "interval"}));
+  EXPECT_EQ(table.where.at("budget"), (std::vector<std::string>{"256", "512"}));
+  EXPECT_EQ(table.digits, 4);
+  EXPECT_EQ(table.interval, IntervalStyle::kHalfWidth);
+  EXPECT_EQ(table.better, Better::kLower);
+  EXPECT_TRUE(table.kendall);
+  const PaperValue& value = plan.paper.at("t2").values.at(0);
+  EXPECT_EQ(value.printed, "1.2730");
+  EXPECT_DOUBLE_EQ(value.value, 1.273);
+  EXPECT_EQ(value.keys.at("interval"), "128");
+}
+
+TEST(ReportPlan, GivesSeveralMetricsAColumnEach) {
+  const ReportPlan plan = parse("tables:\n  - {name: t, metric: [recall, cosine], rows: policy}\n");
+  EXPECT_EQ(plan.tables[0].columns, std::vector<std::string>{"metric"});
+}
+
+TEST(ReportPlan, ReadsAPlot) {
+  const ReportPlan plan = parse(
+      "plots:\n  - {name: p, kind: curve, metric: recall, x: budget, series: policy, x_scale: log2, y_range: [0, 1], "
+      "band: "
+      "no}\n");
+  ASSERT_EQ(plan.plots.size(), 1u);
+  EXPECT_EQ(plan.plots[0].x_scale, Scale::kLog2);
+  EXPECT_EQ((*plan.plots[0].y_range)[1], 1.0);
+  EXPECT_FALSE(plan.plots[0].band);
+}
+
+TEST(ReportPlan, SaysWhereAnUnknownKeyStands) {
+  EXPECT_TRUE(starts(error_of("tables:\n  - name: t\n    metrik: x\n    metric: recall\n    rows: policy\n"),
+                     "x.yaml:3:5: table 't': unknown key 'metrik', expected one of aggregate, better, "));
+}
+
+TEST(ReportPlan, RefusesMistakesWithTheirPlace) {
+  const auto table = [](const std::string& rest) { return "tables:\n  - {name: t, " + rest + "}\n"; };
+  EXPECT_EQ(error_of(table("rows: policy")), "x.yaml:2:5: table 't': expected either 'metric' or 'ratio'");
+  EXPECT_EQ(error_of(table("metric: m")), "x.yaml:2:5: table 't': lacks the key 'rows'");
+  EXPECT_TRUE(starts(error_of(table("metric: m, rows: budgte")),
+                     "x.yaml:2:32: table 't': rows names the column 'budgte', expected one of model, "));
+  EXPECT_EQ(error_of(table("metric: m, rows: policy, digits: many")),
+            "x.yaml:2:48: table 't': digits 'many', expected an integer from 0 to 12");
+  EXPECT_EQ(error_of(table("metric: m, rows: policy, better: more")),
+            "x.yaml:2:48: table 't': better 'more', expected one of lower, higher");
+  EXPECT_EQ(error_of(table("ratio: [a], rows: policy")),
+            "x.yaml:2:22: table 't': ratio, expected two metrics, [numerator, denominator]");
+  EXPECT_EQ(error_of(table("metric: m, rows: policy, paper: t9")),
+            "x.yaml:2:47: table 't': paper 't9', expected a block under the spec's 'paper', which has none");
+  EXPECT_EQ(error_of("tables: {name: t}\n"), "x.yaml:1:9: tables: expected a list");
+  EXPECT_TRUE(
+      starts(error_of("tables:\n  - {name: ../up, metric: m, rows: policy}\n"), "x.yaml:2:12: table: name '../up'"));
+  EXPECT_TRUE(starts(error_of("plots:\n  - {name: p, kind: pie, metric: m}\n"), "x.yaml:2:21: plot 'p': kind 'pie'"));
+  EXPECT_TRUE(
+      starts(error_of("plots:\n  - {name: p, kind: curve, metric: m, x: budget, y_range: [2, 1]}\n"), "x.yaml:2:59: "));
+}
+
+TEST(ReportPlan, RefusesTwoOfOneName) {
+  EXPECT_TRUE(
+      starts(error_of("tables:\n  - {name: t, metric: m, rows: policy}\n  - {name: t, metric: m, rows: policy}\n"),
+             "x.yaml:3:12: table: name 't', expected a name that no other"));
+}
+
+TEST(ReportPlan, RefusesPaperValuesThatFitNoCell) {
+  const std::string tables = "tables:\n  - {name: t, metric: m, rows: policy, columns: budget, paper: p}\n";
+  EXPECT_EQ(error_of(tables + "paper:\n  p: {values: [{policy: h2o, value: 1}]}\n"),
+            "x.yaml:2:5: table 't': paper block 'p' has the value 1 without the key 'budget'");
+  EXPECT_EQ(error_of(tables + "paper:\n  p: {values: [{policy: h2o, budget: 1, data: x, value: 1}]}\n"),
+            "x.yaml:2:5: table 't': paper block 'p' has values by 'data', which is no row, column or where key");
+  EXPECT_EQ(error_of(tables + "paper:\n  p: {values: [{policy: h2o, budget: 1, value: about 2}]}\n"),
+            "x.yaml:4:48: paper block 'p': value 'about 2', expected a number as the paper prints it");
+}
+
+}  // namespace
+}  // namespace kv

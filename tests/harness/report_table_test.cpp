@@ -1,0 +1,223 @@
+#include <gtest/gtest.h>
+
+#include "harness/report/cells.h"
+#include "harness/report/escape.h"
+#include "harness/report/table.h"
+
+namespace kv {
+namespace {
+
+Row make_row(const std::string& policy, const std::string& budget, int sample, const std::string& metric,
+             double value) {
+  return {.experiment = "e",
+          .model = "m",
+          .data = "prose",
+          .policy = policy,
+          .device = "cpu",
+          .sample = sample,
+          .seed = 1,
+          .metric = metric,
+          .value = value,
+          .axes = {budget}};
+}
+
+RowTable small_table() {
+  RowTable table{.axes = {"budget"}};
+  for (int sample = 0; sample < 2; ++sample) {
+    table.rows.push_back(make_row("full", "256", sample, "loss_ratio", 1));
+    table.rows.push_back(make_row("h2o", "256", sample, "loss_ratio", 1.5));
+    table.rows.push_back(make_row("r-kv", "256", sample, "loss_ratio", 1.25 + sample * 0.5));
+  }
+  return table;
+}
+
+TablePlan small_plan() {
+  TablePlan plan;
+  plan.name = "t";
+  plan.title = "Loss";
+  plan.measure.metrics = {"loss_ratio"};
+  plan.rows = {"policy"};
+  plan.columns = {"budget"};
+  plan.digits = 2;
+  return plan;
+}
+
+bool has_note(const TableView& view, const std::string& text) {
+  for (const std::string& note : view.notes) {
+    if (note.find(text) != std::string::npos) return true;
+  }
+  return false;
+}
+
+TEST(Cells, AverageWithinASampleBeforeTheyAverageSamples) {
+  RowTable table{.axes = {}};
+  // Sample 0 has heads 0, 0, 3 (mean 1), sample 1 one head of 3: the mean over samples is 2, over rows it would be 1.5.
+  int head = 0;
+  for (const auto& [sample, value] : std::vector<std::pair<int, double>>{{0, 0}, {0, 0}, {0, 3}, {1, 3}}) {
+    Row row = make_row("h2o", "", sample, "recall", value);
+    row.axes.clear();
+    row.head = head++;
+    table.rows.push_back(row);
+  }
+  const Measure measure{.metrics = {"recall"}};
+  const Cells cells = collect(table, {.measure = measure, .where = {}, .columns = {"policy"}});
+  EXPECT_DOUBLE_EQ(cells.cells.at({"h2o"}).estimate->value, 2);
+  EXPECT_EQ(cells.cells.at({"h2o"}).estimate->samples, 2);
+  EXPECT_EQ(cells.averaged, std::vector<std::string>{"head"});
+}
+
+TEST(Cells, AggregateByMedianAndMaximum) {
+  RowTable table{.axes = {"budget"}};
+  for (const double value : {1.0, 2.0, 9.0})
+    table.rows.push_back(make_row("h2o", "1", static_cast<int>(value), "m", value));
+  Measure measure{.metrics = {"m"}, .aggregate = Aggregate::kMedian};
+  EXPECT_DOUBLE_EQ(
+      collect(table, {.measure = measure, .where = {}, .columns = {"policy"}}).cells.at({"h2o"}).estimate->value, 2);
+  measure.aggregate = Aggregate::kMax;
+  EXPECT_DOUBLE_EQ(
+      collect(table, {.measure = measure, .where = {}, .columns = {"policy"}}).cells.at({"h2o"}).estimate->value, 9);
+}
+
+TEST(Cells, PoolARatioOverSamplesThatHaveBothMetrics) {
+  RowTable table{.axes = {"budget"}};
+  table.rows = {make_row("h2o", "1", 0, "a", 6), make_row("h2o", "1", 0, "b", 2), make_row("h2o", "1", 1, "a", 1),
+                make_row("h2o", "1", 1, "b", 8), make_row("h2o", "1", 2, "a", 1000)};
+  const Measure measure{.ratio = {"a", "b"}};
+  const Cells cells = collect(table, {.measure = measure, .where = {}, .columns = {"policy"}});
+  EXPECT_DOUBLE_EQ(cells.cells.at({"h2o"}).estimate->value, 0.7);
+  EXPECT_EQ(cells.cells.at({"h2o"}).estimate->samples, 2);
+}
+
+TEST(Cells, FilterByNumericValueNotBySpelling) {
+  RowTable table{.axes = {"keep"}, .rows = {make_row("h2o", "0.5", 0, "m", 1), make_row("h2o", "0.25", 0, "m", 7)}};
+  const Measure measure{.metrics = {"m"}};
+  const Cells cells = collect(table, {.measure = measure, .where = {{"keep", {"0.50"}}}, .columns = {"policy"}});
+  EXPECT_DOUBLE_EQ(cells.cells.at({"h2o"}).estimate->value, 1);
+}
+
+TEST(Table, ShowsMeanAndIntervalOfEachCell) {
+  const TableView view = build_table(small_plan(), {}, small_table());
+  EXPECT_EQ(to_markdown(view),
+            "### Loss\n\n"
+            "| policy | budget=256 |\n"
+            "|:---|---:|\n"
+            "| full | 1.00 |\n"
+            "| h2o | 1.50 |\n"
+            "| r-kv | 1.50 [1.25, 1.75] |\n\n"
+            "Each number: mean over samples, n = 2; 95 % bootstrap interval.  \n");
+}
+
+TEST(Table, MarksAllBestValuesAmongTheRankedRows) {
+  TablePlan plan = small_plan();
+  plan.better = Better::kLower;
+  plan.unranked = {"full"};
+  const TableView view = build_table(plan, {}, small_table());
+  EXPECT_FALSE(view.rows[0][1].best);
+  EXPECT_TRUE(view.rows[1][1].best);
+  EXPECT_TRUE(view.rows[2][1].best);
+  EXPECT_TRUE(has_note(view, "not ranked: full"));
+}
+
+TEST(Table, PutsThePapersNumbersBesideOursAndRanksThem) {
+  TablePlan plan = small_plan();
+  plan.paper = "t2";
+  plan.kendall = true;
+  RowTable rows = small_table();
+  rows.rows.push_back(make_row("snapkv", "256", 0, "loss_ratio", 2));
+  const auto value = [](const std::string& policy, const std::string& printed) {
+    return PaperValue{
+        .keys = {{"policy", policy}, {"budget", "256.0"}}, .printed = printed, .value = *parse_number(printed)};
+  };
+  const std::map<std::string, PaperBlock> paper = {{"t2",
+                                                    {.table = "Table 2",
+                                                     .page = "7",
+
+                                                     .values = {value("full", "1.0000"), value("h2o", "1.2730"),
+                                                                value("snapkv", "1.1"), value("foresight", "1.05")}}}};
+  const TableView view = build_table(plan, paper, rows);
+  EXPECT_EQ(view.header, (std::vector<std::string>{"policy", "budget=256", "paper"}));
+  EXPECT_EQ(view.rows[1][2].text, "1.2730");
+  EXPECT_EQ(view.rows[4][0].text, "foresight");
+  EXPECT_EQ(view.rows[4][1].text, "\xe2\x80\x93");
+  EXPECT_EQ(view.rows[4][2].text, "1.05");
+  // Ours: full < h2o < snapkv; the paper's: full < snapkv < h2o. One of three pairs is swapped: tau = 1/3.
+  EXPECT_EQ(view.rows[5][1].text, "0.33");
+  EXPECT_TRUE(has_note(view, "Paper: Table 2, page 7."));
+}
+
+TEST(Table, ShowsASkippedCaseWithItsReason) {
+  RowTable rows = small_table();
+  Row skipped = make_row("tova", "256", 0, "", 0);
+  skipped.value.reset();
+  skipped.skipped = "text too short";
+  rows.rows.push_back(skipped);
+  skipped.policy = "h2o";
+  skipped.sample = 5;
+  rows.rows.push_back(skipped);
+  const TableView view = build_table(small_plan(), {}, rows);
+  EXPECT_EQ(view.rows[3][1].text, "skipped: text too short");
+  EXPECT_TRUE(has_note(view, "h2o, budget=256: 1 of the samples skipped: text too short."));
+}
+
+TEST(Table, WithoutRowsSaysWhichMetricHasNone) {
+  TablePlan plan = small_plan();
+  plan.measure.metrics = {"no_such"};
+  const TableView view = build_table(plan, {}, small_table());
+  EXPECT_TRUE(view.rows.empty());
+  EXPECT_TRUE(has_note(view, "No rows with a value for metric no_such."));
+}
+
+TEST(Table, SaysWhatACellIsAMeanOver) {
+  RowTable rows = small_table();
+  rows.rows.push_back(make_row("h2o", "512", 0, "loss_ratio", 1));
+  TablePlan plan = small_plan();
+  plan.columns.clear();
+  EXPECT_TRUE(has_note(build_table(plan, {}, rows), "taken over all values of: budget."));
+}
+
+TEST(Table, ListsTheLargestRowsOfAGroup) {
+  RowTable rows{.axes = {"budget"}};
+  for (int i = 0; i < 3; ++i) {
+    rows.rows.push_back(make_row("h2o", "1", 0, "top", i));
+    rows.rows.back().text = std::string(1, static_cast<char>('a' + i));
+  }
+  TablePlan plan = small_plan();
+  plan.kind = TableKind::kListing;
+  plan.measure.metrics = {"top"};
+  plan.columns = {"text", "value"};
+  plan.limit = 2;
+  const TableView view = build_table(plan, {}, rows);
+  ASSERT_EQ(view.rows.size(), 2u);
+  EXPECT_EQ(view.rows[0][1].text, "c");
+  EXPECT_EQ(view.rows[1][2].text, "1.00");
+}
+
+TEST(Table, EscapesForEachFormat) {
+  TableView view{.name = "t", .title = "a_b & <c>", .header = {"x|y"}, .notes = {"50 %"}};
+  view.rows.push_back({{.kind = TableCell::Kind::kText, .text = "1|2\n<i>_%"}});
+  EXPECT_NE(to_markdown(view).find("| 1\\|2\xe2\x90\x8a&lt;i>_% |"), std::string::npos);
+  EXPECT_NE(to_latex(view).find("1|2\\textbackslash{}n\\textless{}i\\textgreater{}\\_\\%"), std::string::npos);
+  EXPECT_NE(to_latex(view).find("\\caption{a\\_b \\& \\textless{}c\\textgreater{}. 50 \\%}"), std::string::npos);
+  EXPECT_NE(to_html(view).find("<td>1|2\xe2\x90\x8a&lt;i&gt;_%</td>"), std::string::npos);
+}
+
+TEST(FormatNumber, KeepsWhatMatters) {
+  EXPECT_EQ(format_number(1.23456, 3), "1.235");
+  EXPECT_EQ(format_number(-0.0, 2), "0.00");
+  EXPECT_EQ(format_number(0.0, 2), "0.00");
+  EXPECT_EQ(format_number(0.00001234, 3), "1.23e-05");
+  EXPECT_EQ(format_number(12582912.0, 3), "12582912");
+  EXPECT_EQ(format_number(1.23456e12, 3), "1.23e+12");
+}
+
+TEST(Printable, ShowsBrokenUtf8AndControlCharacters) {
+  EXPECT_EQ(printable("a\xe2\x82z"), "a\xef\xbf\xbd\xef\xbf\xbdz");
+  EXPECT_EQ(printable("caf\xc3\xa9"), "caf\xc3\xa9");
+  EXPECT_EQ(printable("\n"), "\xe2\x90\x8a");
+  EXPECT_EQ(printable("\xed\xa0\x80"), "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd");  // a surrogate
+}
+
+TEST(QuoteGnuplot, LeavesNothingToExpand) { EXPECT_EQ(quote_gnuplot("it's `ls`\n"), "'it''s `ls`\xe2\x90\x8a'"); }
+
+}  // namespace
+}  // namespace kv

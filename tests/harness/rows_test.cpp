@@ -1,0 +1,170 @@
+#include "harness/rows.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <cmath>
+#include <limits>
+
+#include "kernels/error.h"
+
+namespace kv {
+namespace {
+
+const std::string kHeader =
+    "experiment,model,data,policy,device,sample,seed,layer,head,x,metric,value,unit,text,skipped";
+
+Row full_row() {
+  return {.experiment = "quickstart",
+          .model = "reference",
+          .data = "prose",
+          .policy = "h2o",
+          .device = "cpu",
+          .sample = 3,
+          .seed = 7,
+          .layer = 1,
+          .head = 0,
+          .x = 0.5,
+          .metric = "recall",
+          .value = 0.1,
+          .unit = "tokens",
+          .text = "say \"hi\",\nnow",
+          .skipped = "",
+          .axes = {"256", "64"}};
+}
+
+std::string error_of(const std::string& csv) {
+  try {
+    parse_rows(csv, "rows.csv");
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Rows, AreWrittenAsRfc4180WithLineFeeds) {
+  const std::vector<std::string> axes = {"budget", "interval"};
+  EXPECT_EQ(format_rows(axes, std::vector<Row>{full_row()}),
+            kHeader +
+                ",budget,interval\n"
+                "quickstart,reference,prose,h2o,cpu,3,7,1,0,0.5,recall,0.1,tokens,\"say \"\"hi\"\",\nnow\",,256,64\n");
+}
+
+TEST(Rows, OfWholeCasesLeaveTheirNumbersEmpty) {
+  const Row row{.experiment = "e", .policy = "full", .skipped = "too short"};
+  EXPECT_EQ(format_rows({}, std::vector<Row>{row}), kHeader + "\ne,,,full,,,,,,,,,,,too short\n");
+}
+
+TEST(Rows, SurviveARoundTripByteForByte) {
+  RowTable table{.axes = {"budget", "a,b"}, .rows = {}};
+  for (const char* text :
+       {"", " ", "a,b", "\"", "\"\"", "line\nbreak", "cr\rlf\r\n", "caf\xc3\xa9", "\xe2\x82", "\t", "'"}) {
+    Row row = full_row();
+    row.text = text;
+    row.axes = {text, "x"};
+    table.rows.push_back(row);
+  }
+  const std::string csv = format_rows(table.axes, table.rows);
+  EXPECT_EQ(parse_rows(csv, "rows.csv"), table);
+  EXPECT_EQ(format_rows(table.axes, parse_rows(csv, "rows.csv").rows), csv);
+}
+
+TEST(Rows, KeepEveryBitOfADouble) {
+  for (const double value : {0.1, 1.0 / 3, 1e-310, -0.0, 5e-324, 1.7976931348623157e308, 123456789012345680.0}) {
+    Row row{.metric = "m", .value = value};
+    const RowTable back = parse_rows(format_rows({}, std::vector<Row>{row}), "rows.csv");
+    ASSERT_EQ(back.rows.size(), 1u);
+    EXPECT_EQ(*back.rows[0].value, value);
+    EXPECT_EQ(std::signbit(*back.rows[0].value), std::signbit(value));
+  }
+  EXPECT_EQ(shortest(0.1), "0.1");
+  EXPECT_EQ(shortest(2048), "2048");
+}
+
+TEST(RowsDeathTest, NeverHoldNan) {
+  const Row row{.metric = "m", .value = std::numeric_limits<double>::quiet_NaN()};
+  EXPECT_DEATH(format_rows({}, std::vector<Row>{row}), "isfinite");
+}
+
+TEST(RowsReader, TakesColumnsInAnyOrderAndUnknownOnesAsAxes) {
+  const RowTable table = parse_rows(
+      "keep,skipped,text,unit,value,metric,x,head,layer,seed,sample,device,policy,data,model,experiment\r\n"
+      "0.5,,,,2,recall,,,,1,0,cpu,h2o,prose,m,e\r\n",
+      "rows.csv");
+  EXPECT_EQ(table.axes, std::vector<std::string>{"keep"});
+  ASSERT_EQ(table.rows.size(), 1u);
+  EXPECT_EQ(table.rows[0].policy, "h2o");
+  EXPECT_EQ(table.rows[0].value, 2.0);
+  EXPECT_EQ(table.rows[0].axes, std::vector<std::string>{"0.5"});
+}
+
+TEST(RowsReader, NamesFileAndLineOfADefect) {
+  const std::string commas(14, ',');
+  EXPECT_EQ(error_of(""), "rows.csv:1: empty, expected a header line");
+  EXPECT_EQ(error_of("experiment,model\n"), "rows.csv:1: the header lacks the column 'data'");
+  EXPECT_EQ(error_of(kHeader + ",keep,keep\n"), "rows.csv:1: column 'keep' appears twice");
+  EXPECT_EQ(error_of(kHeader + "\n" + commas + "\na,b\n"), "rows.csv:3: 2 fields, expected 15 as in the header");
+  EXPECT_EQ(error_of(kHeader + "\n,,,,,,,,,,m,nan,,,\n"), "rows.csv:2: value 'nan', expected a finite number");
+  EXPECT_EQ(error_of(kHeader + "\n,,,,,,,,,,m,1e999,,,\n"), "rows.csv:2: value '1e999', expected a finite number");
+  EXPECT_EQ(error_of(kHeader + "\n,,,,,,,1.5,,,m,1,,,\n"), "rows.csv:2: layer '1.5', expected an integer or nothing");
+  EXPECT_EQ(error_of(kHeader + "\n,,,,,99999999999999999999,,,,,m,1,,,\n"),
+            "rows.csv:2: sample '99999999999999999999', expected an integer or nothing");
+}
+
+TEST(RowsReader, CountsTheLinesInsideQuotedFields) {
+  EXPECT_EQ(error_of(kHeader + "\n,,,,,,,,,,m,1,,\"a\nb\",\nx,y\n"),
+            "rows.csv:4: 2 fields, expected 15 as in the header");
+}
+
+TEST(RowsReader, RefusesStrayAndOpenQuotes) {
+  EXPECT_NE(error_of(kHeader + "\na\"b" + std::string(14, ',') + "\n").find("rows.csv:2: a quote inside a field"),
+            std::string::npos);
+  EXPECT_EQ(error_of(kHeader + "\n\"open,,,\n,,\n"), "rows.csv:2: a quoted field is never closed, expected RFC 4180");
+}
+
+TEST(RowsReader, KeepsAnErrorOnOneShortLine) {
+  const std::string error = error_of(kHeader + "\n,,,,,,,,,,m,\"1\n" + std::string(5000, 'z') + "\",,,\n");
+  EXPECT_EQ(error.find('\n'), std::string::npos);
+  EXPECT_LT(error.size(), 200u);
+}
+
+class RowsFile : public testing::Test {
+ protected:
+  void SetUp() override {
+    dir_ = std::filesystem::path(testing::TempDir()) /
+           (std::string("rows_") + testing::UnitTest::GetInstance()->current_test_info()->name());
+    std::filesystem::remove_all(dir_);
+    std::filesystem::create_directories(dir_);
+  }
+  void TearDown() override { std::filesystem::remove_all(dir_); }
+  std::filesystem::path dir_;
+};
+
+TEST_F(RowsFile, IsReplacedWholeAndLeavesNothingBeside) {
+  const RowTable table{.axes = {"budget", "interval"}, .rows = {full_row()}};
+  write_atomically(dir_ / "rows.csv", "old");
+  write_rows_atomically(dir_ / "rows.csv", table.axes, table.rows);
+  EXPECT_EQ(read_rows(dir_ / "rows.csv"), table);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dir_), {}), 1);
+}
+
+TEST_F(RowsFile, ThatCannotBeWrittenNamesPathAndReason) {
+  const auto path = dir_ / "missing" / "rows.csv";
+  try {
+    write_atomically(path, "x");
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_EQ(std::string(error.what()), "cannot write '" + path.string() + "': No such file or directory");
+  }
+  EXPECT_THROW(read_rows(dir_), UserError);
+  EXPECT_THROW(read_rows(dir_ / "none.csv"), UserError);
+}
+
+TEST_F(RowsFile, ThatCannotReplaceItsTargetLeavesNothingBeside) {
+  std::filesystem::create_directories(dir_ / "rows.csv" / "in_the_way");
+  EXPECT_THROW(write_atomically(dir_ / "rows.csv", "x"), UserError);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dir_), {}), 1);
+}
+
+}  // namespace
+}  // namespace kv

@@ -1,0 +1,195 @@
+#include "kernels/attend.h"
+
+#include <cmath>
+
+#include "tests/ref/attend.h"
+#include "tests/ref/close.h"
+#include "tests/ref/paged_cache.h"
+#include "tests/ref/slices.h"
+#include "tests/ref/threads.h"
+
+namespace kv {
+namespace {
+
+KV_OVER_BACKENDS(Attend);
+
+struct Sequence {
+  int32_t length;  // of its first KV head; head h holds h fewer, but at least `count`
+  int32_t count;
+};
+
+struct Shape {
+  int kv_heads;
+  int group;
+  int head_dim;
+  std::vector<Sequence> sequences;
+  float query_size = 1;
+};
+
+struct Problem {
+  Problem(Backend& backend, const Shape& shape)
+      : q_heads(shape.kv_heads * shape.group),
+        scale(1 / std::sqrt(static_cast<float>(shape.head_dim))),
+        cache(backend, rows_of(shape), 1) {
+    int32_t token = 0;
+    for (const Sequence& sequence : shape.sequences) {
+      const auto index = static_cast<int32_t>(segments.size());
+      segments.push_back({index, token, sequence.count, sequence.length - sequence.count});
+      token += sequence.count;
+      max_count = std::max<int64_t>(max_count, sequence.count);
+    }
+    // Packed blocks come in any order of sequences.
+    std::reverse(segments.begin(), segments.end());
+    queries = ref::random_values(static_cast<size_t>(token) * q_heads * shape.head_dim, 7);
+    for (float& q : queries) q *= shape.query_size;
+    queries = ref::rounded(backend, queries);
+    pitch = cache.rows().max_length() + 3;
+  }
+
+  static ref::CacheRows rows_of(const Shape& shape) {
+    std::vector<int32_t> lengths;
+    for (const Sequence& sequence : shape.sequences) {
+      for (int head = 0; head < shape.kv_heads; ++head) {
+        lengths.push_back(std::max(sequence.count, sequence.length - head));
+      }
+    }
+    return ref::random_rows(lengths, shape.kv_heads, shape.head_dim, 3);
+  }
+
+  int q_heads;
+  float scale;
+  ref::PagedCache cache;
+  std::vector<Segment> segments;
+  int64_t max_count = 0;
+  std::vector<float> queries;
+  int64_t pitch = 0;
+};
+
+struct Result {
+  std::vector<float> output, sums, maxima;
+  bool operator==(const Result&) const = default;
+};
+
+Result run(Backend& backend, Problem& problem) {
+  const Tensor queries = ref::upload_activations(backend, problem.queries);
+  Tensor output(backend, backend.activation_type(), queries.elements());
+  Tensor segments = ref::upload_segments(backend, problem.segments);
+  const int64_t columns = problem.cache.rows().rows() * (problem.q_heads / problem.cache.rows().kv_heads);
+  Tensor sums(backend, DType::f32, columns * problem.pitch), maxima(backend, DType::f32, columns * problem.pitch);
+  backend.attend({.queries = queries.ref(),
+                  .cache = problem.cache.view(),
+                  .segments = ref::segments_of(segments),
+                  .segment_count = static_cast<int64_t>(problem.segments.size()),
+                  .max_count = problem.max_count,
+                  .output = output.ref(),
+                  .column_sums = ref::data_of<float>(sums),
+                  .column_max = ref::data_of<float>(maxima),
+                  .column_pitch = problem.pitch,
+                  .q_heads = problem.q_heads,
+                  .scale = problem.scale});
+  backend.synchronize();
+  return {ref::download_activations(output), ref::download_array<float>(sums), ref::download_array<float>(maxima)};
+}
+
+// As expect_close, where NaN in the reference means: not written.
+void expect_columns(const std::vector<float>& got, const std::vector<double>& want, double roundings) {
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (std::isnan(want[i])) {
+      ASSERT_TRUE(std::isnan(got[i])) << "place " << i << " was written";
+    } else {
+      ASSERT_TRUE(ref::is_close(got[i], want[i], {.roundings = roundings, .magnitude = std::max(want[i], 1e-30)}))
+          << "place " << i;
+    }
+  }
+}
+
+void check(Backend& backend, const Shape& shape) {
+  Problem problem(backend, shape);
+  const Result got = run(backend, problem);
+  const ref::Attended want = ref::attend(problem.cache.rows(), problem.queries, problem.segments, problem.q_heads,
+                                         problem.scale, problem.pitch);
+  // A logit is a chain of head_dim products (times the scale, minus the maximum), off by at most roundings · Σ|terms|;
+  // softmax turns that into a relative error of the probability, once from itself and once from the sum. Then exp (4),
+  // the sum over slots and the division; a sum over slots (output) or queries (columns).
+  const double logit = (shape.head_dim + 3) * want.largest_logit_terms;
+  const auto slots = static_cast<double>(problem.cache.rows().max_length());
+  const double probability = 2 * logit + 4 + slots + 2;
+  ref::expect_close(got.output, want.output,
+                    {.roundings = probability + slots + ref::storage_roundings(backend), .magnitude = 1});
+  expect_columns(got.sums, want.sums, probability + static_cast<double>(problem.max_count));
+  expect_columns(got.maxima, want.maxima, probability);
+}
+
+TEST_P(Attend, MatchesTheReferenceOverShapes) {
+  KV_BACKEND_OR_SKIP(backend);
+  const std::vector<Shape> shapes = {
+      {1, 1, 16, {{1, 1}}},
+      {1, 1, 16, {{2, 2}}},
+      {2, 2, 64, {{15, 1}, {16, 1}, {17, 1}, {33, 1}}},      // decode, around a page
+      {2, 2, 64, {{23, 23}, {24, 24}, {25, 25}}},            // around a tile of 24 queries
+      {1, 1, 64, {{47, 47}, {48, 48}, {49, 49}, {97, 97}}},  // around tiles of 48 queries
+      {1, 4, 128, {{31, 12}, {32, 13}, {33, 2}}},            // around a panel of 32 slots
+      {2, 4, 64, {{127, 5}, {128, 1}, {129, 7}, {257, 3}}},  // around blocks of values; decode among them
+      {2, 2, 16, {{300, 260}, {65, 0}, {40, 1}}},            // an ended sequence; narrow heads
+      {1, 3, 64, {{63, 30}, {64, 16}, {65, 17}}},            // a group that does not divide the tile
+      {2, 1, 80, {{70, 50}, {30, 1}}},                       // a head that is no whole panel
+      {1, 2, 64, {{900, 900}}},                              // more tiles than shares
+      {2, 2, 64, {{200, 100}, {90, 1}}, 200.0f},             // probabilities that underflow to 0
+  };
+  for (const Shape& shape : shapes) {
+    SCOPED_TRACE(::testing::Message() << shape.kv_heads << " heads, group " << shape.group << ", dim " << shape.head_dim
+                                      << ", length " << shape.sequences[0].length);
+    if (shape.query_size > 100) {
+      // Large logits: only the output is compared, absolutely, since tiny probabilities have no relative accuracy.
+      Problem problem(*backend, shape);
+      const Result got = run(*backend, problem);
+      const ref::Attended want = ref::attend(problem.cache.rows(), problem.queries, problem.segments, problem.q_heads,
+                                             problem.scale, problem.pitch);
+      ref::expect_close(
+          got.output, want.output,
+          {.roundings = 2 * (shape.head_dim + 3) * want.largest_logit_terms + 500 + ref::storage_roundings(*backend)});
+      continue;
+    }
+    check(*backend, shape);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST_P(Attend, NothingToDoWritesNothing) {
+  KV_BACKEND_OR_SKIP(backend);
+  Problem problem(*backend, {1, 2, 16, {{5, 0}, {9, 0}}});
+  const Result got = run(*backend, problem);
+  EXPECT_TRUE(got.output.empty());
+  ref::expect_untouched(got.sums, 0, static_cast<int64_t>(got.sums.size()));
+}
+
+TEST_P(Attend, EqualKeysShareTheirProbabilityEvenly) {
+  KV_BACKEND_OR_SKIP(backend);
+  // Zero queries: query i of 3 new tokens sees 1 + i of 3 slots, each with 1 / (i + 1).
+  Problem problem(*backend, {1, 1, 16, {{3, 3}}});
+  std::fill(problem.queries.begin(), problem.queries.end(), 0.0f);
+  const Result got = run(*backend, problem);
+  const std::vector<double> sums = {1 + 1.0 / 2 + 1.0 / 3, 1.0 / 2 + 1.0 / 3, 1.0 / 3}, maxima = {1, 0.5, 1.0 / 3};
+  ref::expect_close(ref::slice(got.sums, 0, 3), sums, {.roundings = 4, .magnitude = 2});
+  ref::expect_close(ref::slice(got.maxima, 0, 3), maxima, {.roundings = 2});
+}
+
+TEST_P(Attend, IsTheSameForAnyNumberOfThreads) {
+  KV_BACKEND_OR_SKIP(backend);
+  Problem problem(*backend, {2, 2, 64, {{700, 650}, {130, 1}, {90, 40}}});
+  const auto with_threads = [&](int count) {
+    const ref::Threads threads(count);
+    Result result = run(*backend, problem);
+    // Unwritten places are NaN, which equals nothing.
+    for (float& value : result.sums) value = std::isnan(value) ? -1 : value;
+    for (float& value : result.maxima) value = std::isnan(value) ? -1 : value;
+    return result;
+  };
+  const Result one = with_threads(1);
+  EXPECT_EQ(one, with_threads(2));
+  EXPECT_EQ(one, with_threads(3));
+}
+
+}  // namespace
+}  // namespace kv

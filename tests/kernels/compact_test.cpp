@@ -1,0 +1,82 @@
+#include "kernels/compact.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "tests/ref/paged_cache.h"
+#include "tests/ref/slices.h"
+
+namespace kv {
+namespace {
+
+KV_OVER_BACKENDS(Compact);
+
+// Which slots stay, in rows of several lengths around a page, some of them not due.
+void check(Backend& backend, const std::vector<uint8_t>& due, const std::function<bool(int64_t, int64_t)>& stays) {
+  const std::vector<int32_t> lengths = {0, 1, 15, 16, 17, 100};
+  constexpr int kDim = 16;
+  constexpr int kColumns = 2;
+  constexpr int64_t kPitch = 103;
+  ref::PagedCache cache(backend, ref::random_rows(lengths, 2, kDim, 5, kColumns, 3));
+  ref::CacheRows want{.kv_heads = 2, .head_dim = kDim, .column_width = kColumns};
+  std::vector<uint8_t> keep(lengths.size() * kPitch, 1);
+  std::vector<int32_t> kept;
+  for (size_t row = 0; row < lengths.size(); ++row) {
+    std::vector<float> keys, values, columns;
+    std::vector<int32_t> positions;
+    const ref::CacheRows& all = cache.rows();
+    for (int64_t slot = 0; slot < lengths[row]; ++slot) {
+      keep[row * kPitch + slot] = stays(static_cast<int64_t>(row), slot);
+      if ((due.empty() || due[row]) && !keep[row * kPitch + slot]) continue;
+      for (int d = 0; d < kDim; ++d) keys.push_back(all.keys[row][slot * kDim + d]);
+      for (int d = 0; d < kDim; ++d) values.push_back(all.values[row][slot * kDim + d]);
+      for (int c = 0; c < kColumns; ++c) columns.push_back(all.columns[row][slot * kColumns + c]);
+      positions.push_back(all.positions[row][slot]);
+    }
+    kept.push_back(static_cast<int32_t>(positions.size()));
+    want.keys.push_back(keys);
+    want.values.push_back(values);
+    want.columns.push_back(columns);
+    want.positions.push_back(positions);
+  }
+  const Tensor mask = ref::upload_array(backend, keep), rows_due = ref::upload_array(backend, due);
+  backend.compact({.cache = cache.view(),
+                   .keep = mask.ref().as<uint8_t>(),
+                   .keep_pitch = kPitch,
+                   .rows_due = due.empty() ? nullptr : rows_due.ref().as<uint8_t>(),
+                   .pool_keys = cache.pool_keys(),
+                   .pool_values = cache.pool_values(),
+                   .pool_positions = cache.pool_positions(),
+                   .pool_columns = cache.pool_columns()});
+  backend.synchronize();
+  cache.set_lengths(kept);
+  const ref::CacheRows got = cache.download();
+  EXPECT_EQ(got.keys, want.keys);
+  EXPECT_EQ(got.values, want.values);
+  EXPECT_EQ(got.positions, want.positions);
+  EXPECT_EQ(got.columns, want.columns);
+}
+
+TEST_P(Compact, KeptEntriesMoveToTheFrontInOrder) {
+  KV_BACKEND_OR_SKIP(backend);
+  check(*backend, {}, [](int64_t row, int64_t slot) { return (slot * 7 + row) % 3 != 0; });
+}
+
+TEST_P(Compact, KeepsAllOrNone) {
+  KV_BACKEND_OR_SKIP(backend);
+  check(*backend, {}, [](int64_t, int64_t) { return true; });
+  check(*backend, {}, [](int64_t, int64_t) { return false; });
+}
+
+TEST_P(Compact, OnlyTheLastEntryMayStay) {
+  KV_BACKEND_OR_SKIP(backend);
+  check(*backend, {}, [](int64_t row, int64_t slot) { return slot == std::vector<int>{0, 0, 14, 15, 16, 99}[row]; });
+}
+
+TEST_P(Compact, RowsNotDueStayAsTheyAre) {
+  KV_BACKEND_OR_SKIP(backend);
+  check(*backend, {1, 0, 1, 0, 0, 1}, [](int64_t, int64_t slot) { return slot % 2 == 1; });
+}
+
+}  // namespace
+}  // namespace kv

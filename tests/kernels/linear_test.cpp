@@ -1,0 +1,113 @@
+#include "kernels/linear.h"
+
+#include "tests/ref/close.h"
+#include "tests/ref/linear.h"
+#include "tests/ref/slices.h"
+#include "tests/ref/threads.h"
+
+namespace kv {
+namespace {
+
+KV_OVER_BACKENDS(Linear);
+
+struct Shape {
+  int64_t rows, in, out;
+};
+
+struct Operands {
+  Operands(const Backend& backend, const Shape& shape)
+      : input(ref::rounded(backend, ref::random_values(shape.rows * shape.in, 1))),
+        weight(ref::rounded(backend, ref::random_values(shape.out * shape.in, 2))),
+        bias(ref::rounded(backend, ref::random_values(shape.out, 3))),
+        addend(ref::rounded(backend, ref::random_values(shape.rows * shape.out, 4))) {}
+  std::vector<float> input, weight, bias, addend;
+};
+
+std::vector<float> run(Backend& backend, const Shape& shape, const Operands& x) {
+  const Tensor input = ref::upload_activations(backend, x.input), weight = ref::upload_activations(backend, x.weight);
+  const Tensor bias = ref::upload_activations(backend, x.bias), addend = ref::upload_activations(backend, x.addend);
+  Tensor output(backend, backend.activation_type(), shape.rows * shape.out);
+  backend.linear({.input = input.ref(),
+                  .weight = weight.ref(),
+                  .bias = x.bias.empty() ? ConstRef{} : bias.ref(),
+                  .addend = x.addend.empty() ? ConstRef{} : addend.ref(),
+                  .output = output.ref(),
+                  .rows = shape.rows,
+                  .in = shape.in,
+                  .out = shape.out});
+  backend.synchronize();
+  return ref::download_activations(output);
+}
+
+void check(Backend& backend, const Shape& shape, const Operands& x) {
+  SCOPED_TRACE(::testing::Message() << shape.rows << " x " << shape.in << " x " << shape.out);
+  const std::vector<float> got = run(backend, shape, x);
+  const ref::Product want = ref::linear(x.input, x.weight, x.bias, x.addend, shape.rows, shape.in, shape.out);
+  ASSERT_EQ(got.size(), want.values.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    // A chain of `in` multiply-adds, then bias and addend.
+    ASSERT_TRUE(ref::is_close(got[i], want.values[i],
+                              {.roundings = static_cast<double>(shape.in + 2) + ref::storage_roundings(backend),
+                               .magnitude = want.magnitudes[i]}))
+        << "element " << i;
+  }
+}
+
+TEST_P(Linear, MatchesTheReferenceOverShapes) {
+  KV_BACKEND_OR_SKIP(backend);
+  const std::vector<Shape> shapes = {
+      {0, 8, 8},      {1, 1, 1},     {1, 64, 33},   {3, 65, 17},   {4, 384, 64},  {5, 384, 64},   {11, 63, 31},
+      {12, 64, 32},   {13, 65, 33},  {47, 16, 255}, {48, 15, 256}, {49, 17, 257}, {191, 24, 64},  {192, 24, 65},
+      {193, 24, 300}, {40, 255, 40}, {40, 256, 40}, {40, 257, 40}, {20, 700, 48}, {900, 40, 290},
+  };
+  for (const Shape& shape : shapes) {
+    Operands x(*backend, shape);
+    check(*backend, shape, x);
+    x.addend.clear();
+    check(*backend, shape, x);
+    x.bias.clear();
+    check(*backend, shape, x);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST_P(Linear, AddendMayBeTheOutput) {
+  KV_BACKEND_OR_SKIP(backend);
+  // Rows of ones, weights of 1 (output 0) and 2 (output 1): 3 products each, on top of what is there.
+  for (const int64_t rows : {1, 6}) {
+    const Tensor input = ref::upload_activations(*backend, std::vector<float>(rows * 3, 1.0f));
+    const Tensor weight = ref::upload_activations(*backend, {1, 1, 1, 2, 2, 2});
+    std::vector<float> residual, want;
+    for (int64_t r = 0; r < rows; ++r) {
+      residual.insert(residual.end(), {static_cast<float>(r), 100.0f});
+      want.insert(want.end(), {static_cast<float>(r + 3), 106.0f});
+    }
+    Tensor output = ref::upload_activations(*backend, residual);
+    backend->linear({.input = input.ref(),
+                     .weight = weight.ref(),
+                     .addend = output.ref(),
+                     .output = output.ref(),
+                     .rows = rows,
+                     .in = 3,
+                     .out = 2});
+    backend->synchronize();
+    EXPECT_EQ(ref::download_activations(output), want);
+  }
+}
+
+TEST_P(Linear, IsTheSameForAnyNumberOfThreads) {
+  KV_BACKEND_OR_SKIP(backend);
+  for (const Shape& shape : {Shape{500, 300, 290}, Shape{3, 300, 290}}) {
+    const Operands x(*backend, shape);
+    const auto with_threads = [&](int count) {
+      const ref::Threads threads(count);
+      return run(*backend, shape, x);
+    };
+    const std::vector<float> one = with_threads(1);
+    EXPECT_EQ(one, with_threads(2));
+    EXPECT_EQ(one, with_threads(3));
+  }
+}
+
+}  // namespace
+}  // namespace kv

@@ -1,0 +1,151 @@
+#include "kernels/window_attention.h"
+
+#include <omp.h>
+
+#include <algorithm>
+
+#include "tests/ref/close.h"
+#include "tests/ref/paged_cache.h"
+#include "tests/ref/slices.h"
+#include "tests/ref/window_attention.h"
+
+namespace kv {
+namespace {
+
+KV_OVER_BACKENDS(WindowAttention);
+
+using Mode = WindowAttentionArgs::Mode;
+
+struct Case {
+  int window = 1;
+  int kv_heads = 1;
+  int group = 1;
+  int dim = 16;
+  Mode mode = Mode::per_query_head;
+};
+
+std::vector<float> window_attention(Backend& backend, const Case& c, const ref::PagedCache& cache,
+                                    const std::vector<float>& queries, int64_t pitch, const std::vector<uint8_t>& due) {
+  const int64_t vectors = c.mode == Mode::per_query_head ? c.group : 1;
+  Tensor device_queries = ref::upload_activations(backend, queries);
+  Tensor device_due = ref::upload_array(backend, due);
+  Tensor scores(backend, DType::f32, cache.rows().rows() * vectors * pitch);
+  backend.window_attention({.mode = c.mode,
+                            .queries = device_queries.ref(),
+                            .cache = cache.view(),
+                            .window = c.window,
+                            .q_heads = c.kv_heads * c.group,
+                            .scale = 1 / std::sqrt(static_cast<float>(c.dim)),
+                            .rows_due = due.empty() ? nullptr : ref::data_of<uint8_t>(device_due),
+                            .scores = ref::data_of<float>(scores),
+                            .pitch = pitch});
+  backend.synchronize();
+  return ref::download_array<float>(scores);
+}
+
+// The row's window queries as the reference reads them: [window, group, dim].
+std::vector<float> row_queries(const Case& c, const std::vector<float>& queries, int64_t row) {
+  std::vector<float> out;
+  const int64_t sequence = row / c.kv_heads, head = row % c.kv_heads;
+  for (int i = 0; i < c.window; ++i) {
+    const int64_t from = (((sequence * c.window + i) * c.kv_heads + head) * c.group) * c.dim;
+    const std::vector<float> heads = ref::slice(queries, from, c.group * c.dim);
+    out.insert(out.end(), heads.begin(), heads.end());
+  }
+  return out;
+}
+
+// A logit sums dim products of at most √dim in all, and its error passes to the probability as a relative one; then
+// come the exponential, the sum over slots in at least 16 lanes and the mean over the window.
+ref::Tolerance probability_tolerance(const Case& c, const std::vector<double>& want) {
+  const double largest = want.empty() ? 0 : *std::max_element(want.begin(), want.end());
+  return {.roundings = (c.dim + 2) * std::sqrt(double(c.dim)) + want.size() / 16.0 + c.window + 8.0,
+          .magnitude = largest};
+}
+
+void expect_agreement(Backend& backend, const Case& c, const std::vector<int32_t>& lengths,
+                      const std::vector<uint8_t>& due) {
+  const ref::CacheRows rows = ref::random_rows(lengths, c.kv_heads, c.dim, 5, 0, 3);
+  const ref::PagedCache cache(backend, rows, 1);
+  const int64_t sequences = rows.rows() / c.kv_heads, pitch = rows.max_length() + 3;
+  const std::vector<float> queries =
+      ref::rounded(backend, ref::random_values(sequences * c.window * c.kv_heads * c.group * c.dim, 6));
+  const std::vector<float> got = window_attention(backend, c, cache, queries, pitch, due);
+  const double scale = 1 / std::sqrt(static_cast<float>(c.dim));
+  const int64_t vectors = c.mode == Mode::per_query_head ? c.group : 1;
+  for (int64_t row = 0; row < rows.rows(); ++row) {
+    const bool skipped = !due.empty() && !due[row];
+    std::vector<std::vector<double>> want(vectors);
+    if (!skipped) {
+      const std::vector<float> q = row_queries(c, queries, row);
+      const std::vector<float>& keys = cache.rows().keys[row];
+      want = c.mode == Mode::per_query_head ? ref::window_attention_per_head(q, keys, c.window, c.group, c.dim, scale)
+                                            : std::vector<std::vector<double>>{ref::window_attention_group_max(
+                                                  q, keys, c.window, c.group, c.dim, scale)};
+    }
+    for (int64_t g = 0; g < vectors; ++g) {
+      const int64_t base = (row * vectors + g) * pitch, count = static_cast<int64_t>(want[g].size());
+      ref::expect_close(ref::slice(got, base, count), want[g], probability_tolerance(c, want[g]));
+      ref::expect_untouched(got, base + count, base + pitch);
+    }
+  }
+}
+
+TEST_P(WindowAttention, AgreesWithDoubleArithmeticPerQueryHead) {
+  KV_BACKEND_OR_SKIP(backend);
+  expect_agreement(*backend, {.window = 1}, {1}, {});
+  expect_agreement(*backend, {.window = 1, .kv_heads = 2, .group = 2}, {1, 2, 15, 16, 17, 64, 65, 513}, {});
+  expect_agreement(*backend, {.window = 8, .kv_heads = 2, .group = 3, .dim = 64}, {8, 9, 33, 100, 8, 600}, {});
+  expect_agreement(*backend, {.window = 32, .kv_heads = 1, .group = 4, .dim = 64}, {32, 47}, {});
+}
+
+TEST_P(WindowAttention, AgreesWithDoubleArithmeticForTheMaximumOverTheGroup) {
+  KV_BACKEND_OR_SKIP(backend);
+  const Mode mode = Mode::group_max_older;
+  expect_agreement(*backend, {.window = 1, .mode = mode}, {1, 2}, {});
+  expect_agreement(*backend, {.window = 8, .kv_heads = 2, .group = 2, .dim = 64, .mode = mode},
+                   {8, 9, 23, 24, 25, 100, 519, 521}, {});
+  expect_agreement(*backend, {.window = 3, .kv_heads = 1, .group = 5, .mode = mode}, {40}, {});
+}
+
+TEST_P(WindowAttention, LeavesRowsThatAreNotDueAlone) {
+  KV_BACKEND_OR_SKIP(backend);
+  expect_agreement(*backend, {.window = 4, .kv_heads = 2, .group = 2}, {9, 12, 20, 33}, {0, 1, 1, 0});
+  expect_agreement(*backend, {.window = 4, .kv_heads = 2, .group = 2, .mode = Mode::group_max_older}, {9, 12, 20, 33},
+                   {1, 0, 0, 1});
+  // A row that is not due may even be shorter than the window.
+  expect_agreement(*backend, {.window = 4, .kv_heads = 1, .group = 2}, {2, 33}, {0, 1});
+}
+
+TEST_P(WindowAttention, GivesEqualKeysEqualShares) {
+  KV_BACKEND_OR_SKIP(backend);
+  // Zero keys: the first query sees slots 0 and 1, the second all three. (1/2 + 1/3) / 2 twice, then 1/3 / 2.
+  ref::CacheRows rows = ref::random_rows({3}, 1, 16, 1);
+  std::fill(rows.keys[0].begin(), rows.keys[0].end(), 0.0f);
+  const ref::PagedCache cache(*backend, rows);
+  const Case c{.window = 2};
+  const std::vector<float> got = window_attention(*backend, c, cache, ref::random_values(32, 2), 3, {});
+  ref::expect_close(got, std::vector<double>{5.0 / 12, 5.0 / 12, 1.0 / 6}, {.roundings = 4});
+}
+
+TEST(WindowAttentionThreads, DoNotChangeABit) {
+  const auto backend = ref::try_backend("cpu");
+  const Case c{.window = 8, .kv_heads = 2, .group = 2, .dim = 64};
+  const ref::PagedCache cache(*backend, ref::random_rows({700, 530, 64, 90}, 2, 64, 7));
+  const std::vector<float> queries = ref::random_values(2 * 8 * 4 * 64, 8);
+  const int before = omp_get_max_threads();
+  std::vector<std::vector<float>> results;
+  for (const int threads : {1, 2, 3}) {
+    omp_set_num_threads(threads);
+    std::vector<float> got = window_attention(*backend, c, cache, queries, 704, {});
+    std::replace_if(
+        got.begin(), got.end(), [](float x) { return std::isnan(x); }, -1.0f);
+    results.push_back(got);
+  }
+  omp_set_num_threads(before);
+  EXPECT_EQ(results[0], results[1]);
+  EXPECT_EQ(results[0], results[2]);
+}
+
+}  // namespace
+}  // namespace kv

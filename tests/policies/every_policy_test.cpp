@@ -1,0 +1,187 @@
+// What holds of every registered policy: a new one joins by being registered.
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+
+#include "kernels/error.h"
+#include "tests/ref/policy_runs.h"
+
+namespace kv::ref {
+namespace {
+
+constexpr int kBudget = 24;
+constexpr int kInterval = 12;
+
+const std::vector<int32_t> kLengths = {90, 61, 37};
+
+std::vector<std::string> names() {
+  std::vector<std::string> all;
+  for (const PolicyEntry* entry : policies()) all.push_back(entry->name);
+  return all;
+}
+
+class EveryPolicy : public testing::TestWithParam<std::string> {
+ protected:
+  EveryPolicy() : backend_(make_backend("cpu")), info_(tiny_info(2, 4, 2, 8)) {
+    std::vector<TinySample> samples;
+    for (size_t s = 0; s < kLengths.size(); ++s) {
+      samples.push_back(random_sample(info_, kLengths[s], static_cast<uint32_t>(s) + 1));
+    }
+    source_ = std::make_unique<TinySource>(*backend_, info_, std::move(samples));
+  }
+
+  // Both protocols over all samples, as far as check() allows.
+  std::vector<RunArgs> runs(const std::vector<int32_t>& samples = {0, 1, 2}) const {
+    std::vector<int32_t> lengths, keep;
+    for (const int32_t sample : samples) {
+      lengths.push_back(kLengths[static_cast<size_t>(sample)]);
+      keep.push_back(kKeep[static_cast<size_t>(sample)]);
+    }
+    std::vector<RunArgs> all = {decode_run(GetParam(), {}, samples, lengths, kBudget, kInterval)};
+    try {
+      all.push_back(one_shot_run(GetParam(), {}, samples, lengths, keep));
+    } catch (const UserError&) {  // decode-time only
+    }
+    return all;
+  }
+
+  PolicyRun run(const RunArgs& args) { return run_policy(*source_, *backend_, args); }
+  bool evicts() const { return make_policy(GetParam(), {}).scorer != nullptr; }
+
+  // Kept entries of each sample in one-shot compression.
+  static constexpr int32_t kKeep[] = {30, 20, 11};
+
+  std::unique_ptr<Backend> backend_;
+  SourceInfo info_;
+  std::unique_ptr<TinySource> source_;
+};
+
+TEST_P(EveryPolicy, KeepsExactlyTheBudget) {
+  for (const RunArgs& args : runs()) {
+    const PolicyRun made = run(args);
+    EXPECT_EQ(made.events.empty(), !evicts());
+    for (const Event& event : made.events) {
+      const int32_t asked = args.interval > 0 ? kBudget : kKeep[event.sequence];
+      EXPECT_EQ(event.kept.size(), static_cast<size_t>(asked));
+    }
+  }
+}
+
+TEST_P(EveryPolicy, KeepsOnlyResidentEntriesAndFreesTheOthers) {
+  for (const RunArgs& args : runs()) {
+    std::map<std::tuple<int, int, int>, Event> before;
+    for (const Event& event : run(args).events) {
+      EXPECT_TRUE(std::includes(event.resident.begin(), event.resident.end(), event.kept.begin(), event.kept.end()));
+      const auto row = std::tuple(event.sequence, event.layer, event.head);
+      std::vector<int32_t> expected;
+      int32_t next = 0;
+      if (const auto found = before.find(row); found != before.end()) {
+        expected = found->second.kept;
+        next = found->second.tokens_seen;
+      }
+      for (; next < event.tokens_seen; ++next) expected.push_back(next);
+      EXPECT_EQ(event.resident, expected);
+      before.insert_or_assign(row, event);
+    }
+  }
+}
+
+TEST_P(EveryPolicy, KeepsProtectedEntries) {
+  const Policy policy = make_policy(GetParam(), {});
+  for (const RunArgs& args : runs()) {
+    for (const Event& event : run(args).events) {
+      const int kept = static_cast<int>(event.kept.size());
+      const Protection protection = policy.scorer->protects(kept, args.interval);
+      for (size_t slot = 0; slot < event.resident.size(); ++slot) {
+        const bool recent = static_cast<int>(event.resident.size() - slot) <= protection.recent;
+        if (!recent && event.resident[slot] >= protection.sinks) continue;
+        EXPECT_TRUE(std::binary_search(event.kept.begin(), event.kept.end(), event.resident[slot]));
+      }
+    }
+  }
+}
+
+void expect_equal(const std::vector<Event>& a, const std::vector<Event>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    SCOPED_TRACE(testing::Message() << "layer " << a[i].layer << ", head " << a[i].head << " after " << a[i].tokens_seen
+                                    << " tokens");
+    EXPECT_EQ(a[i].tokens_seen, b[i].tokens_seen);
+    EXPECT_EQ(a[i].resident, b[i].resident);
+    EXPECT_EQ(a[i].kept, b[i].kept);
+  }
+}
+
+TEST_P(EveryPolicy, SameSeedKeepsTheSame) {
+  for (const RunArgs& args : runs()) expect_equal(run(args).events, run(args).events);
+}
+
+TEST_P(EveryPolicy, RaggedBatchEqualsSingleSequences) {
+  const std::vector<RunArgs> batched = runs();
+  for (size_t protocol = 0; protocol < batched.size(); ++protocol) {
+    const std::vector<Event> all = run(batched[protocol]).events;
+    for (int32_t sample = 0; sample < 3; ++sample) {
+      SCOPED_TRACE(testing::Message() << (protocol == 0 ? "decode" : "one-shot") << ", sample " << sample);
+      std::vector<Event> own;
+      std::copy_if(all.begin(), all.end(), std::back_inserter(own),
+                   [&](const Event& e) { return e.sequence == sample; });
+      expect_equal(own, run(runs({sample})[protocol]).events);
+    }
+  }
+}
+
+TEST_P(EveryPolicy, ABudgetOfTheWholeSequenceIsFull) {
+  const RunArgs roomy = decode_run(GetParam(), {}, {0, 1, 2}, kLengths, 96, kInterval);
+  const RunArgs full = decode_run("full", {}, {0, 1, 2}, kLengths, kBudget, kInterval);
+  const PolicyRun made = run(roomy), reference = run(full);
+  EXPECT_TRUE(made.events.empty());
+  for (size_t s = 0; s < kLengths.size(); ++s) {
+    EXPECT_EQ(made.result.sequences[s].end_entries, reference.result.sequences[s].end_entries);
+    EXPECT_EQ(made.result.sequences[s].attended_pairs, reference.result.sequences[s].attended_pairs);
+  }
+}
+
+// FNV-1a over everything kept.
+uint64_t hash_of(const std::vector<Event>& events) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const Event& event : events) {
+    for (const int32_t position : event.kept) hash = (hash ^ static_cast<uint64_t>(position)) * 0x100000001b3;
+  }
+  return hash;
+}
+
+// What the default options kept when this was recorded: a change here is a change of results.
+const std::map<std::string, std::vector<uint64_t>, std::less<>> kFrozen = {
+    {"expected-attention", {0xea69574a05f32d2d, 0x1b614fc307a879a0}},
+    {"full", {0xcbf29ce484222325, 0xcbf29ce484222325}},
+    {"golden", {0x91a8ba1ff6f3e46b}},
+    {"h2o", {0xb616d81877ce0c98, 0x89071aff04d9dcaf}},
+    {"keydiff", {0xa2142d2236774a66, 0xec91e9818710b7a7}},
+    {"observed-attention", {0x53b59962f17fcd69, 0x019b971646ff595d}},
+    {"r-kv", {0xb49f206bc7ac2135, 0xd1525305f9c7ffb8}},
+    {"random", {0x83c1f7e1f9f6bace, 0x9a1f59665f220ec6}},
+    {"snapkv", {0x66cfa1797ad4cad3, 0x47fd86e35885dd27}},
+    {"streaming", {0xdab35988a7673305, 0x62ea9182436956ed}},
+    {"tova", {0xd18b9473635f6aa5, 0xef0ca834a69d260d}},
+};
+
+TEST_P(EveryPolicy, KeepsWhatItKeptWhenFrozen) {
+  std::vector<uint64_t> hashes;
+  for (const RunArgs& args : runs({0})) hashes.push_back(hash_of(run(args).events));
+  const std::string line = fmt::format("{{\"{}\", {{{:#018x}}}}},", GetParam(), fmt::join(hashes, ", "));
+  const auto frozen = kFrozen.find(GetParam());
+  if (frozen == kFrozen.end()) GTEST_SKIP() << "not frozen yet: add to kFrozen\n    " << line;
+  EXPECT_EQ(hashes, frozen->second) << "to accept: in kFrozen\n    " << line;
+}
+
+INSTANTIATE_TEST_SUITE_P(Registered, EveryPolicy, testing::ValuesIn(names()), [](const auto& test) {
+  std::string name = test.param;
+  std::erase(name, '-');
+  return name;
+});
+
+}  // namespace
+}  // namespace kv::ref

@@ -1,0 +1,78 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "kernels/error.h"
+#include "tests/ref/policy_runs.h"
+
+namespace kv::ref {
+namespace {
+
+// Every query is the same and nothing rotates (frequency 0): the expected attention is that query's softmax, and the
+// covariance is 0. Values are (1, 1) but for entry 2, whose norm is `norm` times as large.
+Event event_of(const std::vector<float>& weights, const std::string& sinks, int keep, float norm = 1) {
+  const auto backend = make_backend("cpu");
+  SourceInfo info = tiny_info(1, 1, 1, 2);
+  info.inv_freq = {0};
+  TinySample sample = weighted_sample({weights});
+  sample.values[0][4] = sample.values[0][5] = norm;
+  TinySource source(*backend, info, {sample});
+  const Options options = {{"sinks", sinks, ""}, {"epsilon", "0", ""}};
+  const PolicyRun run =
+      run_policy(source, *backend,
+                 one_shot_run("expected-attention", options, {0}, {static_cast<int32_t>(weights.size())}, {keep}));
+  EXPECT_EQ(run.events.size(), 1u);
+  return run.events.at(0);
+}
+
+// Context of five tokens with weights 3 1 2 5 1: attention 3/12 1/12 2/12 5/12 1/12, times the value norm √2.
+TEST(ExpectedAttention, OfOneRepeatedQueryIsItsAttention) {
+  const Event event = event_of({3, 1, 2, 5, 1, 1}, "0", 2);
+  const double weights[] = {3, 1, 2, 5, 1};
+  for (size_t j = 0; j < 5; ++j) EXPECT_NEAR(event.scores[j], weights[j] / 12 * std::sqrt(2.0), 1e-6);
+  EXPECT_EQ(event.kept, (std::vector<int32_t>{0, 3}));
+}
+
+// A value ten times as large lifts entry 2 from 2/12 to 20/12.
+TEST(ExpectedAttention, WeighsByTheValueNorm) {
+  EXPECT_EQ(event_of({3, 1, 2, 5, 1, 1}, "0", 1, 10).kept, (std::vector<int32_t>{2}));
+}
+
+TEST(ExpectedAttention, ProtectsSinks) {
+  EXPECT_EQ(event_of({1, 3, 2, 5, 1, 1}, "0", 2).kept, (std::vector<int32_t>{1, 3}));
+  EXPECT_EQ(event_of({1, 3, 2, 5, 1, 1}, "1", 2).kept, (std::vector<int32_t>{0, 3}));
+}
+
+TEST(ExpectedAttention, AgreesWithItsTranscription) {
+  const Agreement loose = {.tolerance = 1e-4};  // exp of logits near 30, whose f32 error is 30·2⁻²³ a step
+  expect_agrees("expected-attention", {}, naive_expected_attention(512, 4, 0.02, true), loose);
+  expect_agrees("expected-attention", {{"use_covariance", "false", ""}, {"future", "3", ""}, {"epsilon", "0", ""}},
+                naive_expected_attention(3, 4, 0, false), loose);
+  expect_agrees("expected-attention", {{"sinks", "0", ""}}, naive_expected_attention(512, 0, 0.02, true),
+                {.interval = 0, .tolerance = 1e-4});
+}
+
+TEST(ExpectedAttention, RefusesWhatItCannotRotate) {
+  const auto backend = make_backend("cpu");
+  SourceInfo info = tiny_info(1, 1, 1, 2);
+  const auto run = [&] {
+    TinySource source(*backend, info, {weighted_sample({{1, 1, 1, 1, 1, 1, 1}})});
+    run_policy(source, *backend, one_shot_run("expected-attention", {}, {0}, {7}, {5}));
+  };
+  run();
+  info.attention_factor = 2;
+  EXPECT_THROW(run(), UserError);
+  info.attention_factor = 1;
+  info.inv_freq.clear();
+  EXPECT_THROW(run(), UserError);
+  info.has_pre_rope_queries = false;
+  EXPECT_THROW(run(), UserError);
+}
+
+TEST(ExpectedAttention, RefusesABudgetOfItsSinks) {
+  expect_refused("expected-attention", {}, 4, 2,
+                 "expected-attention: budget 4 does not exceed the 4 protected entries");
+}
+
+}  // namespace
+}  // namespace kv::ref

@@ -1,0 +1,18 @@
+#include <gtest/gtest.h>
+
+#include "tests/ref/policy_runs.h"
+
+namespace kv::ref {
+namespace {
+
+TEST(Full, NeverEvicts) {
+  EXPECT_EQ(make_policy("full", {}).scorer, nullptr);
+  EXPECT_TRUE(kept_by("full", {}, {{1, 2, 3, 4, 5, 6}}, 2, 1).empty());
+}
+
+TEST(Full, HasNoOptions) {
+  expect_bad_option("full", {{"sinks", "4", ""}}, "full: sinks = 4: unknown option (there are none)");
+}
+
+}  // namespace
+}  // namespace kv::ref

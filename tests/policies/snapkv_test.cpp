@@ -1,0 +1,69 @@
+#include <gtest/gtest.h>
+
+#include "tests/ref/policy_runs.h"
+
+namespace kv::ref {
+namespace {
+
+using Kept = std::vector<std::vector<int32_t>>;
+
+Options options(const std::string& mode, const std::string& window, const std::string& kernel) {
+  return {{"mode", mode, ""}, {"window", window, ""}, {"kernel", kernel, ""}};
+}
+
+// Weights 4 2 8 1 | 1, window 1: the newest query (token 4) gives the older entries 4/15 2/15 8/15 1/15.
+// B = 3 keeps two of them: 0 and 2.
+TEST(SnapKV, KeepsWhatTheWindowAttendsTo) {
+  EXPECT_EQ(kept_by("snapkv", options("decode", "1", "1"), {{4, 2, 8, 1, 1, 1}}, 3, 2), (Kept{{0, 2, 4}}));
+}
+
+// Max-pool 3 makes 4 8 8 8 (/15): 1, 2 and 3 tie for two places; before pooling 2 has 8, 1 has 2, 3 has 1.
+TEST(SnapKV, BreaksPlateausByTheAttentionBeforePooling) {
+  EXPECT_EQ(kept_by("snapkv", options("decode", "1", "3"), {{4, 2, 8, 1, 1, 1}}, 3, 2), (Kept{{1, 2, 4}}));
+}
+
+// Heads (6 1 4 1 | 1) and (1 1 4 1 | 1), one older entry stays.
+//   decode:  logits maximised first, weights 6 1 4 1: entry 0.
+//   kvpress: means of probabilities over all five entries, (6/13 + 1/8)/2 = 0.293 against (4/13 + 4/8)/2 = 0.404:
+//   entry 2.
+TEST(SnapKV, DecodeMaximisesLogitsWhereKvpressAveragesProbabilities) {
+  const std::vector<std::vector<float>> weights = {{6, 1, 4, 1, 1, 1}, {1, 1, 4, 1, 1, 1}};
+  EXPECT_EQ(kept_once("snapkv", options("decode", "1", "1"), weights, 2), (std::vector<int32_t>{0, 4}));
+  EXPECT_EQ(kept_once("snapkv", options("kvpress", "1", "1"), weights, 2), (std::vector<int32_t>{2, 4}));
+  EXPECT_EQ(kept_once("snapkv", options("original", "1", "1"), weights, 2), (std::vector<int32_t>{2, 4}));
+}
+
+// Weights 9 1 2 8: averages with zeros beyond the edges are 10 12 11 10 (/3), so the middle stays; dividing by the
+// entries really there would give 5 4 3.7 5 and keep the edges.
+TEST(SnapKV, AveragePoolingIsBiasedDownAtTheEdges) {
+  EXPECT_EQ(kept_once("snapkv", options("kvpress", "1", "3"), {{9, 1, 2, 8, 1, 1}}, 3),
+            (std::vector<int32_t>{1, 2, 4}));
+}
+
+TEST(SnapKV, AgreesWithItsTranscription) {
+  expect_agrees("snapkv", {}, naive_snapkv_decode(8, 7, NaivePool::max));
+  expect_agrees("snapkv", {{"pool", "average", ""}, {"kernel", "3", ""}},
+                naive_snapkv_decode(8, 3, NaivePool::average));
+  expect_agrees("snapkv", options("decode", "5", "9"), naive_snapkv_decode(5, 9, NaivePool::max), {.interval = 0});
+  expect_agrees("snapkv", {{"mode", "kvpress", ""}}, naive_snapkv_per_head(32, 7, NaivePool::average),
+                {.tokens = 100, .budget = 40});
+  expect_agrees("snapkv", {{"mode", "kvpress", ""}, {"window", "6", ""}},
+                naive_snapkv_per_head(6, 7, NaivePool::average), {.interval = 0});
+  expect_agrees("snapkv", {{"mode", "original", ""}}, naive_snapkv_per_head(32, 5, NaivePool::average),
+                {.tokens = 100, .budget = 40, .interval = 0});
+  expect_agrees("snapkv", {{"mode", "original", ""}, {"pool", "max", ""}}, naive_snapkv_per_head(32, 5, NaivePool::max),
+                {.tokens = 100, .budget = 40, .interval = 0});
+}
+
+TEST(SnapKV, RefusesABudgetOfTheWindow) {
+  expect_refused("snapkv", {}, 8, 4, "snapkv: budget 8 does not exceed the window 8");
+  expect_refused("snapkv", {{"mode", "kvpress", ""}}, 32, 0, "snapkv: budget 32 does not exceed the window 32");
+}
+
+TEST(SnapKV, RefusesAnEvenKernel) {
+  expect_bad_option("snapkv", {{"kernel", "4", ""}}, "snapkv: kernel = 4: expected a positive odd number");
+  expect_bad_option("snapkv", {{"window", "0", ""}}, "snapkv: window = 0: expected at least 1");
+}
+
+}  // namespace
+}  // namespace kv::ref

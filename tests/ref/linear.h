@@ -1,0 +1,17 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace kv::ref {
+
+struct Product {
+  std::vector<double> values;      // [rows, out]
+  std::vector<double> magnitudes;  // Σ |terms| of each
+};
+
+// input [rows, in] · weight [out, in]ᵀ + bias [out] + addend [rows, out]; empty bias or addend: none.
+Product linear(const std::vector<float>& input, const std::vector<float>& weight, const std::vector<float>& bias,
+               const std::vector<float>& addend, int64_t rows, int64_t in, int64_t out);
+
+}  // namespace kv::ref

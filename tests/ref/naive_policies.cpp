@@ -1,0 +1,361 @@
+#include "tests/ref/naive_policies.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <tuple>
+
+#include "tests/ref/expected_attention.h"
+#include "tests/ref/softmax.h"
+
+namespace kv::ref {
+
+namespace {
+
+using Row = std::vector<double>;
+
+// Keys or values of one KV head at `positions`, [positions, dim].
+std::vector<float> gather(const NaiveLayer& layer, const std::vector<float>& all, int head,
+                          const std::vector<int32_t>& positions) {
+  std::vector<float> out;
+  for (const int32_t p : positions) {
+    const auto first = all.begin() + (p * layer.kv_heads + head) * layer.dim;
+    out.insert(out.end(), first, first + layer.dim);
+  }
+  return out;
+}
+
+Row pool(const Row& values, int kernel, NaivePool kind) {
+  const int n = static_cast<int>(values.size());
+  Row out(values.size(), kind == NaivePool::max ? -INFINITY : 0.0);
+  for (int j = 0; j < n; ++j) {
+    for (int u = std::max(0, j - kernel / 2); u <= std::min(n - 1, j + kernel / 2); ++u) {
+      out[j] = kind == NaivePool::max ? std::max(out[j], values[u]) : out[j] + values[u] / kernel;
+    }
+  }
+  return out;
+}
+
+// a_j of SnapKV's decode mode for the entries older than the window.
+Row group_max_attention(const NaiveState& state, int window) {
+  const NaiveLayer& layer = state.layer;
+  const size_t older = state.resident.size() - static_cast<size_t>(window);
+  Row mean(older, 0.0);
+  for (int query = state.seen - window; query < state.seen; ++query) {
+    Row p(older, -INFINITY);
+    for (size_t j = 0; j < older; ++j) {
+      for (int g = 0; g < layer.group(); ++g) {
+        p[j] = std::max(p[j], layer.logit(query, state.head * layer.group() + g, state.resident[j]));
+      }
+    }
+    softmax(p);
+    for (size_t j = 0; j < older; ++j) mean[j] += p[j] / window;
+  }
+  return mean;
+}
+
+// Attention of the window's queries by one query head, mean over the window, all resident entries.
+Row window_attention(const NaiveState& state, int window, int q_head) {
+  Row mean(state.resident.size(), 0.0);
+  for (int query = state.seen - window; query < state.seen; ++query) {
+    std::vector<int32_t> visible;
+    for (const int32_t p : state.resident) {
+      if (p <= query) visible.push_back(p);
+    }
+    const Row p = state.layer.attention(query, q_head, visible);
+    for (size_t j = 0; j < p.size(); ++j) mean[j] += p[j] / window;
+  }
+  return mean;
+}
+
+Row padded(Row values, size_t size) {
+  values.resize(size, 0.0);
+  return values;
+}
+
+double dot(const float* a, const float* b, int dim) {
+  double sum = 0;
+  for (int d = 0; d < dim; ++d) sum += double(a[d]) * b[d];
+  return sum;
+}
+
+// ρ of R-KV, step by step with the whole matrix.
+Row redundancy(const NaiveState& state, double threshold, int kth) {
+  const int n = static_cast<int>(state.resident.size());
+  const int dim = state.layer.dim;
+  const std::vector<float> keys = gather(state.layer, state.layer.keys, state.head, state.resident);
+  const auto key = [&](int j) { return keys.data() + j * dim; };
+  std::vector<Row> similarity(static_cast<size_t>(n), Row(static_cast<size_t>(n), 0.0));
+  for (int i = 0; i < n; ++i) {
+    for (int j = 0; j < n; ++j) {
+      const double norms = (std::sqrt(dot(key(i), key(i), dim)) + 1e-8) * (std::sqrt(dot(key(j), key(j), dim)) + 1e-8);
+      if (i != j) similarity[i][j] = dot(key(i), key(j), dim) / norms;
+    }
+  }
+  Row mean(static_cast<size_t>(n), 0.0);
+  for (int i = 0; i < n; ++i) {
+    std::vector<int> masked;  // newest first
+    for (int j = n - 1; j >= 0; --j) {
+      if (similarity[i][j] > threshold) masked.push_back(j);
+    }
+    const size_t which = std::min(masked.size(), static_cast<size_t>(kth));
+    similarity[i][masked.empty() ? 0 : masked[which - 1]] = 0;
+    for (int j = 0; j < n; ++j) mean[j] += similarity[i][j] / n;
+  }
+  softmax(mean);
+  return mean;
+}
+
+// ã_j,t of the full-cache pass for every block t and position j.
+std::vector<Row> golden_blocks(const NaiveState& state, int interval, NaivePool queries) {
+  const NaiveLayer& layer = state.layer;
+  const int tokens = layer.tokens();
+  std::vector<int32_t> visible;
+  std::vector<std::vector<Row>> blocks(static_cast<size_t>((tokens + interval - 1) / interval),
+                                       std::vector<Row>(layer.group(), Row(tokens, 0.0)));
+  for (int query = 0; query < tokens; ++query) {
+    visible.push_back(query);
+    for (int g = 0; g < layer.group(); ++g) {
+      const Row p = layer.attention(query, state.head * layer.group() + g, visible);
+      Row& block = blocks[static_cast<size_t>(query / interval)][static_cast<size_t>(g)];
+      for (int j = 0; j <= query; ++j) {
+        block[j] = queries == NaivePool::max ? std::max(block[j], p[j]) : block[j] + p[j] / interval;
+      }
+    }
+  }
+  std::vector<Row> means;
+  for (const auto& block : blocks) {
+    Row mean(tokens, 0.0);
+    for (const Row& head : block) {
+      for (int j = 0; j < tokens; ++j) mean[j] += head[j] / layer.group();
+    }
+    means.push_back(std::move(mean));
+  }
+  return means;
+}
+
+void attend(NaiveState& state, int query, const std::vector<int32_t>& visible) {
+  for (int g = 0; g < state.layer.group(); ++g) {
+    const Row p = state.layer.attention(query, state.head * state.layer.group() + g, visible);
+    for (size_t j = 0; j < p.size(); ++j) state.attention[g][visible[j]] += p[j];
+  }
+}
+
+NaiveEvent cut(NaiveState& state, const NaivePolicy& policy, int keep) {
+  const NaiveScores made = policy.score(state);
+  const int n = static_cast<int>(state.resident.size());
+  NaiveEvent event{
+      .seen = state.seen, .resident = state.resident, .is_protected = {}, .scores = made.scores, .kept = {}};
+  std::vector<int> order(static_cast<size_t>(n));
+  std::iota(order.begin(), order.end(), 0);
+  for (int slot = 0; slot < n; ++slot) {
+    event.is_protected.push_back(state.resident[slot] < policy.sinks || slot >= n - policy.recent);
+  }
+  // Compared as floats: equal scores of the definition must not be told apart by the last bits of a double.
+  const auto rank = [&](int slot) {
+    const float tie = made.ties.empty() ? 0 : static_cast<float>(made.ties[slot]);
+    return event.is_protected[slot] ? std::tuple(0, 0.0f, 0.0f, 0)
+                                    : std::tuple(1, -static_cast<float>(made.scores[slot]), -tie, -slot);
+  };
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return rank(a) < rank(b); });
+  for (int i = 0; i < std::min(n, keep); ++i) event.kept.push_back(state.resident[order[i]]);
+  std::sort(event.kept.begin(), event.kept.end());
+  state.resident = event.kept;
+  return event;
+}
+
+}  // namespace
+
+double NaiveLayer::logit(int query, int q_head, int key) const {
+  const float* q = queries.data() + (query * q_heads + q_head) * dim;
+  const float* k = keys.data() + (key * kv_heads + q_head / group()) * dim;
+  return dot(q, k, dim) / std::sqrt(double(dim));
+}
+
+std::vector<double> NaiveLayer::attention(int query, int q_head, const std::vector<int32_t>& visible) const {
+  Row p;
+  for (const int32_t key : visible) p.push_back(logit(query, q_head, key));
+  softmax(p);
+  return p;
+}
+
+std::vector<NaiveEvent> naive_replay(const NaiveLayer& layer, int head, const NaivePolicy& policy,
+                                     const std::vector<NaiveStep>& steps) {
+  NaiveState state{.layer = layer,
+                   .head = head,
+                   .seen = 0,
+                   .resident = {},
+                   .attention = std::vector<Row>(layer.group(), Row(layer.tokens(), 0.0))};
+  std::vector<NaiveEvent> events;
+  for (const NaiveStep& step : steps) {
+    for (int i = 0; i < step.count; ++i) {
+      state.resident.push_back(state.seen);
+      attend(state, state.seen, state.resident);
+      ++state.seen;
+    }
+    if (step.keep >= 0 && static_cast<int>(state.resident.size()) > step.keep) {
+      events.push_back(cut(state, policy, step.keep));
+    }
+  }
+  return events;
+}
+
+NaivePolicy naive_streaming(int sinks, int kept) {
+  return {.score =
+              [](const NaiveState& state) {
+                return NaiveScores{Row(state.resident.size(), 0.0), {}};
+              },
+          .sinks = sinks,
+          .recent = kept - sinks};
+}
+
+NaivePolicy naive_accumulated(bool divide_by_age, int recent) {
+  return {.score =
+              [=](const NaiveState& state) {
+                NaiveScores made;
+                for (const int32_t p : state.resident) {
+                  double sum = 0;
+                  for (const Row& head : state.attention) sum += head[p];
+                  made.scores.push_back(sum / state.layer.group() / (divide_by_age ? state.seen - p : 1));
+                }
+                return made;
+              },
+          .sinks = 0,
+          .recent = recent};
+}
+
+NaivePolicy naive_snapkv_decode(int window, int kernel, NaivePool kind) {
+  return {.score =
+              [=](const NaiveState& state) {
+                const Row raw = group_max_attention(state, window);
+                return NaiveScores{padded(pool(raw, kernel, kind), state.resident.size()),
+                                   padded(raw, state.resident.size())};
+              },
+          .sinks = 0,
+          .recent = window};
+}
+
+NaivePolicy naive_snapkv_per_head(int window, int kernel, NaivePool kind) {
+  return {.score =
+              [=](const NaiveState& state) {
+                const size_t n = state.resident.size();
+                NaiveScores made{Row(n, 0.0), Row(n, 0.0)};
+                const int group = state.layer.group();
+                for (int g = 0; g < group; ++g) {
+                  Row raw = window_attention(state, window, state.head * group + g);
+                  raw.resize(n - static_cast<size_t>(window));
+                  const Row smooth = pool(raw, kernel, kind);
+                  for (size_t j = 0; j < raw.size(); ++j) {
+                    made.scores[j] += smooth[j] / group;
+                    made.ties[j] += raw[j] / group;
+                  }
+                }
+                return made;
+              },
+          .sinks = 0,
+          .recent = window};
+}
+
+NaivePolicy naive_r_kv(double lambda, int window, int kernel, double threshold, const std::function<int(int)>& kth) {
+  return {.score =
+              [=](const NaiveState& state) {
+                const size_t n = state.resident.size();
+                const Row raw = group_max_attention(state, window);
+                const Row smooth = pool(raw, kernel, NaivePool::max);
+                const Row rho = redundancy(state, threshold, kth(static_cast<int>(n)));
+                NaiveScores made{Row(n, 0.0), padded(raw, n)};
+                for (size_t j = 0; j < raw.size(); ++j) made.scores[j] = lambda * smooth[j] - (1 - lambda) * rho[j];
+                return made;
+              },
+          .sinks = 0,
+          .recent = window};
+}
+
+NaivePolicy naive_golden(int interval, NaivePool queries, int horizon) {
+  return {.score =
+              [=](const NaiveState& state) {
+                const std::vector<Row> blocks = golden_blocks(state, interval, queries);
+                const size_t first = static_cast<size_t>(state.seen / interval);
+                const size_t end =
+                    horizon > 0 ? std::min(blocks.size(), first + static_cast<size_t>(horizon)) : blocks.size();
+                NaiveScores made;
+                for (const int32_t p : state.resident) {
+                  double best = 0;
+                  for (size_t t = first; t < end; ++t) best = std::max(best, blocks[t][p]);
+                  made.scores.push_back(best);
+                }
+                return made;
+              },
+          .sinks = 0,
+          .recent = interval};
+}
+
+NaivePolicy naive_tova() {
+  return {.score =
+              [](const NaiveState& state) {
+                Row mean(state.resident.size(), 0.0);
+                for (int h = 0; h < state.layer.q_heads; ++h) {
+                  const Row p = window_attention(state, 1, h);
+                  for (size_t j = 0; j < p.size(); ++j) mean[j] += p[j] / state.layer.q_heads;
+                }
+                return NaiveScores{mean, {}};
+              },
+          .sinks = 0,
+          .recent = 1};
+}
+
+NaivePolicy naive_keydiff(int sinks, int recent) {
+  return {.score =
+              [](const NaiveState& state) {
+                const int dim = state.layer.dim;
+                const std::vector<float> keys = gather(state.layer, state.layer.keys, state.head, state.resident);
+                const int n = static_cast<int>(state.resident.size());
+                Row anchor(static_cast<size_t>(dim), 0.0);
+                for (int j = 0; j < n; ++j) {
+                  const float* k = keys.data() + j * dim;
+                  for (int d = 0; d < dim; ++d) anchor[d] += k[d] / std::sqrt(dot(k, k, dim)) / n;
+                }
+                double length = 0;
+                for (const double x : anchor) length += x * x;
+                NaiveScores made;
+                for (int j = 0; j < n; ++j) {
+                  const float* k = keys.data() + j * dim;
+                  double product = 0;
+                  for (int d = 0; d < dim; ++d) product += anchor[d] * k[d];
+                  made.scores.push_back(-product / std::sqrt(dot(k, k, dim) * length));
+                }
+                return made;
+              },
+          .sinks = sinks,
+          .recent = recent};
+}
+
+NaivePolicy naive_expected_attention(int future, int sinks, double epsilon, bool covariance) {
+  return {.score =
+              [=](const NaiveState& state) {
+                const NaiveLayer& layer = state.layer;
+                std::vector<std::vector<float>> queries(static_cast<size_t>(layer.group()));
+                for (int g = 0; g < layer.group(); ++g) {
+                  for (int i = sinks; i < state.seen; ++i) {
+                    const auto first = layer.pre_rope_queries.begin() +
+                                       (i * layer.q_heads + state.head * layer.group() + g) * layer.dim;
+                    queries[g].insert(queries[g].end(), first, first + layer.dim);
+                  }
+                }
+                const ExpectedAttentionCase c{.dim = layer.dim,
+                                              .future = future,
+                                              .sinks = sinks,
+                                              .epsilon = epsilon,
+                                              .next_position = state.seen,
+                                              .use_covariance = covariance,
+                                              .inv_freq = layer.inv_freq};
+                return NaiveScores{
+                    expected_attention(c, queries, gather(layer, layer.keys, state.head, state.resident),
+                                       gather(layer, layer.values, state.head, state.resident), state.resident),
+                    {}};
+              },
+          .sinks = sinks,
+          .recent = 0};
+}
+
+}  // namespace kv::ref

@@ -1,0 +1,12 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace kv::ref {
+
+// input [tokens, heads, 2 · inv_freq.size()]. The angle is the f32 product of the contract, the rest double.
+std::vector<double> rope(const std::vector<float>& input, const std::vector<int32_t>& positions,
+                         const std::vector<float>& inv_freq, int heads, double attention_factor);
+
+}  // namespace kv::ref

@@ -1,0 +1,113 @@
+#include "sim/cache.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "sim/source.h"
+#include "tests/ref/backends.h"
+
+namespace kv {
+namespace {
+
+constexpr int kHeadDim = 2;
+
+// A block of `counts[s]` tokens whose key is (position, row-independent −position) and value (10·position, 0).
+struct TinyBlock {
+  Block block;
+  Tensor keys, values;
+};
+
+TinyBlock make_tiny_block(Backend& backend, int kv_heads, std::vector<int32_t> first, std::vector<int32_t> counts) {
+  std::vector<float> keys, values;
+  for (size_t s = 0; s < counts.size(); ++s) {
+    for (int32_t i = 0; i < counts[s]; ++i) {
+      for (int head = 0; head < kv_heads; ++head) {
+        const auto position = static_cast<float>(first[s] + i);
+        keys.insert(keys.end(), {position, static_cast<float>(head)});
+        values.insert(values.end(), {10 * position, static_cast<float>(s)});
+      }
+    }
+  }
+  return {make_block(backend, first, counts), ref::upload_activations(backend, keys),
+          ref::upload_activations(backend, values)};
+}
+
+void append(Cache& cache, int layer, const TinyBlock& tiny) {
+  cache.append(layer, tiny.block.segments, tiny.block.on_device(), tiny.keys.ref(), tiny.values.ref());
+}
+
+// Positions of a row's slots, read through its pages.
+std::vector<int32_t> positions(const Cache& cache, int layer, int64_t row) {
+  const PagedView view = cache.view(layer);
+  std::vector<int32_t> result;
+  for (int32_t slot = 0; slot < cache.lengths(layer)[static_cast<size_t>(row)]; ++slot) {
+    const int32_t page = view.page_table[row * view.max_pages + slot / kPageTokens];
+    const int64_t place = static_cast<int64_t>(page) * kPageTokens + slot % kPageTokens;
+    EXPECT_EQ(view.keys.as<float>()[place * kHeadDim], static_cast<float>(view.positions[place]));
+    EXPECT_EQ(view.values.as<float>()[place * kHeadDim], 10 * static_cast<float>(view.positions[place]));
+    result.push_back(view.positions[place]);
+  }
+  return result;
+}
+
+TEST(Cache, AppendsRaggedSequencesInOrderOfPosition) {
+  const auto backend = make_backend("cpu");
+  Cache cache(*backend, {.sequences = 2, .layers = 1, .kv_heads = 2, .head_dim = kHeadDim});
+  append(cache, 0, make_tiny_block(*backend, 2, {0, 0}, {3, 17}));
+  append(cache, 0, make_tiny_block(*backend, 2, {3, 17}, {2, 0}));
+  EXPECT_EQ(positions(cache, 0, 0), (std::vector<int32_t>{0, 1, 2, 3, 4}));
+  EXPECT_EQ(positions(cache, 0, 1), (std::vector<int32_t>{0, 1, 2, 3, 4}));
+  EXPECT_EQ(positions(cache, 0, 2).size(), 17u);
+  EXPECT_EQ(positions(cache, 0, 3).back(), 16);
+  EXPECT_EQ(cache.entries(), 2 * 5 + 2 * 17);
+  EXPECT_EQ(cache.used_pages(), 2 * 1 + 2 * 2);  // 5 entries fit a page, 17 need two
+}
+
+TEST(Cache, EvictionMovesSurvivorsTogetherAndFreesTheirPages) {
+  const auto backend = make_backend("cpu");
+  Cache cache(*backend, {.sequences = 1, .layers = 1, .kv_heads = 2, .head_dim = kHeadDim});
+  append(cache, 0, make_tiny_block(*backend, 2, {0}, {20}));
+  ASSERT_EQ(cache.used_pages(), 4);
+  std::vector<uint8_t> keep(2 * 32, 0);
+  for (const int slot : {0, 7, 18}) keep[static_cast<size_t>(slot)] = 1;
+  cache.evict(0, keep.data(), 32, std::vector<uint8_t>{1, 0}, std::vector<int32_t>{3, 0});
+  EXPECT_EQ(positions(cache, 0, 0), (std::vector<int32_t>{0, 7, 18}));
+  EXPECT_EQ(positions(cache, 0, 1).size(), 20u) << "a row that is not due stays as it is";
+  EXPECT_EQ(cache.used_pages(), 1 + 2);
+  EXPECT_EQ(cache.peak_pages(), 4);
+  append(cache, 0, make_tiny_block(*backend, 2, {20}, {1}));
+  EXPECT_EQ(positions(cache, 0, 0), (std::vector<int32_t>{0, 7, 18, 20}));
+}
+
+TEST(Cache, EntryColumnsStartAtZeroMoveWithTheirEntryAndAreCounted) {
+  const auto backend = make_backend("cpu");
+  Cache cache(*backend, {.sequences = 1, .layers = 1, .kv_heads = 1, .head_dim = kHeadDim, .column_width = 1});
+  append(cache, 0, make_tiny_block(*backend, 1, {0}, {4}));
+  const PagedView view = cache.view(0);
+  float* page = cache.columns() + static_cast<int64_t>(view.page_table[0]) * kPageTokens;
+  for (int slot = 0; slot < 4; ++slot) EXPECT_EQ(page[slot], 0.0f);
+  page[3] = 7.0f;
+  std::vector<uint8_t> keep(16, 0);
+  keep[1] = keep[3] = 1;
+  cache.evict(0, keep.data(), 16, std::vector<uint8_t>{1}, std::vector<int32_t>{2});
+  EXPECT_EQ(page[0], 0.0f);
+  EXPECT_EQ(page[1], 7.0f);
+  EXPECT_EQ(cache.column_page_bytes(), 16u * 4);
+  EXPECT_EQ(cache.page_bytes(), 16u * (2 * kHeadDim * 4 + 4) + 16u * 4);
+}
+
+TEST(Cache, ResetGivesBackEveryPage) {
+  const auto backend = make_backend("cpu");
+  Cache cache(*backend, {.sequences = 1, .layers = 3, .kv_heads = 1, .head_dim = kHeadDim});
+  for (int layer = 0; layer < 3; ++layer) append(cache, layer, make_tiny_block(*backend, 1, {0}, {33}));
+  EXPECT_EQ(cache.used_pages(), 9);
+  cache.reset();
+  EXPECT_EQ(cache.used_pages(), 0);
+  EXPECT_EQ(cache.entries(), 0);
+  append(cache, 1, make_tiny_block(*backend, 1, {0}, {2}));
+  EXPECT_EQ(positions(cache, 1, 0), (std::vector<int32_t>{0, 1}));
+}
+
+}  // namespace
+}  // namespace kv

@@ -1,0 +1,36 @@
+#!/bin/sh
+# check_includes.sh ROOT: fails, naming file and line, where an include goes against the direction of the folders.
+#   kernels -> kernels; sim -> kernels, sim; policies -> kernels, sim, policies; harness -> kernels, sim, harness
+# Includes of the project are written from the root. CUDA sources see kernels/, CUDA and the standard library only: other
+# libraries do not compile under nvcc.
+set -eu
+cd "$1"
+
+find kernels sim policies harness -type f \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' \) |
+  LC_ALL=C sort | xargs awk '
+  BEGIN {
+    allowed["kernels"] = " kernels "
+    allowed["sim"] = " kernels sim "
+    allowed["policies"] = " kernels sim policies "
+    allowed["harness"] = " kernels sim harness "
+    project = " kernels sim policies harness tests experiments results "
+    cuda = "^(cuda|cub/|thrust/|cooperative_groups|mma\\.h|nv/|vector_types\\.h|device_|math_constants\\.h)"
+  }
+  function reject(why) { printf "%s:%d: #include %s: %s\n", FILENAME, FNR, name, why; bad = 1 }
+  /^[ \t]*#[ \t]*include[ \t]*["<]/ {
+    match($0, /["<][^">]*/)
+    quoted = substr($0, RSTART, 1) == "\""
+    name = substr($0, RSTART + 1, RLENGTH - 1)
+    own = FILENAME; sub(/\/.*/, "", own)
+    top = name; sub(/\/.*/, "", top)
+    is_cuda = FILENAME ~ /\.cuh?$/
+    if (index(project, " " top " ")) {
+      if (is_cuda && top != "kernels") reject("a CUDA source may include only kernels/, CUDA and the standard library")
+      else if (!index(allowed[own], " " top " ")) reject(own "/ may include only" allowed[own])
+    } else if (quoted) {
+      reject("write the path from the root of the repository (libraries in <>)")
+    } else if (is_cuda && name !~ cuda && name !~ /^[a-z_]+$/ && name !~ /^(std|math|float|limits|string)[a-z]*\.h$/) {
+      reject("a CUDA source may include only kernels/, CUDA and the standard library")
+    }
+  }
+  END { exit bad }'

@@ -1,0 +1,51 @@
+#!/bin/sh
+# The include check accepts what the folders allow, and rejects each kind of violation on its own.
+set -eu
+check=$(dirname "$0")/check_includes.sh
+root=$(mktemp -d)
+trap 'rm -rf "$root"' EXIT
+mkdir -p "$root/kernels/cpu" "$root/kernels/cuda" "$root/sim" "$root/policies" "$root/harness"
+
+write() { printf '%s\n' "$2" > "$root/$1"; }
+
+accept() {
+  write "$1" "$2"
+  if ! "$check" "$root"; then
+    echo "rejected in $1: $2"
+    exit 1
+  fi
+}
+
+reject() {
+  write "$1" "$2"
+  if "$check" "$root" > "$root/output"; then
+    echo "accepted in $1: $2"
+    exit 1
+  fi
+  grep -q "^$1:1: #include " "$root/output"
+  rm "$root/$1"
+}
+
+accept kernels/cpu/a.cpp '#include "kernels/a.h"'
+accept kernels/b.cpp '#include <Eigen/Dense>'
+accept sim/a.h '#include "kernels/a.h"'
+accept policies/a.cpp '#include "sim/a.h"'
+accept harness/a.cpp '  #  include "sim/a.h"'
+accept harness/b.cpp '// #include "policies/a.h"'
+accept kernels/cuda/a.cu '#include <cuda_runtime.h>'
+accept kernels/cuda/b.cu '#include <cstdint>'
+accept kernels/cuda/c.cu '#include "kernels/a.h"'
+
+reject kernels/x.h '#include "sim/a.h"'
+reject kernels/cpu/x.cpp '#include "harness/a.h"'
+reject sim/x.h '#include "policies/a.h"'
+reject sim/x.cpp '#include <harness/a.h>'
+reject policies/x.cpp '#include "harness/a.h"'
+reject harness/x.cpp '#include "policies/a.h"'
+reject harness/x.h '  #  include "policies/a.h"'
+reject sim/x.h '#include "tests/ref/a.h"'
+reject sim/x.h '#include "a.h"'
+reject sim/x.h '#include "../kernels/a.h"'
+reject kernels/cuda/x.cu '#include <Eigen/Core>'
+reject kernels/cuda/x.cu '#include <fmt/format.h>'
+reject kernels/cuda/x.cu '#include "sim/a.h"'
