@@ -64,7 +64,7 @@ class ModelSubject final : public Subject {
 
  private:
   Sample draw(const DataSpec& data, const Workload& workload, int index) {
-    if (!text_) text_ = load_shipped_text();
+    if (!text_) text_ = load_shipped_text(fs::path(spec_.file).parent_path());
     const TaskRequest request{.task = data.source.text,
                               .tokens = workload.tokens,
                               .seed = spec_.seed,
@@ -179,9 +179,10 @@ std::unique_ptr<Subject> open_subject(Backend& backend, const Spec& spec, int mo
   return std::make_unique<ModelSubject>(backend, spec, model);
 }
 
-fs::path find_shipped(const fs::path& relative) {
+fs::path find_shipped(const fs::path& relative, const fs::path& from) {
   std::error_code error;
-  for (fs::path folder : {fs::current_path(error), fs::read_symlink("/proc/self/exe", error).parent_path()}) {
+  for (fs::path folder : {fs::absolute(from.empty() ? "." : from, error), fs::current_path(error),
+                          fs::read_symlink("/proc/self/exe", error).parent_path()}) {
     for (; !folder.empty(); folder = folder.parent_path()) {
       if (fs::exists(folder / relative, error)) return folder / relative;
       if (folder == folder.parent_path()) break;
@@ -190,8 +191,8 @@ fs::path find_shipped(const fs::path& relative) {
   return {};
 }
 
-TextData load_shipped_text() {
-  const fs::path folder = find_shipped("experiments/data");
+TextData load_shipped_text(const fs::path& from) {
+  const fs::path folder = find_shipped("experiments/data", from);
   return folder.empty() ? TextData{} : TextData::load(folder);
 }
 

@@ -36,12 +36,12 @@ class Subject {
 // Loads the model (or opens the traces) that `model` names in the spec.
 std::unique_ptr<Subject> open_subject(Backend& backend, const Spec& spec, int model);
 
-// A file or folder that ships with kvlab, such as experiments/data: in the current folder or one above it, or beside
-// the program or above that. Empty where there is none.
-std::filesystem::path find_shipped(const std::filesystem::path& relative);
+// A file or folder that ships with kvlab, such as experiments/data: in folder `from`, the current one, the
+// program's own or one above these. Empty where there is none.
+std::filesystem::path find_shipped(const std::filesystem::path& relative, const std::filesystem::path& from = {});
 
 // Text of the tasks; without the shipped folder it holds no documents, and tasks that need some say so.
-TextData load_shipped_text();
+TextData load_shipped_text(const std::filesystem::path& from = {});
 
 // Where a text begins for this model: its bos token, else <|endoftext|>. UserError where it has neither.
 int32_t first_token_of(const ModelConfig& config, const Tokenizer& tokenizer);

@@ -1,6 +1,7 @@
 #include "sim/compress.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "sim/replay.h"
 
@@ -24,19 +25,29 @@ class ScoreKeeper final : public Observer {
       const int64_t to = (view.layer.layer * result_.kv_heads + head) * result_.tokens;
       std::copy_n(keep.begin() + from, result_.tokens, result_.keep.begin() + to);
       std::copy_n(scores.begin() + from, result_.tokens, result_.score.begin() + to);
-      lift_protected(std::span(result_.score).subspan(static_cast<size_t>(to), static_cast<size_t>(result_.tokens)),
-                     view.protection);
     }
+    lift_protected(view.layer.layer, view.protection);
   }
 
  private:
-  static void lift_protected(std::span<float> score, const Protection& protection) {
-    const size_t sinks = std::min(score.size(), static_cast<size_t>(protection.sinks));
-    const size_t recent = std::min(score.size() - sinks, static_cast<size_t>(protection.recent));
-    const auto candidates = score.subspan(sinks, score.size() - sinks - recent);
-    const float top = candidates.empty() ? 0.0f : *std::max_element(candidates.begin(), candidates.end());
-    std::fill_n(score.begin(), sinks, top + 1);
-    std::fill_n(score.end() - static_cast<int64_t>(recent), recent, top + 1);
+  // As kvpress: one value for all heads of the layer.
+  void lift_protected(int layer, const Protection& protection) {
+    const size_t tokens = static_cast<size_t>(result_.tokens);
+    const size_t heads = static_cast<size_t>(result_.kv_heads);
+    const size_t sinks = std::min(tokens, static_cast<size_t>(protection.sinks));
+    const size_t recent = std::min(tokens - sinks, static_cast<size_t>(protection.recent));
+    const auto scores = std::span(result_.score).subspan(static_cast<size_t>(layer) * heads * tokens, heads * tokens);
+    float top = -std::numeric_limits<float>::infinity();
+    for (size_t head = 0; head < heads; ++head) {
+      const auto candidates = scores.subspan(head * tokens + sinks, tokens - sinks - recent);
+      for (const float score : candidates) top = std::max(top, score);
+    }
+    if (sinks + recent == tokens) top = 0;
+    for (size_t head = 0; head < heads; ++head) {
+      const auto row = scores.subspan(head * tokens, tokens);
+      std::fill_n(row.begin(), sinks, top + 1);
+      std::fill_n(row.end() - static_cast<int64_t>(recent), recent, top + 1);
+    }
   }
 
   CompressResult& result_;

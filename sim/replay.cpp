@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <numeric>
 #include <utility>
 
@@ -258,18 +259,41 @@ class Run {
     watch_.stop(result_.score_seconds);
   }
 
+  // Sequences that keep equally many entries, and so protect the same.
+  struct Cut {
+    Protection protection;
+    std::vector<uint8_t> sequences_due;
+    Tensor rows_due;
+  };
+
+  // Protection depends on what is kept, so in a ragged batch each count gets its own selection.
+  std::vector<Cut> cuts_of(const Step& step) {
+    std::map<int32_t, std::vector<uint8_t>> due;
+    for (size_t s = 0; s < done_.size(); ++s) {
+      if (sequences_due_[s]) due.try_emplace(step.keep[s], done_.size(), uint8_t{0}).first->second[s] = 1;
+    }
+    std::vector<Cut> cuts;
+    for (auto& [keep, sequences_due] : due) {
+      std::vector<uint8_t> rows;
+      for (const uint8_t one : sequences_due) rows.insert(rows.end(), static_cast<size_t>(info_.kv_heads), one);
+      Cut cut{args_.policy.scorer->protects(keep, args_.interval), std::move(sequences_due),
+              Tensor(args_.backend, DType::u8, cache_.rows())};
+      cut.rows_due.upload(rows.data(), rows.size());
+      cuts.push_back(std::move(cut));
+    }
+    return cuts;
+  }
+
   void cut(const Step& step) {
     if (!any_due_) return;
     std::vector<int32_t> kept;
-    int32_t most_kept = 0;
-    for (size_t s = 0; s < done_.size(); ++s) {
-      kept.insert(kept.end(), static_cast<size_t>(info_.kv_heads), std::max(step.keep[s], 0));
-      if (sequences_due_[s]) most_kept = std::max(most_kept, step.keep[s]);
+    for (const int32_t keep : step.keep) {
+      kept.insert(kept.end(), static_cast<size_t>(info_.kv_heads), std::max(keep, 0));
     }
     device_kept_.reserve(args_.backend, DType::i32, cache_.rows());
     device_kept_.upload(kept.data(), kept.size() * sizeof(int32_t));
-    const Protection protection = args_.policy.scorer->protects(most_kept, args_.interval);
-    for (int layer = 0; layer < info_.layers; ++layer) cut_layer(layer, kept, protection);
+    const std::vector<Cut> cuts = cuts_of(step);
+    for (int layer = 0; layer < info_.layers; ++layer) cut_layer(layer, kept, cuts);
     for (int s = 0; s < sequences(); ++s) {
       if (!sequences_due_[static_cast<size_t>(s)]) continue;
       ++result_.sequences[static_cast<size_t>(s)].events;
@@ -277,33 +301,40 @@ class Run {
     }
   }
 
-  void cut_layer(int layer, std::span<const int32_t> kept, const Protection& protection) {
-    const LayerView view = layer_view(layer);
-    const size_t index = static_cast<size_t>(layer);
-    KV_CHECK(view.pitch == pitches_[index]);
-    keep_.reserve(args_.backend, DType::u8, view.rows() * view.pitch);
-    watch_.start();
+  void select(const LayerView& view, const Cut& cut) {
+    const size_t index = static_cast<size_t>(view.layer);
     const bool has_ties = args_.policy.scorer->has_ties();
     args_.backend.select_top({.cache = view.cache,
                               .scores = scores_[index].ref().as<float>(),
                               .ties = has_ties ? ties_[index].ref().as<float>() : nullptr,
                               .pitch = view.pitch,
                               .counts = device_kept_.ref().as<int32_t>(),
-                              .sinks = protection.sinks,
-                              .recent = protection.recent,
-                              .rows_due = device_rows_due_.ref().as<uint8_t>(),
+                              .sinks = cut.protection.sinks,
+                              .recent = cut.protection.recent,
+                              .rows_due = cut.rows_due.ref().as<uint8_t>(),
                               .keep = keep_.ref().as<uint8_t>()});
+  }
+
+  void cut_layer(int layer, std::span<const int32_t> kept, std::span<const Cut> cuts) {
+    const LayerView view = layer_view(layer);
+    const size_t index = static_cast<size_t>(layer);
+    KV_CHECK(view.pitch == pitches_[index]);
+    keep_.reserve(args_.backend, DType::u8, view.rows() * view.pitch);
+    watch_.start();
+    for (const Cut& cut : cuts) select(view, cut);
     watch_.stop(result_.evict_seconds);
     check_kept(view, kept);
     for (Observer* observer : args_.observers) {
-      observer->evicting({.layer = view,
-                          .sequences_due = sequences_due_,
-                          .tokens_seen = done_,
-                          .kept = kept,
-                          .keep = keep_.ref().as<uint8_t>(),
-                          .scores = scores_[index].ref().as<float>(),
-                          .pitch = view.pitch,
-                          .protection = protection});
+      for (const Cut& cut : cuts) {
+        observer->evicting({.layer = view,
+                            .sequences_due = cut.sequences_due,
+                            .tokens_seen = done_,
+                            .kept = kept,
+                            .keep = keep_.ref().as<uint8_t>(),
+                            .scores = scores_[index].ref().as<float>(),
+                            .pitch = view.pitch,
+                            .protection = cut.protection});
+      }
     }
     watch_.start();
     cache_.evict(layer, keep_.ref().as<uint8_t>(), view.pitch, rows_due_, kept);

@@ -1,5 +1,7 @@
 #include "harness/report/escape.h"
 
+#include <fmt/format.h>
+
 #include <array>
 #include <cstdint>
 #include <utility>
@@ -60,8 +62,7 @@ std::string printable(std::string_view text) {
     if (length == 0) {
       out += "\xef\xbf\xbd";
     } else if (first < 0x20 || first == 0x7f) {
-      out += "\xe2\x90";
-      out += static_cast<char>(first == 0x7f ? 0xa1 : 0x80 + first);
+      out += first == '\n' ? "\\n" : first == '\t' ? "\\t" : fmt::format("\\x{:02x}", first);
     } else {
       out += text.substr(0, length);
     }
@@ -83,7 +84,7 @@ std::string escape_markdown(std::string_view text) {
 }
 
 std::string escape_latex(std::string_view text) {
-  constexpr std::array<Pair, 24> kTable = {Pair{"\\", "\\textbackslash{}"},
+  constexpr std::array<Pair, 22> kTable = {Pair{"\\", "\\textbackslash{}"},
                                            {"{", "\\{"},
                                            {"}", "\\}"},
                                            {"$", "\\$"},
@@ -95,17 +96,15 @@ std::string escape_latex(std::string_view text) {
                                            {"^", "\\textasciicircum{}"},
                                            {"<", "\\textless{}"},
                                            {">", "\\textgreater{}"},
-                                           {"\xc2\xb1", "$\\pm$"},                  // plus-minus
-                                           {"\xcf\x84", "$\\tau$"},                 // tau
-                                           {"\xce\xb5", "$\\varepsilon$"},          // epsilon
-                                           {"\xc3\x97", "$\\times$"},               // times
-                                           {"\xe2\x86\x93", "$\\downarrow$"},       // down arrow
-                                           {"\xe2\x86\x91", "$\\uparrow$"},         // up arrow
-                                           {"\xe2\x89\xa4", "$\\le$"},              // at most
-                                           {"\xe2\x89\xa5", "$\\ge$"},              // at least
-                                           {"\xe2\x80\x93", "--"},                  // en dash
-                                           {"\xe2\x90\x8a", "\\textbackslash{}n"},  // picture of a line feed
-                                           {"\xe2\x90\x89", "\\textbackslash{}t"},  // picture of a tab
+                                           {"\xc2\xb1", "$\\pm$"},             // plus-minus
+                                           {"\xcf\x84", "$\\tau$"},            // tau
+                                           {"\xce\xb5", "$\\varepsilon$"},     // epsilon
+                                           {"\xc3\x97", "$\\times$"},          // times
+                                           {"\xe2\x86\x93", "$\\downarrow$"},  // down arrow
+                                           {"\xe2\x86\x91", "$\\uparrow$"},    // up arrow
+                                           {"\xe2\x89\xa4", "$\\le$"},         // at most
+                                           {"\xe2\x89\xa5", "$\\ge$"},         // at least
+                                           {"\xe2\x80\x93", "--"},             // en dash
                                            {"\xef\xbf\xbd", "?"}};
   return replace(printable(text), kTable);
 }

@@ -5,8 +5,8 @@
 
 namespace kv {
 
-// Text from a CSV may hold any bytes (half a character of a token). These return valid UTF-8 on one line: a broken
-// sequence becomes U+FFFD, a control character U+2400 + its code (its picture), so a newline in a token stays visible.
+// Text from a CSV may hold any bytes (half a character of a token). This returns valid UTF-8 on one line: a broken
+// sequence becomes U+FFFD, a control character its escape (\n, \t, \x07), so a token that is a line feed stays visible.
 std::string printable(std::string_view text);
 
 // Each of these calls printable() first.

@@ -1,7 +1,6 @@
 #include "kernels/linear.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "kernels/cpu/packed_weight.h"
 #include "kernels/cpu/panel.h"
@@ -53,7 +52,7 @@ Write prepare(const LinearArgs& args, const Operands& x, int64_t row, int64_t fi
 
 void many_rows(const LinearArgs& args, const Operands& x) {
   const PackedWeight weight(x.weight, args.out, args.in);
-  const int64_t block_rows = std::clamp(round_up(args.rows / 16, kPanelRows), 4L * kPanelRows, kBlockRows);
+  const int64_t block_rows = std::clamp<int64_t>(round_up(args.rows / 16, kPanelRows), 4 * kPanelRows, kBlockRows);
   const int64_t row_blocks = (args.rows + block_rows - 1) / block_rows;
   const int64_t column_blocks = (args.out + kBlockOutputs - 1) / kBlockOutputs;
   const int64_t scratch_floats = PackedWeight::scratch_floats(block_rows);

@@ -13,8 +13,8 @@ class PackedWeight {
   // Floats of scratch that multiply() needs for this many rows.
   static int64_t scratch_floats(int64_t rows) { return rows * kCopyStride; }
 
-  // c (+)= input[rows, in] · weightᵀ for the outputs [first_out, end_out); first_out is a multiple of kPanelWidth.
-  // c points at the column of first_out.
+  // c[rows, end_out − first_out] (+)= input[rows, in] · weightᵀ for those outputs; first_out is a multiple of
+  // kPanelWidth. That block of c should fit the L2 cache: it is added to once every kPanelDepth inputs.
   void multiply(const float* input, int64_t rows, int64_t first_out, int64_t end_out, float* c, int64_t ldc,
                 Write write, float* scratch) const;
 

@@ -27,7 +27,7 @@ inline constexpr int kPanelWidth = 2 * kLanes;
 inline constexpr int kPanelRows = kLanes == 16 ? 12 : 6;
 
 // Depth to which callers cut k: a panel of that depth stays in the L1 cache.
-inline constexpr int64_t kPanelDepth = 256;
+inline constexpr int64_t kPanelDepth = 128;
 
 constexpr int64_t round_up(int64_t count, int64_t step) { return (count + step - 1) / step * step; }
 

@@ -22,8 +22,8 @@ std::string error_of(const std::string& yaml) {
 constexpr const char* kHead = "model: m\ndata: [{task: reason, tokens: 512}]\n";
 
 TEST(Grid, IsTheProductOfTheAxesFirstSlowestThenPolicies) {
-  const Grid grid = make_grid(spec_of(std::string(kHead) +
-                                      "policies: [full, streaming]\naxes: {budget: [64, 128], interval: [16, 32]}\n"));
+  const Grid grid = make_grid(
+      spec_of(std::string(kHead) + "policies: [full, streaming]\naxes: {budget: [64, 128], interval: [16, 32]}\n"));
   ASSERT_EQ(grid.workloads.size(), 1u);
   std::vector<std::string> order;
   for (const Case& one : grid.workloads[0].cases) {
@@ -34,9 +34,9 @@ TEST(Grid, IsTheProductOfTheAxesFirstSlowestThenPolicies) {
 }
 
 TEST(Grid, ZippedAxesMoveTogether) {
-  const Grid grid = make_grid(spec_of(
-      std::string(kHead) +
-      "policies: [streaming]\naxes: {setting: [{budget: 64, interval: 16}, {budget: 128, interval: 32}]}\n"));
+  const Grid grid = make_grid(
+      spec_of(std::string(kHead) +
+              "policies: [streaming]\naxes: {setting: [{budget: 64, interval: 16}, {budget: 128, interval: 32}]}\n"));
   ASSERT_EQ(grid.workloads[0].cases.size(), 2u);
   EXPECT_EQ(grid.workloads[0].cases[1].budget, 128);
   EXPECT_EQ(grid.workloads[0].cases[1].interval, 32);
@@ -55,9 +55,8 @@ TEST(Grid, AnAxisOfTheDataMakesOtherWorkloads) {
 }
 
 TEST(Grid, AnAxisOfOnePolicyDoesNotRepeatTheOthers) {
-  const Grid grid = make_grid(spec_of(
-      std::string(kHead) +
-      "policies: [keydiff, snapkv]\naxes: {budget: 64, interval: 16, window: [4, 8]}\n"));
+  const Grid grid = make_grid(
+      spec_of(std::string(kHead) + "policies: [keydiff, snapkv]\naxes: {budget: 64, interval: 16, window: [4, 8]}\n"));
   const std::vector<Case>& cases = grid.workloads[0].cases;
   ASSERT_EQ(cases.size(), 3u);
   EXPECT_EQ(cases[0].axes[2], "");
@@ -68,9 +67,9 @@ TEST(Grid, AnAxisOfOnePolicyDoesNotRepeatTheOthers) {
 
 TEST(Grid, StatisticsBlocksBeginAtEveryEvent) {
   // Events of (96, 32) fall on 96 + 32k, of (64, 16) on 64 + 16k: blocks of 16 begin at all of them.
-  const Grid grid = make_grid(spec_of(
-      std::string(kHead) +
-      "policies: [golden]\naxes: {setting: [{budget: 96, interval: 32}, {budget: 64, interval: 16}]}\n"));
+  const Grid grid = make_grid(
+      spec_of(std::string(kHead) +
+              "policies: [golden]\naxes: {setting: [{budget: 96, interval: 32}, {budget: 64, interval: 16}]}\n"));
   EXPECT_EQ(grid.needs.statistics_block, 16);
   EXPECT_TRUE(grid.needs.block_sums);
 }
@@ -85,8 +84,7 @@ TEST(Grid, SuggestsTheNearestPolicyMetricAndTask) {
 }
 
 TEST(Grid, RefusesABudgetThatAPolicyCannotKeepAtTheAxis) {
-  const std::string error =
-      error_of(std::string(kHead) + "policies: [h2o]\naxes: {budget: 64, interval: 64}\n");
+  const std::string error = error_of(std::string(kHead) + "policies: [h2o]\naxes: {budget: 64, interval: 64}\n");
   EXPECT_EQ(error.substr(0, 14), "s.yaml:4:16: h") << error;
   EXPECT_NE(error.find("64"), std::string::npos);
 }

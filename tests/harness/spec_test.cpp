@@ -68,9 +68,10 @@ TEST(Spec, ReadsEveryPart) {
 }
 
 TEST(Spec, SuggestsTheNearestKeyForAMisspeltOne) {
-  EXPECT_EQ(error_of(with("polices: [h2o]")),
-            "s.yaml:1:1: unknown key 'polices', did you mean 'policies'? (expected one of: title, model, trace, samples, "
-            "data, policies, protocol, axes, metrics, seed, batch, device, prefill_chunk, tables, plots, paper)");
+  EXPECT_EQ(
+      error_of(with("polices: [h2o]")),
+      "s.yaml:1:1: unknown key 'polices', did you mean 'policies'? (expected one of: title, model, trace, samples, "
+      "data, policies, protocol, axes, metrics, seed, batch, device, prefill_chunk, tables, plots, paper)");
 }
 
 TEST(Spec, RefusesWrongTypesWithTheValueAndWhatWasExpected) {
@@ -134,8 +135,12 @@ TEST(Spec, RefusesDeepNestingAndAliasBombs) {
 }
 
 TEST(SpecOverride, GoesBeforeTheFileAndTheFileBeforeTheDefaults) {
-  const std::vector<std::string> overrides = {"seed=9", "batch=2", "axes.budget=[128]", "data.0.samples=5",
-                                              "data.prose.tokens=77", "policies.h2o per step.recent=16"};
+  const std::vector<std::string> overrides = {"seed=9",
+                                              "batch=2",
+                                              "axes.budget=[128]",
+                                              "data.0.samples=5",
+                                              "data.prose.tokens=77",
+                                              "policies.h2o per step.recent=16"};
   const Spec spec = parse_spec(kGood, "s.yaml", overrides);
   EXPECT_EQ(spec.seed, 9u);             // file said 7
   EXPECT_EQ(spec.batch, 2);             // default 1

@@ -1,0 +1,162 @@
+#include <fmt/format.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "sim/safetensors.h"
+#include "tests/harness/run_fixture.h"
+
+namespace kv {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Output {
+  int code = 0;
+  std::string text;  // stdout and stderr
+};
+
+Output run(const std::string& arguments) {
+  FILE* pipe = popen(fmt::format("OMP_NUM_THREADS=1 '{}' {} 2>&1", KV_BINARY, arguments).c_str(), "r");
+  Output output;
+  std::array<char, 4096> buffer;
+  while (const size_t size = fread(buffer.data(), 1, buffer.size(), pipe)) output.text.append(buffer.data(), size);
+  const int status = pclose(pipe);
+  output.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  return output;
+}
+
+class Cli : public RunFixture {
+ protected:
+  std::string model() const { return std::string(KV_SOURCE_DIR) + "/tests/data/llama"; }
+  std::string path(const char* name) const { return (folder_ / name).string(); }
+};
+
+TEST_F(Cli, EveryVerbHasHelpWithAnExample) {
+  for (const char* verb : {"run", "validate", "list", "describe", "record", "inspect", "report", "compare", "score",
+                           "tokenize", "compress"}) {
+    const Output output = run(fmt::format("{} --help", verb));
+    EXPECT_EQ(output.code, 0) << verb;
+    EXPECT_NE(output.text.find("Example"), std::string::npos) << verb;
+  }
+  EXPECT_EQ(run("--help").code, 0);
+  EXPECT_EQ(run("--version").text.substr(0, 14), "kvlab, commit ");
+}
+
+TEST_F(Cli, MistakesGiveOneLineAndCodeTwo) {
+  write_atomically(folder_ / "bad.yaml", "model: m\npolices: [full]\n");
+  for (const std::string& arguments :
+       {std::string("rnu"), std::string("run"), std::string("run --nonsense x"), "run " + path("none.yaml"),
+        "run " + path("bad.yaml"), "validate " + path("bad.yaml"), std::string("describe snapvk"),
+        std::string("list nothing"), "inspect " + path("none"), "score --model " + model() + " --out x",
+        "score --model " + path("none") + " --ids " + path("ids.safetensors") + " --out x",
+        "tokenize --model " + model() + " --text " + path("tiny.yaml")}) {
+    const Output output = run(arguments);
+    EXPECT_EQ(output.code, 2) << arguments;
+    EXPECT_EQ(std::count(output.text.begin(), output.text.end(), '\n'), 1) << output.text;
+    EXPECT_EQ(output.text.substr(0, 7), "kvlab: ") << output.text;
+  }
+}
+
+TEST_F(Cli, RunsReportsInspectsAndCompares) {
+  const Output first = run(fmt::format("run {} --out {} --quiet", path("tiny.yaml"), path("a")));
+  EXPECT_EQ(first.code, 0) << first.text;
+  EXPECT_EQ(first.text, "");
+  const std::string rows = rows_of("a");
+  fs::remove(folder_ / "a" / "index.html");
+  EXPECT_EQ(run("report " + path("a")).code, 0);
+  EXPECT_TRUE(fs::exists(folder_ / "a" / "index.html"));
+  EXPECT_EQ(run("inspect " + path("a")).code, 0);
+  EXPECT_EQ(run(fmt::format("run {} --out {} --set seed=6 --quiet", path("tiny.yaml"), path("b"))).code, 0);
+  EXPECT_NE(rows_of("b"), rows);
+  const Output compared = run(fmt::format("compare {} {}", path("a"), path("b")));
+  EXPECT_EQ(compared.code, 0) << compared.text;
+}
+
+TEST_F(Cli, ARunThatIsKilledEndsWithTheSameRows) {
+  const std::string arguments = fmt::format("run {} --set samples=3 --quiet --out ", path("tiny.yaml"));
+  ASSERT_EQ(run(arguments + path("whole")).code, 0);
+  for (const char* seconds : {"0.05", "0.15", "0.3"}) {
+    run(fmt::format("list tasks >/dev/null; timeout -s KILL {} '{}' {}{}", seconds, KV_BINARY, arguments,
+                    path("killed")));
+    const Output output = run(arguments + path("killed"));
+    EXPECT_EQ(output.code, 0) << output.text;
+    EXPECT_EQ(rows_of("killed"), rows_of("whole"));
+    fs::remove_all(folder_ / "killed");
+  }
+}
+
+TEST_F(Cli, ScoresLikeTheFullPassAndUnderAPolicy) {
+  const std::string base = fmt::format("score --model {} --ids {} --out ", model(), path("ids.safetensors"));
+  ASSERT_EQ(run(base + path("full.safetensors") + " --logits-tail 2").code, 0);
+  const SafetensorsFile full = SafetensorsFile::open(folder_ / "full.safetensors");
+  EXPECT_EQ(full.require("input_ids").shape, (std::vector<int64_t>{kTokens}));
+  EXPECT_EQ(full.require("nll").shape, (std::vector<int64_t>{kTokens - 1}));
+  EXPECT_EQ(full.require("entropy").shape, (std::vector<int64_t>{kTokens}));
+  EXPECT_EQ(full.require("logits_tail").shape, (std::vector<int64_t>{2, 1024}));
+
+  ASSERT_EQ(run(base + path("h2o.safetensors") + " --policy '{policy: h2o}' --budget 32 --interval 8").code, 0);
+  const SafetensorsFile h2o = SafetensorsFile::open(folder_ / "h2o.safetensors");
+  const std::vector<float> a = full.read_f32(full.require("nll")), b = h2o.read_f32(h2o.require("nll"));
+  // Tokens up to the first event, after 40 of them, see the full cache.
+  for (size_t t = 0; t < 40; ++t) EXPECT_NEAR(a[t], b[t], 1e-4) << t;
+  double difference = 0;
+  for (size_t t = 40; t < a.size(); ++t) difference += std::abs(a[t] - b[t]);
+  EXPECT_GT(difference, 0);
+}
+
+TEST_F(Cli, CompressKeepsTheAskedFraction) {
+  const Output output = run(fmt::format("compress --model {} --ids {} --policy keydiff --keep 0.3 --out {}", model(),
+                                        path("ids.safetensors"), path("keep.safetensors")));
+  ASSERT_EQ(output.code, 0) << output.text;
+  const SafetensorsFile file = SafetensorsFile::open(folder_ / "keep.safetensors");
+  const TensorInfo& keep = file.require("keep");
+  EXPECT_EQ(keep.shape, (std::vector<int64_t>{3, 2, kTokens}));
+  int64_t kept = 0;
+  for (const std::byte one : file.bytes(keep)) kept += static_cast<int>(one);
+  EXPECT_EQ(kept, 3 * 2 * 45);
+  EXPECT_EQ(file.require("score").shape, keep.shape);
+}
+
+TEST_F(Cli, ARecordedTraceReplays) {
+  ASSERT_EQ(run(fmt::format("record --model {} --ids {} --tokens 64 --layers 0,2 --out {}", model(),
+                            path("ids.safetensors"), path("t.safetensors")))
+                .code,
+            0);
+  EXPECT_NE(run("inspect " + path("t.safetensors")).text.find("64 tokens of llama"), std::string::npos);
+  write_atomically(folder_ / "trace.yaml",
+                   "trace: t.safetensors\npolicies: [full, h2o]\naxes: {budget: 16, interval: 8}\nmetrics: [cosine]\n");
+  const Output output = run(fmt::format("run {} --quiet --out {}", path("trace.yaml"), path("out")));
+  EXPECT_EQ(output.code, 0) << output.text;
+  int cosines = 0;
+  for (const Row& row : read_rows(folder_ / "out" / "rows.csv").rows) {
+    EXPECT_TRUE(row.skipped.empty()) << row.skipped;
+    EXPECT_EQ(row.model, "llama");
+    if (row.metric == "cosine_layer") EXPECT_TRUE(row.layer == 0 || row.layer == 2);
+    cosines += row.metric == "cosine" ? 1 : 0;
+  }
+  EXPECT_EQ(cosines, 2);
+}
+
+TEST_F(Cli, ShippedExperimentsAreValid) {
+  for (const auto& entry : fs::directory_iterator(std::string(KV_SOURCE_DIR) + "/experiments")) {
+    if (entry.path().extension() != ".yaml") continue;
+    const Output output = run("validate " + entry.path().string());
+    EXPECT_EQ(output.code, 0) << output.text;
+  }
+}
+
+TEST_F(Cli, TokenizePrintsAJsonArray) {
+  write_atomically(folder_ / "t.txt", "Work modulo 1000.\n");
+  const Output output =
+      run(fmt::format("tokenize --model {}/experiments/models/reference --text {}", KV_SOURCE_DIR, path("t.txt")));
+  EXPECT_EQ(output.code, 0);
+  EXPECT_GT(nlohmann::json::parse(output.text).get<std::vector<int>>().size(), 4u);
+}
+
+}  // namespace
+}  // namespace kv

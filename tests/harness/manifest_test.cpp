@@ -1,0 +1,56 @@
+#include "harness/manifest.h"
+
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "tests/harness/run_fixture.h"
+
+namespace kv {
+namespace {
+
+using Json = nlohmann::json;
+
+class Manifest : public RunFixture {
+ protected:
+  Json run(const std::string& out, const std::vector<std::string>& overrides = {}) const {
+    RunOptions with = options(out);
+    with.overrides = overrides;
+    run_experiment(spec(overrides), with);
+    return Json::parse(read_file(folder_ / out / "manifest.json"));
+  }
+};
+
+TEST_F(Manifest, StatesWhatARunWasMadeOf) {
+  const Json manifest = run("a", {"samples=2"});
+  for (const char* key : {"commit", "changes", "spec_sha256", "rows_sha256", "models_sha256", "prompts_sha256", "seed",
+                          "device", "machine", "build", "command", "date", "seconds", "cases"}) {
+    EXPECT_TRUE(manifest.contains(key)) << key;
+  }
+  EXPECT_EQ(manifest["command"], "kvlab run tiny.yaml --set 'samples=2'");
+  EXPECT_EQ(manifest["prompts_sha256"].size(), 2u);
+  EXPECT_EQ(manifest["models_sha256"]["llama"].get<std::string>().size(), 64u);
+  EXPECT_EQ(manifest["seed"], 5);
+}
+
+TEST_F(Manifest, HoldsNoAbsolutePathsAndNoHostName) {
+  const std::string text = run("a").dump();
+  EXPECT_EQ(text.find(folder_.string()), std::string::npos);
+  std::array<char, 256> host{};
+  ASSERT_EQ(gethostname(host.data(), host.size() - 1), 0);
+  const std::string name(host.data());
+  if (name.size() > 5) EXPECT_EQ(text.find(name), std::string::npos);
+}
+
+TEST_F(Manifest, TheHashesFollowTheirInputsAlone) {
+  const Json a = run("a"), same = run("b"), seed = run("c", {"seed=6"}), shorter = run("d", {"data.noise.tokens=40"});
+  for (const char* key : {"spec_sha256", "rows_sha256", "models_sha256", "prompts_sha256"}) {
+    EXPECT_EQ(a[key], same[key]) << key;
+  }
+  EXPECT_NE(a["spec_sha256"], seed["spec_sha256"]);
+  EXPECT_EQ(a["prompts_sha256"], seed["prompts_sha256"]);  // the ids come from a file
+  EXPECT_NE(a["rows_sha256"], seed["rows_sha256"]);
+  EXPECT_NE(a["prompts_sha256"], shorter["prompts_sha256"]);
+}
+
+}  // namespace
+}  // namespace kv

@@ -1,0 +1,205 @@
+#include "harness/run.h"
+
+#include <fmt/format.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "kernels/error.h"
+#include "tests/harness/run_fixture.h"
+
+namespace kv {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Killed {};
+
+class Run : public RunFixture {
+ protected:
+  // Runs until `cases` more cases are on disk, then dies as if killed.
+  void run_and_die(const std::string& out, int cases) const {
+    RunOptions dying = options(out);
+    dying.after_case = [&cases] {
+      if (--cases == 0) throw Killed();
+    };
+    EXPECT_THROW(run_experiment(spec(), dying), Killed);
+    EXPECT_FALSE(fs::exists(folder_ / out / "rows.csv"));
+  }
+};
+
+TEST_F(Run, WritesRowsInOrderOfTheCases) {
+  const RunSummary summary = run_experiment(spec(), options("a"));
+  EXPECT_EQ(summary.cases, 2 * 4 * 3);
+  EXPECT_EQ(summary.skipped, 0);
+  EXPECT_EQ(summary.failed, 0);
+  for (const char* file : {"rows.csv", "spec.yaml", "manifest.json", "index.html"}) {
+    EXPECT_TRUE(fs::exists(folder_ / "a" / file)) << file;
+  }
+  EXPECT_FALSE(fs::exists(folder_ / "a" / "cases"));
+
+  const RowTable table = read_rows(folder_ / "a" / "rows.csv");
+  EXPECT_EQ(table.axes, (std::vector<std::string>{"budget", "interval"}));
+  std::vector<std::string> order;
+  for (const Row& row : table.rows) {
+    EXPECT_EQ(row.experiment, "tiny");
+    EXPECT_EQ(row.model, "llama");
+    EXPECT_EQ(row.data, "noise");
+    EXPECT_EQ(row.seed, 5);
+    const std::string one = fmt::format("{} {} {}", row.axes[0], row.policy, *row.sample);
+    if (order.empty() || order.back() != one) order.push_back(one);
+  }
+  ASSERT_EQ(order.size(), 24u);
+  EXPECT_EQ(order[0], "16 full 0");
+  EXPECT_EQ(order[2], "16 full 2");
+  EXPECT_EQ(order[3], "16 streaming 0");
+  EXPECT_EQ(order[12], "24 full 0");
+}
+
+TEST_F(Run, SaysWhatWasReallyKept) {
+  run_experiment(spec(), options("a"));
+  std::set<std::string> seen;
+  for (const Row& row : read_rows(folder_ / "a" / "rows.csv").rows) {
+    if (row.policy != "h2o" || row.axes[0] != "16" || !row.value) continue;
+    seen.insert(row.metric);
+    if (row.metric == "kept_tokens" || row.metric == "kept_tokens_max") EXPECT_EQ(*row.value, 16);
+    // Chunks of 8 after the first 16 of 48 tokens: 4, and none after the last.
+    if (row.metric == "evictions") EXPECT_EQ(*row.value, 3);
+    // 16·17/2 pairs, then 4 chunks of 8 queries that see 16 and themselves; 3 layers and 2 KV heads.
+    if (row.metric == "attended_pairs") EXPECT_EQ(*row.value, 6 * (136 + 4 * (8 * 16 + 36)));
+  }
+  for (const char* metric :
+       {"kept_tokens", "kept_tokens_max", "evictions", "attended_pairs", "kv_bytes", "column_bytes", "total_time",
+        "attention_time", "score_time", "evict_time", "nll_sum", "nll_sum_full"}) {
+    EXPECT_TRUE(seen.contains(metric)) << metric;
+  }
+}
+
+TEST_F(Run, FullIsTheSameAtEveryBudget) {
+  run_experiment(spec(), options("a"));
+  std::map<std::string, std::vector<double>> by_budget;
+  for (const Row& row : read_rows(folder_ / "a" / "rows.csv").rows) {
+    if (row.policy == "full" && row.metric == "nll_sum") by_budget[row.axes[0]].push_back(*row.value);
+  }
+  ASSERT_EQ(by_budget.size(), 2u);
+  EXPECT_EQ(by_budget["16"].size(), 3u);
+  EXPECT_EQ(by_budget["16"], by_budget["24"]);
+}
+
+TEST_F(Run, ABudgetBeyondTheTextRunsAsFull) {
+  run_experiment(spec({"axes.budget=[64]", "policies=[full, h2o]"}), options("a"));
+  std::map<std::string, std::vector<double>> losses;
+  for (const Row& row : read_rows(folder_ / "a" / "rows.csv").rows) {
+    if (row.metric == "nll_sum") losses[row.policy].push_back(*row.value);
+    if (row.metric == "evictions") EXPECT_EQ(*row.value, 0);
+    if (row.metric == "kept_tokens") EXPECT_EQ(*row.value, 48);
+  }
+  ASSERT_EQ(losses["h2o"].size(), 3u);
+  for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(losses["h2o"][i], losses["full"][i], 1e-5 * 48);
+}
+
+TEST_F(Run, EndsWithTheSameRowsWhereverItWasKilled) {
+  run_experiment(spec(), options("whole"));
+  for (const int cases : {1, 11, 24}) {
+    const std::string out = fmt::format("killed-{}", cases);
+    run_and_die(out, cases);
+    const RunSummary summary = run_experiment(spec(), options(out));
+    EXPECT_EQ(summary.reused, cases);
+    EXPECT_EQ(summary.cases, 24);
+    EXPECT_EQ(rows_of(out), rows_of("whole"));
+  }
+}
+
+TEST_F(Run, RunsTornAndAlteredCasesAgain) {
+  run_experiment(spec(), options("whole"));
+  run_and_die("torn", 3);
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(folder_ / "torn" / "cases")) files.push_back(entry.path());
+  ASSERT_EQ(files.size(), 3u);
+  fs::resize_file(files[0], fs::file_size(files[0]) - 20);
+  fs::resize_file(files[1], 0);
+  EXPECT_EQ(run_experiment(spec(), options("torn")).reused, 1);
+  EXPECT_EQ(rows_of("torn"), rows_of("whole"));
+}
+
+TEST_F(Run, FreshStartsOverAndAChangedSpecReusesOnlyWhatIsTheSame) {
+  run_and_die("a", 24);
+  RunOptions changed = options("a");
+  EXPECT_EQ(run_experiment(spec({"axes.budget=[16, 32]"}), changed).reused, 12);
+  run_and_die("b", 24);
+  RunOptions fresh = options("b");
+  fresh.start = Start::fresh;
+  EXPECT_EQ(run_experiment(spec(), fresh).reused, 0);
+}
+
+TEST_F(Run, RowsDoNotDependOnThreads) {
+  const int before = omp_get_max_threads();
+  omp_set_num_threads(1);
+  run_experiment(spec(), options("one"));
+  omp_set_num_threads(2);
+  run_experiment(spec(), options("two"));
+  omp_set_num_threads(before);
+  EXPECT_EQ(rows_of("one"), rows_of("two"));
+}
+
+TEST_F(Run, BatchesChangeNoMoreThanRoundings) {
+  run_experiment(spec(), options("one"));
+  run_experiment(spec({"batch=2"}), options("two"));
+  const RowTable one = read_rows(folder_ / "one" / "rows.csv"), two = read_rows(folder_ / "two" / "rows.csv");
+  ASSERT_EQ(one.rows.size(), two.rows.size());
+  for (size_t i = 0; i < one.rows.size(); ++i) {
+    EXPECT_EQ(one.rows[i].metric, two.rows[i].metric);
+    EXPECT_EQ(one.rows[i].sample, two.rows[i].sample);
+    if (!one.rows[i].value || is_timing(one.rows[i].metric) || one.rows[i].unit == "bytes") continue;
+    EXPECT_NEAR(*one.rows[i].value, *two.rows[i].value, 1e-4 * std::max(1.0, std::abs(*one.rows[i].value)))
+        << one.rows[i].policy << " " << one.rows[i].metric;
+  }
+}
+
+TEST_F(Run, DataThatIsTooShortIsSkippedWithItsReason) {
+  const RunSummary summary = run_experiment(spec({"samples=4", "policies=[streaming]"}), options("a"));
+  EXPECT_EQ(summary.cases, 8);
+  EXPECT_EQ(summary.skipped, 2);
+  ASSERT_EQ(summary.problems.size(), 2u);
+  EXPECT_NE(summary.problems[0].find("150 tokens, sample 3 of 48 tokens needs 192"), std::string::npos)
+      << summary.problems[0];
+  int skipped = 0;
+  for (const Row& row : read_rows(folder_ / "a" / "rows.csv").rows)
+    skipped += row.skipped.empty() || !row.metric.empty() ? 0 : 1;
+  EXPECT_EQ(skipped, 2);
+}
+
+TEST_F(Run, OracleRowsSaySo) {
+  run_experiment(spec({"policies=[golden, h2o]"}), options("a"));
+  int marked = 0;
+  for (const Row& row : read_rows(folder_ / "a" / "rows.csv").rows) {
+    if (row.metric != "loss_ratio") continue;
+    EXPECT_EQ(row.text, row.policy == "golden" ? "oracle" : "");
+    marked += row.text == "oracle" ? 1 : 0;
+  }
+  EXPECT_EQ(marked, 6);
+}
+
+TEST_F(Run, AFolderThatCannotBeWrittenIsRefusedAtOnce) {
+  write_atomically(folder_ / "file", "x");
+  RunOptions bad = options("file/out");
+  bool ran = false;
+  bad.after_case = [&ran] { ran = true; };
+  EXPECT_THROW(run_experiment(spec(), bad), UserError);
+  EXPECT_FALSE(ran);
+}
+
+TEST_F(Run, OneShotKeepsTheAskedFraction) {
+  // Without a question the whole text is context, so one event comes at its end.
+  run_experiment(spec({"protocol=one-shot", "axes={keep: [0.25]}", "policies=[keydiff]"}), options("a"));
+  for (const Row& row : read_rows(folder_ / "a" / "rows.csv").rows) {
+    if (row.metric == "kept_tokens") EXPECT_EQ(*row.value, 12);
+    if (row.metric == "evictions") EXPECT_EQ(*row.value, 1);
+  }
+}
+
+}  // namespace
+}  // namespace kv
