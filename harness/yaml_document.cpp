@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <numeric>
+#include <utility>
 
 #include "kernels/error.h"
 
@@ -55,16 +56,18 @@ YAML::Node entry_named(const YAML::Node& list, const std::string& name) {
   return YAML::Node(YAML::NodeType::Undefined);
 }
 
+// Optimal string alignment: two swapped neighbours, the commonest slip of the fingers, count as one.
 size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
+  std::vector<size_t> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
   std::iota(row.begin(), row.end(), 0);
-  for (size_t i = 0; i < a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i + 1;
-    for (size_t j = 0; j < b.size(); ++j) {
-      const size_t substituted = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({row[j] + 1, row[j + 1] + 1, substituted});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    before = std::exchange(last, row);
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const bool same = a[i - 1] == b[j - 1];
+      row[j] = std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + (same ? 0 : 1)});
+      const bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+      if (swapped) row[j] = std::min(row[j], before[j - 2] + 1);
     }
   }
   return row.back();

@@ -21,9 +21,9 @@ struct Arguments {
 };
 
 void run_compress(const Arguments& arguments) {
+  const auto backend = make_backend(arguments.device);  // outlives the policy, whose state lives on it
   Policy policy = load_policy(arguments.policy);
   const std::vector<int32_t> ids = load_ids(arguments.input, arguments.model);
-  const auto backend = make_backend(arguments.device);
   ModelSource source(*backend, load_model(arguments.model));
   const CompressResult result = compress(*backend, source, policy, ids, arguments.keep, arguments.seed);
   const std::vector<int64_t> shape = {result.layers, result.kv_heads, result.tokens};

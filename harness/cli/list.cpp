@@ -70,6 +70,7 @@ void describe_task(const Task& task) {
 }
 
 bool describe_experiment(const std::string& name) {
+  if (find_shipped("experiments").empty()) return false;
   for (const fs::path& file : experiment_files()) {
     if (file.stem() != name) continue;
     const Spec spec = load_spec(file);

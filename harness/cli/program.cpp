@@ -1,12 +1,15 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <omp.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <exception>
 #include <new>
 
 #include "harness/build_info.h"
 #include "harness/cli/verbs.h"
+#include "harness/yaml_document.h"
 #include "kernels/error.h"
 
 namespace kv {
@@ -37,6 +40,17 @@ int refuse(const CLI::App& app, const CLI::ParseError& error) {
   if (message.find('\n') != message.npos) message.resize(message.find('\n'));
   fmt::print(stderr, "kvlab: {}; see kvlab --help\n", message);
   return 2;
+}
+
+// CLI11 would only say that a verb is missing.
+void check_verb(const CLI::App& app, int argc, const char* const* argv) {
+  if (argc < 2 || argv[1][0] == '-') return;
+  std::vector<std::string> known;
+  for (const CLI::App* verb : app.get_subcommands({})) known.push_back(verb->get_name());
+  if (std::find(known.begin(), known.end(), argv[1]) != known.end()) return;
+  const std::string close = nearest(argv[1], known);
+  throw UserError(fmt::format("unknown verb '{}'{} (expected one of: {})", argv[1],
+                              close.empty() ? "" : fmt::format(", did you mean '{}'?", close), fmt::join(known, ", ")));
 }
 
 int parse(CLI::App& app, int argc, const char* const* argv, const Verbs& verbs) {
@@ -73,6 +87,7 @@ int run_program(int argc, const char* const* argv) try {
   add_score(app, verbs);
   add_tokenize(app, verbs);
   add_compress(app, verbs);
+  check_verb(app, argc, argv);
   return parse(app, argc, argv, verbs);
 } catch (const UserError& error) {
   fmt::print(stderr, "kvlab: {}\n", error.what());

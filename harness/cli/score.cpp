@@ -91,8 +91,8 @@ void score(const Arguments& arguments) {
   if (arguments.policy.empty() && (arguments.budget > 0 || arguments.interval > 0)) {
     throw UserError("--budget, --interval: without --policy the cache is full, expected --policy, too");
   }
+  const auto backend = make_backend(arguments.device);  // outlives the policy, whose state lives on it
   Policy policy = load_policy(arguments.policy.empty() ? "full" : arguments.policy);
-  const auto backend = make_backend(arguments.device);
   ModelSource source(*backend, load_model(arguments.model));
   const Scores scores = score_under(policy, arguments, *backend, source, ids);
 

@@ -94,7 +94,8 @@ class AttentionMaps : public Metric {
  public:
   explicit AttentionMaps(Params& params)
       : block_(params.get("block", 64, "query block of the map in tokens (the case may need a finer one)")),
-        cells_(params.get("cells", 64, "largest height and width of a map")) {
+        cells_(params.get("cells", 64, "largest height and width of a map")),
+        maps_(params.get("maps", 1, "samples whose maps are written; every sample has scores")) {
     if (block_ < 1) params.fail("block", "expected at least 1");
     if (cells_ < 1) params.fail("cells", "expected at least 1");
   }
@@ -157,6 +158,7 @@ class AttentionMaps : public Metric {
         }
       }
     }
+    if (view_.batch.sample_numbers[static_cast<size_t>(s)] >= maps_) return;
     for (size_t kind = 0; kind < best.size(); ++kind) report_map(s, kind, best[kind], rows);
   }
 
@@ -181,6 +183,7 @@ class AttentionMaps : public Metric {
 
   int block_;
   int cells_;
+  int maps_;
   CaseView view_;
   bool evicted_ = false;
 };

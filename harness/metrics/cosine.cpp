@@ -1,10 +1,11 @@
 // Cosine between a head's output under the policy and under the full cache (001 Table 7, end to end: hidden states
 // drift). Per query head, over the tokens from the first event on; over all tokens where no event happens. `cosine` is
-// the mean over tokens, heads and layers, `cosine_layer` over tokens and heads. detail=head adds `cosine_head`, whose
-// head counts query heads. A zero vector counts as cosine 0.
+// the mean over tokens, heads and layers; detail=layer adds `cosine_layer`, detail=head `cosine_head` too, whose head
+// counts query heads. A zero vector counts as cosine 0.
 
 #include <algorithm>
 #include <memory>
+#include <string>
 
 #include "harness/metrics/token_record.h"
 #include "kernels/check.h"
@@ -17,8 +18,8 @@ namespace {
 class Cosine : public Metric {
  public:
   explicit Cosine(Params& params)
-      : per_head_(params.get("detail", "layer", {"layer", "head"}, "head: one row a layer and query head too") ==
-                  "head") {}
+      : detail_(params.get("detail", "none", {"none", "layer", "head"},
+                           "layer: one row a layer too; head: one row a query head as well")) {}
 
   ObserverNeeds observer_needs() const override { return {.baseline = {.outputs = true}}; }
 
@@ -85,17 +86,19 @@ class Cosine : public Metric {
       for (int head = 0; head < source.q_heads; ++head) {
         const double mean = sum(s, layer, head) / tokens;
         of_layer += mean;
-        if (!per_head_) continue;
+        if (detail_ != "head") continue;
         rows.push_back({.sample = s, .layer = number, .head = head, .metric = "cosine_head", .value = mean});
       }
       of_layer /= source.q_heads;
-      rows.push_back({.sample = s, .layer = number, .metric = "cosine_layer", .value = of_layer});
+      if (detail_ != "none") {
+        rows.push_back({.sample = s, .layer = number, .metric = "cosine_layer", .value = of_layer});
+      }
       all += of_layer;
     }
     rows.push_back({.sample = s, .metric = "cosine", .value = all / source.layers});
   }
 
-  bool per_head_;
+  std::string detail_;
   CaseView view_;
   std::vector<double> sums_;  // [sequences, layers, q_heads]
   std::vector<int64_t> tokens_;
@@ -105,7 +108,7 @@ class Cosine : public Metric {
 
 const RegisterMetric kCosine{
     {.name = "cosine",
-     .summary = "cosine, cosine_layer: of head outputs under the policy and the full cache, after the first event, end "
+     .summary = "cosine: of head outputs under the policy and the full cache, after the first event, end "
                 "to end, in [-1, 1] (001 Table 7)",
      .make = [](Params& params) -> std::unique_ptr<Metric> { return std::make_unique<Cosine>(params); }}};
 

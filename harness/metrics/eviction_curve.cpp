@@ -2,8 +2,7 @@
 // future importance that stays when each (layer, KV head) keeps the first b = int((1 − σ) · n) of its n entries
 //   eviction_curve         in the policy's order: protected entries first (sinks, then recent ones), then by score,
 //                          equal scores newer first (a scorer's own second key is not known here);
-//   eviction_curve_oracle  in order of importance;
-//   eviction_curve_gap     oracle − policy, >= 0.
+//   eviction_curve_oracle  in order of importance. The vertical distance is the optimality gap, >= 0.
 // x = σ = i / points for i in 0 … points. Importance and its future: FutureImportance. Means over layers and heads;
 // detail=head adds eviction_curve_head and eviction_curve_oracle_head. Heads without importance count nowhere.
 
@@ -148,9 +147,8 @@ class EvictionCurve : public Metric {
       policy /= static_cast<double>(curves.size());
       oracle /= static_cast<double>(curves.size());
       rows.push_back({.sample = s, .x = x, .metric = "eviction_curve", .value = policy});
-      rows.push_back({.sample = s, .x = x, .metric = "eviction_curve_oracle", .value = oracle});
       // Equal sets summed in another order may differ by a rounding.
-      rows.push_back({.sample = s, .x = x, .metric = "eviction_curve_gap", .value = std::max(0.0, oracle - policy)});
+      rows.push_back({.sample = s, .x = x, .metric = "eviction_curve_oracle", .value = std::max(oracle, policy)});
     }
   }
 
@@ -184,7 +182,7 @@ class EvictionCurve : public Metric {
 
 const RegisterMetric kEvictionCurve{
     {.name = "eviction_curve",
-     .summary = "eviction_curve, eviction_curve_oracle, eviction_curve_gap over the removed fraction x: future "
+     .summary = "eviction_curve, eviction_curve_oracle over the removed fraction x: future "
                 "importance kept, in [0, 1]; one-shot compression (002 Fig. 1)",
      .make = [](Params& params) -> std::unique_ptr<Metric> { return std::make_unique<EvictionCurve>(params); }}};
 

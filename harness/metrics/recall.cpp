@@ -1,13 +1,14 @@
 // How much future importance an event keeps (002 Sec. 4 and Fig. 1; policies.md 2.7 a, 3.3), adapted to decode-time
 // pruning: at each event of a (layer, KV head)
-//   recall = Σ_{kept candidates} I_j / Σ_{candidates} I_j,   candidates = residents that the policy does not protect,
-// I from FutureImportance (full-cache attention of the queries still to come). recall_oracle keeps, of the same
-// candidates, as many as the policy did, but those of largest I: an upper bound; optimality_gap = recall_oracle −
-// recall >= 0. Rows are means over events, then heads and layers; an event whose candidates carry no importance counts
-// nowhere.
-// eviction_loss = Σ_{candidates not kept} Ĩ_j over the heads of a layer, mean over events and layers; normalise=layer:
-// Ĩ = I / Σ over all candidates of all KV heads of that layer at that event (each layer's total is 1); normalise=none:
-// Ĩ = I. detail=head adds recall_head and eviction_loss_head (a head's own part of its layer's loss).
+//   recall = Σ_{kept candidates} I_j / Σ_{candidates} I_j,
+// I from FutureImportance (full-cache attention of the queries still to come). Candidates are all residents, so
+// policies that protect unequally many entries compare (streaming protects all it keeps); candidates=unprotected leaves
+// out what the policy protects and so judges its scores alone. recall_oracle keeps, of the same candidates, as many as
+// the policy did, but those of largest I: an upper bound; optimality_gap = recall_oracle − recall >= 0. Rows are means
+// over events, then heads and layers; an event whose candidates carry no importance counts nowhere. eviction_loss =
+// Σ_{candidates not kept} Ĩ_j over the heads of a layer, mean over events and layers; normalise=layer: Ĩ = I / Σ over
+// all candidates of all KV heads of that layer at that event (each layer's total is 1); normalise=none: Ĩ = I.
+// detail=head adds recall_head and eviction_loss_head (a head's own part of its layer's loss).
 
 #include <algorithm>
 #include <functional>
@@ -39,6 +40,9 @@ class Recall : public Metric {
   explicit Recall(Params& params)
       : needs_(FutureImportance::needs(params)),
         group_(FutureImportance::group_option(params)),
+        all_residents_(params.get("candidates", "resident", {"resident", "unprotected"},
+                                  "entries that recall is taken over: all, or those the policy may choose from") ==
+                       "resident"),
         normalise_(params.get("normalise", "layer", {"layer", "none"}, "importance in eviction_loss") == "layer"),
         per_head_(params.get("detail", "none", {"none", "head"}, "head: one row a layer and KV head too") == "head") {}
 
@@ -100,7 +104,7 @@ class Recall : public Metric {
     candidates_.clear();
     size_t kept = 0;
     for (size_t slot = 0; slot < positions.size(); ++slot) {
-      if (is_protected(view.protection, positions, slot)) continue;
+      if (!all_residents_ && is_protected(view.protection, positions, slot)) continue;
       const float own = importance[static_cast<size_t>(positions[slot])];
       candidates_.push_back(own);
       share.total += own;
@@ -170,6 +174,7 @@ class Recall : public Metric {
 
   BaselineNeeds needs_;
   FutureImportance::Group group_;
+  bool all_residents_;
   bool normalise_;
   bool per_head_;
   CaseView view_;

@@ -62,6 +62,11 @@ TEST_F(Cli, MistakesGiveOneLineAndCodeTwo) {
   }
 }
 
+TEST_F(Cli, SuggestsTheNearestVerbAndName) {
+  EXPECT_EQ(run("rnu").text.substr(0, 50), "kvlab: unknown verb 'rnu', did you mean 'run'? (ex");
+  EXPECT_NE(run("describe snapvk").text.find("did you mean 'snapkv'?"), std::string::npos);
+}
+
 TEST_F(Cli, RunsReportsInspectsAndCompares) {
   const Output first = run(fmt::format("run {} --out {} --quiet", path("tiny.yaml"), path("a")));
   EXPECT_EQ(first.code, 0) << first.text;
@@ -129,14 +134,17 @@ TEST_F(Cli, ARecordedTraceReplays) {
             0);
   EXPECT_NE(run("inspect " + path("t.safetensors")).text.find("64 tokens of llama"), std::string::npos);
   write_atomically(folder_ / "trace.yaml",
-                   "trace: t.safetensors\npolicies: [full, h2o]\naxes: {budget: 16, interval: 8}\nmetrics: [cosine]\n");
+                   "trace: t.safetensors\npolicies: [full, h2o]\naxes: {budget: 16, interval: 8}\nmetrics: [{metric: "
+                   "cosine, detail: layer}]\n");
   const Output output = run(fmt::format("run {} --quiet --out {}", path("trace.yaml"), path("out")));
   EXPECT_EQ(output.code, 0) << output.text;
   int cosines = 0;
   for (const Row& row : read_rows(folder_ / "out" / "rows.csv").rows) {
     EXPECT_TRUE(row.skipped.empty()) << row.skipped;
     EXPECT_EQ(row.model, "llama");
-    if (row.metric == "cosine_layer") EXPECT_TRUE(row.layer == 0 || row.layer == 2);
+    if (row.metric == "cosine_layer") {
+      EXPECT_TRUE(row.layer == 0 || row.layer == 2);
+    }
     cosines += row.metric == "cosine" ? 1 : 0;
   }
   EXPECT_EQ(cosines, 2);

@@ -103,7 +103,7 @@ TEST(Grid, RefusesAxesOfTheOtherProtocolAndMissingOnes) {
 
 TEST(Grid, RefusesUnknownAxesAndOptions) {
   EXPECT_EQ(error_of(std::string(kHead) + "policies: [h2o]\naxes: {budgte: 64, interval: 16}").substr(0, 92),
-            "s.yaml:4:16: axes: 'budgte' is no option of this experiment's data or policies, did you mean ");
+            "s.yaml:4:16: axes: 'budgte' is no option of this experiment's data or policies, did you mean");
   EXPECT_NE(error_of(std::string(kHead) + "policies: [{policy: h2o, moed: original}]\naxes: {budget: 64, interval: 16}")
                 .find("s.yaml:3:32: h2o: moed = original: unknown option"),
             std::string::npos);

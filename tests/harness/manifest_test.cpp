@@ -38,7 +38,9 @@ TEST_F(Manifest, HoldsNoAbsolutePathsAndNoHostName) {
   std::array<char, 256> host{};
   ASSERT_EQ(gethostname(host.data(), host.size() - 1), 0);
   const std::string name(host.data());
-  if (name.size() > 5) EXPECT_EQ(text.find(name), std::string::npos);
+  if (name.size() > 5) {
+    EXPECT_EQ(text.find(name), std::string::npos);
+  }
 }
 
 TEST_F(Manifest, TheHashesFollowTheirInputsAlone) {

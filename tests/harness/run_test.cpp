@@ -65,11 +65,17 @@ TEST_F(Run, SaysWhatWasReallyKept) {
   for (const Row& row : read_rows(folder_ / "a" / "rows.csv").rows) {
     if (row.policy != "h2o" || row.axes[0] != "16" || !row.value) continue;
     seen.insert(row.metric);
-    if (row.metric == "kept_tokens" || row.metric == "kept_tokens_max") EXPECT_EQ(*row.value, 16);
+    if (row.metric == "kept_tokens" || row.metric == "kept_tokens_max") {
+      EXPECT_EQ(*row.value, 16);
+    }
     // Chunks of 8 after the first 16 of 48 tokens: 4, and none after the last.
-    if (row.metric == "evictions") EXPECT_EQ(*row.value, 3);
+    if (row.metric == "evictions") {
+      EXPECT_EQ(*row.value, 3);
+    }
     // 16·17/2 pairs, then 4 chunks of 8 queries that see 16 and themselves; 3 layers and 2 KV heads.
-    if (row.metric == "attended_pairs") EXPECT_EQ(*row.value, 6 * (136 + 4 * (8 * 16 + 36)));
+    if (row.metric == "attended_pairs") {
+      EXPECT_EQ(*row.value, 6 * (136 + 4 * (8 * 16 + 36)));
+    }
   }
   for (const char* metric :
        {"kept_tokens", "kept_tokens_max", "evictions", "attended_pairs", "kv_bytes", "column_bytes", "total_time",
@@ -94,8 +100,12 @@ TEST_F(Run, ABudgetBeyondTheTextRunsAsFull) {
   std::map<std::string, std::vector<double>> losses;
   for (const Row& row : read_rows(folder_ / "a" / "rows.csv").rows) {
     if (row.metric == "nll_sum") losses[row.policy].push_back(*row.value);
-    if (row.metric == "evictions") EXPECT_EQ(*row.value, 0);
-    if (row.metric == "kept_tokens") EXPECT_EQ(*row.value, 48);
+    if (row.metric == "evictions") {
+      EXPECT_EQ(*row.value, 0);
+    }
+    if (row.metric == "kept_tokens") {
+      EXPECT_EQ(*row.value, 48);
+    }
   }
   ASSERT_EQ(losses["h2o"].size(), 3u);
   for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(losses["h2o"][i], losses["full"][i], 1e-5 * 48);
@@ -196,8 +206,12 @@ TEST_F(Run, OneShotKeepsTheAskedFraction) {
   // Without a question the whole text is context, so one event comes at its end.
   run_experiment(spec({"protocol=one-shot", "axes={keep: [0.25]}", "policies=[keydiff]"}), options("a"));
   for (const Row& row : read_rows(folder_ / "a" / "rows.csv").rows) {
-    if (row.metric == "kept_tokens") EXPECT_EQ(*row.value, 12);
-    if (row.metric == "evictions") EXPECT_EQ(*row.value, 1);
+    if (row.metric == "kept_tokens") {
+      EXPECT_EQ(*row.value, 12);
+    }
+    if (row.metric == "evictions") {
+      EXPECT_EQ(*row.value, 1);
+    }
   }
 }
 

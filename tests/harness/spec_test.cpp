@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "harness/yaml_document.h"
 #include "kernels/error.h"
 
 namespace kv {
@@ -58,7 +59,7 @@ TEST(Spec, ReadsEveryPart) {
   EXPECT_EQ(spec.policies[1].label, "h2o per step");
   ASSERT_EQ(spec.policies[1].options.size(), 2u);
   EXPECT_EQ(spec.policies[1].options[0].key, "mode");
-  EXPECT_EQ(spec.policies[1].options[0].where, "dir/s.yaml:13:51");
+  EXPECT_EQ(spec.policies[1].options[0].where, "dir/s.yaml:13:46");
   EXPECT_EQ(spec.axis_columns(), (std::vector<std::string>{"budget", "interval", "window"}));
   EXPECT_EQ(spec.axes[1].points.size(), 2u);
   EXPECT_EQ(spec.metrics[1].options[0].text, "16");
@@ -72,6 +73,14 @@ TEST(Spec, SuggestsTheNearestKeyForAMisspeltOne) {
       error_of(with("polices: [h2o]")),
       "s.yaml:1:1: unknown key 'polices', did you mean 'policies'? (expected one of: title, model, trace, samples, "
       "data, policies, protocol, axes, metrics, seed, batch, device, prefill_chunk, tables, plots, paper)");
+}
+
+TEST(Nearest, CountsSwappedNeighboursOnceAndLeavesStrangersAlone) {
+  const std::vector<std::string> words = {"run", "report", "record"};
+  EXPECT_EQ(nearest("rnu", words), "run");
+  EXPECT_EQ(nearest("reprot", words), "report");
+  EXPECT_EQ(nearest("inspect", words), "");
+  EXPECT_EQ(nearest("", words), "");
 }
 
 TEST(Spec, RefusesWrongTypesWithTheValueAndWhatWasExpected) {

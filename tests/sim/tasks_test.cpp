@@ -150,9 +150,9 @@ TEST_P(EveryTask, LinksLookBackFromTheTokenBeforeEachAnswer) {
 // A change of these ids changes every result made with them.
 TEST_P(EveryTask, KeepsItsFrozenIds) {
   static const std::map<std::string, std::string> kHashes = {
-      {"book", "92c3962cfe357911"},   {"code", "3cae5783a4d13799"},     {"frequent-words", "4f9edb40e2e3e1f7"},
-      {"kv", "bab11bdf33c73cc0"},     {"math", "b7e0b761fabc599f"},     {"needle", "9ea85d33d118fa21"},
-      {"reason", "e20791e79e364005"}, {"sentence", "65ffc462de0b00b4"}, {"variable-tracking", "8ac50f5a59b059db"},
+      {"book", "92c3962cfe357911"},   {"code", "25913dc588c7a975"},     {"frequent-words", "4f9edb40e2e3e1f7"},
+      {"kv", "bab11bdf33c73cc0"},     {"math", "9739a4320bfc991d"},     {"needle", "5d00d96fef6592c7"},
+      {"reason", "e20791e79e364005"}, {"sentence", "65ffc462de0b00b4"}, {"variable-tracking", "54cff4c9f37cd22e"},
   };
   const Sample sample = sample_of(GetParam(), 1024);
   const std::string hash = sha256_hex(std::as_bytes(std::span(sample.ids))).substr(0, 16);
@@ -431,7 +431,7 @@ TEST(TextDataFiles, AreSmallReadableAndLongEnough) {
   uintmax_t bytes = 0;
   for (const char* name : {"books.jsonl", "code.jsonl", "gsm8k.jsonl"})
     bytes += std::filesystem::file_size(folder / name);
-  EXPECT_LE(bytes, 3'000'000u);
+  EXPECT_LE(bytes, 2'000'000u);
   const auto long_ones = std::count_if(data().books.begin(), data().books.end(),
                                        [](const Document& document) { return document.text.size() >= 60'000; });
   EXPECT_GE(long_ones, 12);

@@ -36,7 +36,10 @@ class AttentionMapsByHand : public ::testing::Test {
   std::vector<Measured> run(std::vector<GivenParam> options = {}, int32_t evictions = 0) {
     const auto metric = make_metric("attention_maps", std::move(options));
     const Sample* samples[] = {&sample_};
-    metric->begin_case({.batch = {.backend = backend_.get(), .source = &info_, .sequences = 1},
+    metric->begin_case({.batch = {.backend = backend_.get(),
+                                  .source = &info_,
+                                  .sequences = 1,
+                                  .sample_numbers = std::span(&number_, 1)},
                         .samples = samples,
                         .baseline = &baseline_,
                         .decode = {}});
@@ -56,6 +59,7 @@ class AttentionMapsByHand : public ::testing::Test {
   std::unique_ptr<Backend> backend_ = make_backend("cpu");
   SourceInfo info_ = ref::tiny_info(1, 3, 3, 2);
   Sample sample_ = tiny_sample(8);
+  int32_t number_ = 0;
   Baseline baseline_;
 };
 

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -99,14 +100,18 @@ inline std::vector<Measured> measure(ReplayedCase& own, const std::string& metri
   if (needs.block_max || needs.block_sums) needs.statistics_block = own.block;
   const Baseline baseline = compute_baseline(own.backend, own.source, sequences, needs);
   const auto first = first_events(own.schedule, samples.size());
-  watched->begin_case(
-      {.batch = {.backend = &own.backend, .source = &own.source.info(), .sequences = static_cast<int>(samples.size())},
-       .samples = samples,
-       .baseline = &baseline,
-       .schedule = &own.schedule,
-       .decode_time = own.decode_time,
-       .first_event = first,
-       .decode = {}});
+  std::vector<int32_t> numbers(samples.size());
+  std::iota(numbers.begin(), numbers.end(), 0);
+  watched->begin_case({.batch = {.backend = &own.backend,
+                                 .source = &own.source.info(),
+                                 .sequences = static_cast<int>(samples.size()),
+                                 .sample_numbers = numbers},
+                       .samples = samples,
+                       .baseline = &baseline,
+                       .schedule = &own.schedule,
+                       .decode_time = own.decode_time,
+                       .first_event = first,
+                       .decode = {}});
   Policy policy{.name = own.scorer ? "by-position" : "full", .scorer = std::move(own.scorer)};
   std::vector<Observer*> observers = own.others;
   observers.push_back(watched.get());
