@@ -16,6 +16,7 @@
 #include <set>
 #include <utility>
 
+#include "harness/gzip.h"
 #include "kernels/check.h"
 #include "kernels/error.h"
 
@@ -220,6 +221,12 @@ bool write_all(int descriptor, std::string_view content) {
   return true;
 }
 
+void remove_file(const std::filesystem::path& path) {
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) fail_system("remove", path);
+}
+
+std::filesystem::path packed(std::filesystem::path path) { return path += ".gz"; }
+
 }  // namespace
 
 std::span<const std::string_view> standard_columns() { return kStandardColumns; }
@@ -313,6 +320,7 @@ void write_atomically(const std::filesystem::path& path, std::string_view conten
 void write_rows_atomically(const std::filesystem::path& path, std::span<const std::string> axes,
                            std::span<const Row> rows) {
   write_atomically(path, format_rows(axes, rows));
+  remove_file(packed(path));
 }
 
 std::string read_file(const std::filesystem::path& path) {
@@ -329,6 +337,24 @@ std::string read_file(const std::filesystem::path& path) {
   }
 }
 
-RowTable read_rows(const std::filesystem::path& path) { return parse_rows(read_file(path), path.string()); }
+std::filesystem::path stored_rows(const std::filesystem::path& path) {
+  // rows.csv first: where both lie there, a run or a packing was cut short, and the packed ones are older or the same.
+  std::error_code error;
+  return !std::filesystem::exists(path, error) && std::filesystem::exists(packed(path), error) ? packed(path) : path;
+}
+
+RowTable read_rows(const std::filesystem::path& path) {
+  const std::filesystem::path stored = stored_rows(path);
+  std::string content = read_file(stored);
+  if (stored != path) content = gunzip(content, stored.string());
+  return parse_rows(content, stored.string());
+}
+
+void pack_rows(const std::filesystem::path& dir) {
+  const std::filesystem::path path = dir / "rows.csv";
+  if (stored_rows(path) != path) return;
+  write_atomically(packed(path), gzip(read_file(path), path.string()));
+  remove_file(path);
+}
 
 }  // namespace kv

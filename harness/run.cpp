@@ -11,6 +11,7 @@
 #include "harness/grid.h"
 #include "harness/journal.h"
 #include "harness/manifest.h"
+#include "harness/report/gnuplot.h"
 #include "harness/report/report.h"
 #include "harness/rows.h"
 #include "harness/subject.h"
@@ -189,9 +190,11 @@ class Experiment {
     write_rows_atomically(options_.out / "rows.csv", axes_, rows_);
     write_atomically(options_.out / "spec.yaml", spec_.resolved);
     write_atomically(options_.out / "manifest.json", manifest);
-    summary_.markdown =
-        write_report(options_.out, spec_.report,
-                     {.title = spec_.title, .question = spec_.question, .spec = spec_.resolved, .manifest = manifest});
+    if (options_.draw == Draw::now) {
+      summary_.markdown = write_report(
+          options_.out, spec_.report,
+          {.title = spec_.title, .question = spec_.question, .spec = spec_.resolved, .manifest = manifest});
+    }
     journal_.remove();
   }
 
@@ -209,12 +212,22 @@ class Experiment {
   RunSummary summary_;
 };
 
+void check_can_draw(const Spec& spec) {
+  if (spec.report.plots.empty()) return;
+  try {
+    check_gnuplot();
+  } catch (const UserError& error) {
+    throw UserError(fmt::format("{}; run --no-draw does without, and report draws later", error.what()));
+  }
+}
+
 }  // namespace
 
 bool is_timing(std::string_view metric) { return metric.ends_with("_time") || metric.ends_with("_throughput"); }
 
 RunSummary run_experiment(const Spec& spec, const RunOptions& options) {
   validate_experiment(spec);
+  if (options.draw == Draw::now) check_can_draw(spec);
   return Experiment(spec, options).go();
 }
 

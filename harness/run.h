@@ -11,10 +11,12 @@
 namespace kv {
 
 enum class Start { resume, fresh };
+enum class Draw { now, later };
 
 struct RunOptions {
   std::filesystem::path out;  // the result folder, created where missing
   Start start = Start::resume;
+  Draw draw = Draw::now;  // later: no tables, plots and index.html until write_report (harness/report/report.h)
   Verbosity verbosity = Verbosity::normal;
   std::vector<std::string> overrides{};      // as given to parse_spec, for the manifest
   std::function<void()> after_case = [] {};  // called when a case is safe on disk
@@ -26,13 +28,13 @@ struct RunSummary {
   int skipped = 0;
   int failed = 0;                       // kept something else than asked
   std::vector<std::string> problems{};  // one line a skipped or failed case
-  std::string markdown{};               // the tables
+  std::string markdown{};               // the tables; empty where nothing was drawn
 };
 
 // Runs an experiment: rows.csv, spec.yaml, manifest.json and the report in options.out. Every finished case is safe on
 // disk at once, so a killed run goes on where it stopped and ends with the same rows. What the spec alone shows to be
-// wrong, and a folder that cannot be written, throw UserError before anything runs; a case that throws UserError while
-// it runs becomes a `skipped` row with the reason.
+// wrong, a folder that cannot be written, and gnuplot missing where there are plots to draw throw UserError before
+// anything runs; a case that throws UserError while it runs becomes a `skipped` row with the reason.
 RunSummary run_experiment(const Spec& spec, const RunOptions& options);
 
 // Everything that can be known without running: the grid, the device, the models' configurations, the files. UserError.

@@ -14,7 +14,8 @@ struct CompressResult {
   int layers = 0;
   int kv_heads = 0;
   int64_t tokens = 0;
-  std::vector<float> score;   // [layers, kv_heads, tokens]; protected entries get the largest other score of the layer + 1
+  std::vector<float>
+      score;  // [layers, kv_heads, tokens]; protected entries get the largest other score of the layer + 1
   std::vector<uint8_t> keep;  // [layers, kv_heads, tokens]
 };
 

@@ -77,7 +77,7 @@ void inspect(const fs::path& path) {
   std::error_code error;
   if (!fs::exists(path, error)) throw UserError(fmt::format("{}: no such file or folder", path.string()));
   if (fs::is_directory(path)) {
-    if (fs::exists(path / "rows.csv")) return inspect_results(path);
+    if (fs::exists(stored_rows(path / "rows.csv"))) return inspect_results(path);
     return inspect_model(path);
   }
   const SafetensorsFile file = SafetensorsFile::open(path);

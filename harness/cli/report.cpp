@@ -15,29 +15,37 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void report(const fs::path& folder, const std::string& with) {
-  const Spec spec = load_spec(with.empty() ? folder / "spec.yaml" : fs::path(with));
+struct Arguments {
+  std::string folder, spec;
+  bool pack = false;
+};
+
+void report(const Arguments& arguments) {
+  const fs::path folder = arguments.folder;
+  const Spec spec = load_spec(arguments.spec.empty() ? folder / "spec.yaml" : fs::path(arguments.spec));
   const fs::path manifest = folder / "manifest.json";
   const ReportText text{.title = spec.title,
                         .question = spec.question,
                         .spec = spec.resolved,
                         .manifest = fs::exists(manifest) ? read_file(manifest) : ""};
+  if (arguments.pack) pack_rows(folder);  // first, so that index.html links to the file that stays
   fmt::print("{}\n", write_report(folder, spec.report, text));
 }
 
 }  // namespace
 
 void add_report(CLI::App& app, Verbs&) {
-  struct Arguments {
-    std::string folder, spec;
-  };
   auto arguments = std::make_shared<Arguments>();
   CLI::App* verb =
       app.add_subcommand("report", "Redraws tables, plots and index.html of a result folder from its rows");
   verb->add_option("DIR", arguments->folder, "result folder")->required();
   verb->add_option("--spec", arguments->spec, "take tables and plots from this spec (default: DIR/spec.yaml)");
-  verb->footer("Example:\n  kvlab report results/quickstart");
-  verb->callback([arguments] { report(arguments->folder, arguments->spec); });
+  verb->add_flag("--pack", arguments->pack, "replaces rows.csv by rows.csv.gz, which every verb reads as well");
+  verb->footer(
+      "Examples:\n"
+      "  kvlab report results/quickstart\n"
+      "  kvlab report results/quickstart --pack");
+  verb->callback([arguments] { report(*arguments); });
 }
 
 }  // namespace kv

@@ -18,6 +18,7 @@ struct Arguments {
   std::vector<std::string> specs, overrides;
   std::string out;
   bool fresh = false;
+  bool no_draw = false;
   bool quiet = false;
 };
 
@@ -25,15 +26,16 @@ void run_one(const std::string& file, const Arguments& arguments, Verbs& verbs) 
   const Spec spec = load_spec(file, arguments.overrides);
   const RunOptions options{.out = arguments.out.empty() ? fs::path("results") / spec.name : fs::path(arguments.out),
                            .start = arguments.fresh ? Start::fresh : Start::resume,
+                           .draw = arguments.no_draw ? Draw::later : Draw::now,
                            .verbosity = arguments.quiet ? Verbosity::quiet : Verbosity::normal,
                            .overrides = arguments.overrides};
   if (!arguments.quiet) fmt::print(stderr, "{}\n", validate_experiment(spec));
   const RunSummary summary = run_experiment(spec, options);
-  if (!arguments.quiet) fmt::print("{}\n", summary.markdown);
+  if (!arguments.quiet && !arguments.no_draw) fmt::print("{}\n", summary.markdown);
   for (const std::string& problem : summary.problems) fmt::print(stderr, "{}\n", problem);
-  const std::string line =
-      fmt::format("{}: {} cases ({} from an earlier start), {} skipped, {} failed; {}", spec.name, summary.cases,
-                  summary.reused, summary.skipped, summary.failed, (options.out / "index.html").string());
+  const std::string line = fmt::format("{}: {} cases ({} from an earlier start), {} skipped, {} failed; {}", spec.name,
+                                       summary.cases, summary.reused, summary.skipped, summary.failed,
+                                       (options.out / (arguments.no_draw ? "rows.csv" : "index.html")).string());
   if (!arguments.quiet || summary.failed > 0) fmt::print(stderr, "{}\n", line);
   // A run in which nothing could run is no success either.
   if (summary.failed > 0 || summary.skipped == summary.cases) verbs.exit_code = 1;
@@ -51,6 +53,7 @@ void add_run(CLI::App& app, Verbs& verbs) {
       ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   verb->add_flag("--fresh", arguments->fresh, "starts over instead of keeping finished cases");
+  verb->add_flag("--no-draw", arguments->no_draw, "rows only, without gnuplot: kvlab report draws them later");
   verb->add_flag("--quiet", arguments->quiet, "no progress and no tables; problems are still shown");
   verb->footer(
       "Examples:\n"

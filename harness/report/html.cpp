@@ -135,9 +135,10 @@ std::string to_html(const ReportText& text, const HtmlPage& page) {
   if (!page.skipped.empty()) out += "<li><a href=\"#skipped\">Skipped cases</a></li>";
   if (!text.manifest.empty()) out += "<li><a href=\"#manifest\">How it was made</a></li>";
   if (!text.spec.empty()) out += "<li><a href=\"#spec\">Spec</a></li>";
-  out +=
-      "<li><a href=\"rows.csv\">rows.csv</a></li><li><a href=\"table.md\">table.md</a></li>"
-      "<li><a href=\"table.tex\">table.tex</a></li></ul></nav>\n";
+  const std::string rows = escape_html(page.rows);
+  out += "<li><a href=\"" + rows + "\">" + rows +
+         "</a></li><li><a href=\"table.md\">table.md</a></li>"
+         "<li><a href=\"table.tex\">table.tex</a></li></ul></nav>\n";
   if (!page.tables.empty()) out += "<h2 id=\"tables\">Tables</h2>\n";
   for (const std::string& table : page.tables) out += table;
   if (!page.plots.empty()) out += "<h2 id=\"plots\">Plots</h2>\n";

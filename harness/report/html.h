@@ -22,6 +22,7 @@ struct HtmlPage {
   std::vector<std::string> tables;  // HTML, in order
   std::vector<HtmlPlot> plots;
   std::vector<std::string> skipped;  // one line a case
+  std::string rows = "rows.csv";     // the file that the page links to
 };
 
 // One self-contained page: no script, no network, inline style and SVG; light and dark; works from disk.

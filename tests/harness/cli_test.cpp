@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "sim/safetensors.h"
 #include "tests/harness/run_fixture.h"
@@ -20,8 +21,9 @@ struct Output {
   std::string text;  // stdout and stderr
 };
 
-Output run(const std::string& arguments) {
-  FILE* pipe = popen(fmt::format("OMP_NUM_THREADS=1 '{}' {} 2>&1", KV_BINARY, arguments).c_str(), "r");
+Output run(const std::string& arguments, const char* environment = "") {
+  const std::string command = fmt::format("OMP_NUM_THREADS=1 {} '{}' {} 2>&1", environment, KV_BINARY, arguments);
+  FILE* pipe = popen(command.c_str(), "r");
   Output output;
   std::array<char, 4096> buffer;
   while (const size_t size = fread(buffer.data(), 1, buffer.size(), pipe)) output.text.append(buffer.data(), size);
@@ -34,7 +36,15 @@ class Cli : public RunFixture {
  protected:
   std::string model() const { return std::string(KV_SOURCE_DIR) + "/tests/data/llama"; }
   std::string path(const char* name) const { return (folder_ / name).string(); }
+  // The tiny spec with a plot, so that drawing needs gnuplot.
+  std::string plotted() const {
+    write_atomically(folder_ / "plotted.yaml",
+                     yaml() + "plots: [{name: losses, kind: bars, metric: nll_sum, x: budget, series: [policy]}]\n");
+    return path("plotted.yaml");
+  }
 };
+
+constexpr const char* kWithoutGnuplot = "PATH=/nonexistent";
 
 TEST_F(Cli, EveryVerbHasHelpWithAnExample) {
   for (const char* verb : {"run", "validate", "list", "describe", "record", "inspect", "report", "compare", "score",
@@ -80,6 +90,62 @@ TEST_F(Cli, RunsReportsInspectsAndCompares) {
   EXPECT_NE(rows_of("b"), rows);
   const Output compared = run(fmt::format("compare {} {}", path("a"), path("b")));
   EXPECT_EQ(compared.code, 0) << compared.text;
+}
+
+TEST_F(Cli, PackedResultsServeEveryVerbThatReadsRows) {
+  const std::string run_tiny = fmt::format("run {} --quiet --out {}", path("tiny.yaml"), path("a"));
+  ASSERT_EQ(run(run_tiny).code, 0);
+  const std::string rows = rows_of("a"), inspected = run("inspect " + path("a")).text;
+  const Output plain = run("report " + path("a")), packed = run(fmt::format("report {} --pack", path("a")));
+  EXPECT_EQ(packed.code, 0) << packed.text;
+  EXPECT_EQ(packed.text, plain.text);
+  EXPECT_FALSE(fs::exists(folder_ / "a" / "rows.csv"));
+  EXPECT_EQ(rows_of("a"), rows);
+  EXPECT_EQ(run("inspect " + path("a")).text, inspected);
+  EXPECT_EQ(run(fmt::format("compare {0} {0}", path("a"))).code, 0);
+  const std::string page = read_file(folder_ / "a" / "index.html");
+  EXPECT_NE(page.find("<a href=\"rows.csv.gz\">rows.csv.gz</a>"), page.npos);
+  EXPECT_EQ(run("report " + path("a")).text, plain.text);
+  EXPECT_EQ(read_file(folder_ / "a" / "index.html"), page);
+
+  ASSERT_EQ(run(run_tiny + " --set seed=6").code, 0);
+  EXPECT_FALSE(fs::exists(folder_ / "a" / "rows.csv.gz"));
+  EXPECT_NE(rows_of("a"), rows);
+}
+
+TEST_F(Cli, BrokenPackedRowsAreOneLine) {
+  fs::create_directories(folder_ / "a");
+  write_atomically(folder_ / "a" / "rows.csv.gz", "no gzip");
+  const Output output = run("inspect " + path("a"));
+  EXPECT_EQ(output.code, 2);
+  EXPECT_EQ(output.text,
+            fmt::format("kvlab: {}/a/rows.csv.gz: broken gzip: incorrect header check\n", folder_.string()));
+}
+
+TEST_F(Cli, AMissingGnuplotStopsARunBeforeItsCases) {
+  const Output output = run(fmt::format("run {} --quiet --out {}", plotted(), path("a")), kWithoutGnuplot);
+  EXPECT_EQ(output.code, 2);
+  EXPECT_EQ(output.text,
+            "kvlab: cannot start gnuplot: No such file or directory; expected gnuplot 5 on the PATH (Debian: "
+            "gnuplot-nox); run --no-draw does without, and report draws later\n");
+  EXPECT_FALSE(fs::exists(folder_ / "a"));
+  EXPECT_EQ(run(fmt::format("run {} --quiet --out {}", path("tiny.yaml"), path("b")), kWithoutGnuplot).code, 0);
+}
+
+TEST_F(Cli, ARunWithoutDrawingIsDrawnLater) {
+  const Output output = run(fmt::format("run {} --no-draw --out {}", plotted(), path("a")), kWithoutGnuplot);
+  EXPECT_EQ(output.code, 0) << output.text;
+  EXPECT_TRUE(output.text.ends_with(
+      fmt::format("24 cases (0 from an earlier start), 0 skipped, 0 failed; {}/a/rows.csv\n", folder_.string())))
+      << output.text;
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder_ / "a")) names.insert(entry.path().filename());
+  EXPECT_EQ(names, (std::set<std::string>{"manifest.json", "rows.csv", "spec.yaml"}));
+
+  ASSERT_EQ(run("report " + path("a")).code, 0);
+  ASSERT_EQ(run(fmt::format("run {} --quiet --out {}", plotted(), path("b"))).code, 0);
+  for (const char* file : {"losses.svg", "losses.pdf", "losses.png"})
+    EXPECT_EQ(read_file(folder_ / "a" / file), read_file(folder_ / "b" / file)) << file;
 }
 
 TEST_F(Cli, ARunThatIsKilledEndsWithTheSameRows) {

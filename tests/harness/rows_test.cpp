@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include "kernels/error.h"
@@ -33,13 +35,17 @@ Row full_row() {
           .axes = {"256", "64"}};
 }
 
-std::string error_of(const std::string& csv) {
+std::string user_error(const std::function<void()>& action) {
   try {
-    parse_rows(csv, "rows.csv");
+    action();
   } catch (const UserError& error) {
     return error.what();
   }
   return "no error";
+}
+
+std::string error_of(const std::string& csv) {
+  return user_error([&] { parse_rows(csv, "rows.csv"); });
 }
 
 TEST(Rows, AreWrittenAsRfc4180WithLineFeeds) {
@@ -137,6 +143,20 @@ class RowsFile : public testing::Test {
     std::filesystem::create_directories(dir_);
   }
   void TearDown() override { std::filesystem::remove_all(dir_); }
+
+  std::vector<std::string> names() const {
+    std::vector<std::string> out;
+    for (const auto& entry : std::filesystem::directory_iterator(dir_)) out.push_back(entry.path().filename());
+    std::sort(out.begin(), out.end());
+    return out;
+  }
+  std::string reading_error() const {
+    return user_error([&] { read_rows(dir_ / "rows.csv"); });
+  }
+  std::string packing_error() const {
+    return user_error([&] { pack_rows(dir_); });
+  }
+
   std::filesystem::path dir_;
 };
 
@@ -164,6 +184,56 @@ TEST_F(RowsFile, ThatCannotReplaceItsTargetLeavesNothingBeside) {
   std::filesystem::create_directories(dir_ / "rows.csv" / "in_the_way");
   EXPECT_THROW(write_atomically(dir_ / "rows.csv", "x"), UserError);
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dir_), {}), 1);
+}
+
+TEST_F(RowsFile, PackedReadsTheSame) {
+  const RowTable table{.axes = {"budget", "interval"}, .rows = std::vector<Row>(2000, full_row())};
+  const auto path = dir_ / "rows.csv", packed = dir_ / "rows.csv.gz";
+  write_rows_atomically(path, table.axes, table.rows);
+  const auto size = std::filesystem::file_size(path);
+  EXPECT_EQ(stored_rows(path), path);
+  pack_rows(dir_);
+  EXPECT_EQ(names(), std::vector<std::string>{"rows.csv.gz"});
+  EXPECT_LT(std::filesystem::file_size(packed) * 8, size);
+  EXPECT_EQ(stored_rows(path), packed);
+  EXPECT_EQ(read_rows(path), table);
+  const std::string bytes = read_file(packed);
+  pack_rows(dir_);
+  EXPECT_EQ(read_file(packed), bytes);
+}
+
+TEST_F(RowsFile, WinsOverAPackedOneAndReplacesIt) {
+  const RowTable old{.axes = {"budget", "interval"}, .rows = {full_row()}}, recent{.axes = {}, .rows = {}};
+  write_rows_atomically(dir_ / "rows.csv", old.axes, old.rows);
+  pack_rows(dir_);
+  write_atomically(dir_ / "rows.csv", format_rows(recent.axes, recent.rows));
+  EXPECT_EQ(read_rows(dir_ / "rows.csv"), recent);
+  pack_rows(dir_);
+  EXPECT_EQ(names(), std::vector<std::string>{"rows.csv.gz"});
+  EXPECT_EQ(read_rows(dir_ / "rows.csv"), recent);
+  write_rows_atomically(dir_ / "rows.csv", old.axes, old.rows);
+  EXPECT_EQ(names(), std::vector<std::string>{"rows.csv"});
+}
+
+TEST_F(RowsFile, ThatIsMissingCannotBePacked) {
+  EXPECT_EQ(packing_error(), "cannot read '" + (dir_ / "rows.csv").string() + "': No such file or directory");
+}
+
+TEST_F(RowsFile, ThatCannotBePackedStays) {
+  write_atomically(dir_ / "rows.csv", kHeader + "\n");
+  std::filesystem::create_directories(dir_ / "rows.csv.gz" / "in_the_way");
+  EXPECT_EQ(packing_error(), "cannot write '" + (dir_ / "rows.csv.gz").string() + "': Is a directory");
+  EXPECT_EQ(read_file(dir_ / "rows.csv"), kHeader + "\n");
+}
+
+TEST_F(RowsFile, PackedNamesItselfAndTheLineInErrors) {
+  const std::string file = (dir_ / "rows.csv.gz").string();
+  write_atomically(dir_ / "rows.csv", kHeader + "\na,b\n");
+  pack_rows(dir_);
+  EXPECT_EQ(reading_error(), file + ":2: 2 fields, expected 15 as in the header");
+  const std::string whole = read_file(file);
+  write_atomically(file, whole.substr(0, whole.size() - 1));
+  EXPECT_EQ(reading_error(), file + ": truncated gzip, expected more bytes");
 }
 
 }  // namespace
