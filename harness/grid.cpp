@@ -202,6 +202,10 @@ Workload make_workload(const Spec& spec, int model, int data_index, const Column
       throw UserError(
           fmt::format("{}: data: '{}' lacks the key 'tokens' (a sample's length)", data.source.where, data.name));
     }
+    if (workload.tokens < 2 || workload.tokens > kMostTaskTokens) {
+      throw UserError(fmt::format("{}: data: '{}': tokens = {}: expected 2 to {}", data.source.where, data.name,
+                                  workload.tokens, kMostTaskTokens));
+    }
     workload.options = parse_task_options(find_task(data.source.text), options);
   }
   return workload;
@@ -253,10 +257,7 @@ void check_case(const Spec& spec, const Case& one, const Point& point) {
       throw UserError(fmt::format("{}: policy '{}' under protocol decode needs the axes budget and interval",
                                   spec.policies[policy].where, one.policy >= 0 ? spec.policies[policy].label : ""));
     }
-    at(where, [&] {
-      made.scorer->check(one.budget, made.scorer->interval(one.interval));
-      return 0;
-    });
+    at(where, [&] { return check_decode(made, one.budget, one.interval); });
   } else if (one.keep == 0) {
     throw UserError(fmt::format("{}: policy '{}' under protocol one-shot needs the axis keep",
                                 spec.policies[policy].where, spec.policies[policy].label));

@@ -56,9 +56,12 @@ class Experiment {
         grid_(make_grid(spec)),
         axes_(spec.axis_columns()),
         backend_(make_backend(spec.device)),
+        subject_(open_subject(*backend_, spec, grid_.workloads.front().model)),  // a refused model leaves no folder
+        model_(grid_.workloads.front().model),
         journal_(options.out),
         progress_(options.verbosity, total()) {
     if (options.start == Start::fresh) journal_.forget();
+    manifest_.models.emplace_back(subject_->name(), subject_->fingerprint());
   }
 
   RunSummary go() {
@@ -81,7 +84,7 @@ class Experiment {
   int batches(const Workload& workload) const { return (workload.samples + spec_.batch - 1) / spec_.batch; }
 
   void run_workload(const Workload& workload) {
-    if (!subject_ || workload.model != model_) {
+    if (workload.model != model_) {
       subject_.reset();  // two models at once would double the memory
       subject_ = open_subject(*backend_, spec_, workload.model);
       model_ = workload.model;
@@ -203,10 +206,10 @@ class Experiment {
   Grid grid_;
   std::vector<std::string> axes_;
   std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Subject> subject_;
+  int model_;  // the subject's
   Journal journal_;
   Progress progress_;
-  std::unique_ptr<Subject> subject_;
-  int model_ = -1;
   std::vector<Row> rows_;
   ManifestInputs manifest_;
   RunSummary summary_;

@@ -34,6 +34,10 @@ class ModelSubject final : public Subject {
     const ModelWeights weights = load_model(folder_);
     config_ = weights.config;
     source_.emplace(backend, weights);
+    // An unsupported tokenizer must stop the experiment, not skip its cases one by one.
+    for (const DataSpec& data : spec.data) {
+      if (data.kind != DataKind::kIds) tokenizer();
+    }
   }
 
   const std::string& name() const override { return name_; }

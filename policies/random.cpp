@@ -26,8 +26,9 @@ class RandomScorer final : public Scorer {
   Protection protects(int, int) const override { return {.sinks = sinks_, .recent = recent_}; }
 
   void check(int kept, int) const override {
-    if (kept < sinks_ + recent_) {
-      throw UserError(fmt::format("random: budget {} is less than the {} protected entries", kept, sinks_ + recent_));
+    const int64_t protect = int64_t{sinks_} + recent_;
+    if (kept < protect) {
+      throw UserError(fmt::format("random: budget {} is less than the {} protected entries", kept, protect));
     }
   }
 

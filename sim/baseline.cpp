@@ -1,8 +1,11 @@
 #include "sim/baseline.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
 
+#include "kernels/error.h"
 #include "kernels/pool.h"
 #include "kernels/projected_norms.h"
 #include "sim/replay.h"
@@ -11,7 +14,8 @@ namespace kv {
 
 namespace {
 
-constexpr int kPlainBlock = 1024;  // tokens a step when no statistics are wanted
+constexpr int kPlainBlock = 1024;     // tokens a step when no statistics are wanted
+constexpr int64_t kMostBlocks = 512;  // rows of statistics a head; without a bound, a block of 1 would make them T x T
 
 // Collects the full-cache pass of a replay that never evicts.
 class Collector final : public Observer {
@@ -168,6 +172,12 @@ Baseline compute_baseline(Backend& backend, Source& source, std::span<const std:
   const bool statistics = needs.block_sums || needs.block_max;
   const int block = statistics ? needs.statistics_block : kPlainBlock;
   baseline.blocks = (baseline.max_tokens + block - 1) / block;
+  if (statistics && baseline.blocks > kMostBlocks) {
+    throw UserError(
+        fmt::format("full-cache pass: attention statistics in blocks of {} tokens make {} blocks of {} tokens, "
+                    "expected at most {} (choose budgets that are multiples of the interval)",
+                    block, baseline.blocks, baseline.max_tokens, kMostBlocks));
+  }
   baseline.nll.resize(sequences.size());
   baseline.entropy.resize(sequences.size());
   baseline.argmax.resize(sequences.size());

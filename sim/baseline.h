@@ -47,6 +47,7 @@ struct Baseline {
   double pass_seconds = 0;  // the full pass with its statistics
 };
 
+// Throws UserError where the statistics would take more than 512 blocks: memory stays far from T x T a head.
 Baseline compute_baseline(Backend& backend, Source& source, std::span<const std::span<const int32_t>> sequences,
                           const BaselineNeeds& needs);
 

@@ -1,8 +1,11 @@
 #include "sim/compress.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 
+#include "kernels/error.h"
 #include "sim/replay.h"
 
 namespace kv {
@@ -57,6 +60,10 @@ class ScoreKeeper final : public Observer {
 
 CompressResult compress(Backend& backend, Source& source, Policy& policy, std::span<const int32_t> ids,
                         double keep_fraction, uint64_t seed) {
+  if (!(keep_fraction > 0 && keep_fraction <= 1)) {
+    throw UserError(fmt::format("compress: keep = {}: expected a fraction above 0 and at most 1", keep_fraction));
+  }
+  if (!policy.scorer) throw UserError(fmt::format("compress: {} never evicts, so it has no scores", policy.name));
   const SourceInfo& info = source.info();
   const int32_t tokens = static_cast<int32_t>(ids.size());
   const int32_t kept = kept_tokens(tokens, keep_fraction);
@@ -64,7 +71,7 @@ CompressResult compress(Backend& backend, Source& source, Policy& policy, std::s
   const size_t size = static_cast<size_t>(info.layers) * static_cast<size_t>(info.kv_heads * tokens);
   result.score.assign(size, 0.0f);
   result.keep.assign(size, 1);
-  if (policy.scorer) policy.scorer->check(kept, 0);
+  policy.scorer->check(kept, 0);
   const std::span<const int32_t> sequences[] = {ids};
   const Schedule schedule = one_shot_schedule(std::span(&tokens, 1), std::span(&tokens, 1), std::span(&kept, 1));
   ScoreKeeper keeper(result);

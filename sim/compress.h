@@ -20,7 +20,8 @@ struct CompressResult {
 };
 
 // Processes `ids` as context, then keeps int(tokens · keep_fraction) entries a head by the policy's own scores.
-// A policy that never evicts gives scores of 0 and keeps everything.
+// With a fraction of 1 there is no event: everything stays and the scores are 0. UserError: a fraction outside (0, 1],
+// a policy that never evicts.
 CompressResult compress(Backend& backend, Source& source, Policy& policy, std::span<const int32_t> ids,
                         double keep_fraction, uint64_t seed = 0);
 

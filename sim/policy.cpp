@@ -47,6 +47,16 @@ Policy make_policy(std::string_view name, std::vector<GivenParam> options) {
   return policy;
 }
 
+int check_decode(const Policy& policy, int budget, int asked) {
+  KV_CHECK(policy.scorer);
+  const int interval = policy.scorer->interval(asked);
+  if (budget <= interval) {
+    throw UserError(fmt::format("{}: budget {} must exceed the interval {}", policy.name, budget, interval));
+  }
+  policy.scorer->check(budget, interval);
+  return interval;
+}
+
 std::vector<DeclaredParam> describe_policy(std::string_view name) {
   const PolicyEntry& entry = find_policy(name);
   Params params(entry.name);

@@ -124,6 +124,10 @@ struct RegisterPolicy {
 // Sorted by name.
 std::vector<const PolicyEntry*> policies();
 
+// Throws UserError when the policy cannot prune to `budget` every `interval` tokens: B <= L for any policy (the newest
+// L are the block itself), or what its scorer refuses. Returns the interval that it really runs at.
+int check_decode(const Policy& policy, int budget, int interval);
+
 // Throws UserError: unknown name (lists the known ones), unknown or ill-typed option.
 Policy make_policy(std::string_view name, std::vector<GivenParam> options);
 std::vector<DeclaredParam> describe_policy(std::string_view name);

@@ -52,8 +52,7 @@ Scores score_under(Policy& policy, const Arguments& arguments, Backend& backend,
     if (arguments.budget < 1 || arguments.interval < 1) {
       throw UserError(fmt::format("--policy {}: needs --budget and --interval, at least 1 each", policy.name));
     }
-    interval = policy.scorer->interval(arguments.interval);
-    policy.scorer->check(arguments.budget, interval);
+    interval = check_decode(policy, arguments.budget, arguments.interval);
     schedule = decode_schedule(std::span(&length, 1), arguments.budget, interval);
     const PolicyNeeds needs = policy.scorer->needs();
     if (needs.future) {

@@ -7,7 +7,7 @@ namespace kv {
 void Residents::begin(const CaseView& view) {
   const SourceInfo& source = *view.batch.source;
   rows_ = static_cast<int>(view.samples.size()) * source.kv_heads;
-  positions_.assign(static_cast<size_t>(source.layers * rows_), {});
+  positions_.assign(static_cast<size_t>(source.layers) * static_cast<size_t>(rows_), {});
 }
 
 void Residents::append(const LayerView& view) {
@@ -35,9 +35,11 @@ void Residents::cut(const EvictionView& view, std::span<const uint8_t> keep) {
 }
 
 std::span<const int32_t> Residents::row(int layer, int row) const {
-  return positions_[static_cast<size_t>(layer * rows_ + row)];
+  return positions_[static_cast<size_t>(layer) * static_cast<size_t>(rows_) + static_cast<size_t>(row)];
 }
 
-std::vector<int32_t>& Residents::at(int layer, int row) { return positions_[static_cast<size_t>(layer * rows_ + row)]; }
+std::vector<int32_t>& Residents::at(int layer, int row) {
+  return positions_[static_cast<size_t>(layer) * static_cast<size_t>(rows_) + static_cast<size_t>(row)];
+}
 
 }  // namespace kv

@@ -147,7 +147,8 @@ std::vector<TableCell> kendall_row(const TablePlan& plan, const Grid& grid) {
     for (const Key& key : grid.rows) {
       const Cell* cell = find_cell(grid, key, column);
       const PaperValue* paper = find_paper(grid, key, column);
-      if (cell == nullptr || !cell->estimate || paper == nullptr) continue;
+      // An oracle's first place is no achievement of an ordering.
+      if (cell == nullptr || !cell->estimate || paper == nullptr || !is_ranked(plan, key)) continue;
       ours.push_back(cell->estimate->value);
       theirs.push_back(paper->value);
     }

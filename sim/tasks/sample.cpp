@@ -198,9 +198,8 @@ Sample make_sample(const TaskRequest& request, const Tokenizer& tokenizer, const
   const Length length = request.length.value_or(task.fit == Fit::cut ? Length::exact : Length::at_most);
   if (length == Length::exact && task.fit != Fit::cut)
     throw UserError(fmt::format("task {} cannot be cut to an exact length, expected at_most", task.name));
-  constexpr int kMostTokens = 1 << 20;
-  if (request.tokens < 2 || request.tokens > kMostTokens)
-    throw UserError(fmt::format("task {}: tokens is {}, expected 2 to {}", task.name, request.tokens, kMostTokens));
+  if (request.tokens < 2 || request.tokens > kMostTaskTokens)
+    throw UserError(fmt::format("task {}: tokens is {}, expected 2 to {}", task.name, request.tokens, kMostTaskTokens));
   try {
     const Attempts attempts(task, request, tokenizer, data);
     Sample sample = length == Length::exact ? attempts.exact() : attempts.at_most();

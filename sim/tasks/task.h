@@ -81,6 +81,8 @@ const Task& find_task(std::string_view name);
 
 enum class Length { exact, at_most };
 
+inline constexpr int kMostTaskTokens = 1 << 20;
+
 struct TaskRequest {
   std::string task;
   int tokens = 0;      // length of the sample

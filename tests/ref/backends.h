@@ -55,6 +55,8 @@ std::vector<float> random_values(size_t count, uint32_t seed);
 }  // namespace kv::ref
 
 // Runs a TEST_P body with `backend` (std::unique_ptr<kv::Backend>) made from GetParam(), or skips.
+// NOLINTBEGIN(bugprone-macro-parentheses): a declared variable cannot be parenthesised
 #define KV_BACKEND_OR_SKIP(name)                        \
   const auto name = ::kv::ref::try_backend(GetParam()); \
   if (!name) GTEST_SKIP() << GetParam() << " is not here"
+// NOLINTEND(bugprone-macro-parentheses)

@@ -16,10 +16,9 @@ Probabilities probabilities(const std::vector<float>& queries, const std::vector
     auto& row = a[static_cast<size_t>(i)];
     for (int j = 0; j <= i; ++j) {
       double dot = 0;
-      for (int d = 0; d < dim; ++d) {
-        dot += static_cast<double>(queries[static_cast<size_t>((i * q_heads + head) * dim + d)]) *
-               keys[static_cast<size_t>((j * kv_heads + kv_head) * dim + d)];
-      }
+      const float* query = queries.data() + static_cast<int64_t>(i * q_heads + head) * dim;
+      const float* key = keys.data() + static_cast<int64_t>(j * kv_heads + kv_head) * dim;
+      for (int d = 0; d < dim; ++d) dot += static_cast<double>(query[d]) * key[d];
       row.push_back(dot / std::sqrt(static_cast<double>(dim)));
     }
     softmax(row);
@@ -39,6 +38,7 @@ Shares shares(const std::vector<double>& importance, const std::vector<int32_t>&
               const std::vector<int32_t>& kept) {
   Shares found;
   std::vector<double> all;
+  all.reserve(candidates.size());
   for (const int32_t j : candidates) all.push_back(importance[static_cast<size_t>(j)]);
   for (const int32_t j : kept) found.kept += importance[static_cast<size_t>(j)];
   std::sort(all.rbegin(), all.rend());

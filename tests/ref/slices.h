@@ -37,6 +37,8 @@ inline std::string backend_case(const ::testing::TestParamInfo<std::string>& inf
 
 }  // namespace kv::ref
 
+// NOLINTBEGIN(bugprone-macro-parentheses): a class name cannot be parenthesised
 #define KV_OVER_BACKENDS(Suite)                                  \
   class Suite : public ::testing::TestWithParam<std::string> {}; \
   INSTANTIATE_TEST_SUITE_P(Backends, Suite, ::testing::ValuesIn(::kv::ref::backend_names()), ::kv::ref::backend_case)
+// NOLINTEND(bugprone-macro-parentheses)
