@@ -11,11 +11,11 @@
 #include "kernels/rope.h"
 #include "kernels/silu_mul.h"
 #include "kernels/token_loss.h"
+#include "sim/activations.h"
 
 namespace kv {
 
 ModelSource::ModelSource(Backend& backend, const ModelWeights& weights) : backend_(backend), config_(weights.config) {
-  KV_CHECK(backend.activation_type() == DType::f32);
   const Rope rope = make_rope(config_.rope, config_.head_dim);
   info_ = {.name = fmt::format("{} model", family_name(config_.family)),
            .layers = config_.layers,
@@ -57,9 +57,8 @@ ModelSource::ModelSource(Backend& backend, const ModelWeights& weights) : backen
 ModelSource::~ModelSource() = default;
 
 Tensor ModelSource::upload(const AlignedVector<float>& values) {
-  if (values.empty()) return {};
-  Tensor tensor(backend_, DType::f32, static_cast<int64_t>(values.size()));
-  tensor.upload(values.data(), tensor.bytes());
+  Tensor tensor;
+  upload_activations(backend_, tensor, values);
   return tensor;
 }
 
@@ -87,18 +86,20 @@ void ModelSource::check_ids() const {
 
 void ModelSource::make_room() {
   const int64_t tokens = block_->tokens;
-  const auto floats = [&](Tensor& tensor, int64_t width) { tensor.reserve(backend_, DType::f32, tokens * width); };
-  floats(hidden_, config_.hidden_size);
-  floats(normed_, config_.hidden_size);
-  floats(q_, config_.q_size());
-  floats(k_, config_.kv_size());
-  floats(v_, config_.kv_size());
-  floats(q_rotated_, config_.q_size());
-  floats(k_rotated_, config_.kv_size());
-  floats(gate_, config_.intermediate_size);
-  floats(up_, config_.intermediate_size);
-  floats(nll_, 1);
-  floats(entropy_, 1);
+  const auto rows = [&](Tensor& tensor, int64_t width) {
+    tensor.reserve(backend_, backend_.activation_type(), tokens * width);
+  };
+  rows(hidden_, config_.hidden_size);
+  rows(normed_, config_.hidden_size);
+  rows(q_, config_.q_size());
+  rows(k_, config_.kv_size());
+  rows(v_, config_.kv_size());
+  rows(q_rotated_, config_.q_size());
+  rows(k_rotated_, config_.kv_size());
+  rows(gate_, config_.intermediate_size);
+  rows(up_, config_.intermediate_size);
+  nll_.reserve(backend_, DType::f32, tokens);
+  entropy_.reserve(backend_, DType::f32, tokens);
   argmax_.reserve(backend_, DType::i32, tokens);
   ids_.reserve(backend_, DType::i32, tokens);
   targets_.reserve(backend_, DType::i32, tokens);
@@ -195,18 +196,23 @@ void ModelSource::absorb(int index, ConstRef head_outputs) {
   linear(gate_.ref(), config_.intermediate_size, layer.down, {}, hidden_, config_.hidden_size, hidden_.ref());
 }
 
-void ModelSource::finish(TokenLosses& losses) {
-  const int64_t tokens = block_->tokens;
-  norm(hidden_.ref(), final_norm_, normed_, tokens, config_.hidden_size);
-  backend_.token_loss({.hidden = normed_.ref(),
+void ModelSource::token_loss(int64_t first_token, int64_t tokens, float* logits) {
+  backend_.token_loss({.hidden = normed_.at(first_token * config_.hidden_size),
                        .weight = (lm_head_ ? lm_head_ : embedding_).ref(),
-                       .targets = targets_.ref().as<int32_t>(),
-                       .nll = nll_.ref().as<float>(),
-                       .entropy = entropy_.ref().as<float>(),
-                       .argmax = argmax_.ref().as<int32_t>(),
+                       .targets = targets_.ref().as<int32_t>() + first_token,
+                       .nll = nll_.ref().as<float>() + first_token,
+                       .entropy = entropy_.ref().as<float>() + first_token,
+                       .argmax = argmax_.ref().as<int32_t>() + first_token,
+                       .logits = logits,
                        .rows = tokens,
                        .width = config_.hidden_size,
                        .vocab = config_.vocab_size});
+}
+
+void ModelSource::finish(TokenLosses& losses) {
+  const int64_t tokens = block_->tokens;
+  norm(hidden_.ref(), final_norm_, normed_, tokens, config_.hidden_size);
+  token_loss(0, tokens, nullptr);
   losses.nll.resize(static_cast<size_t>(tokens));
   losses.entropy.resize(static_cast<size_t>(tokens));
   losses.argmax.resize(static_cast<size_t>(tokens));
@@ -224,12 +230,8 @@ void ModelSource::save_logits_tail() {
     const int64_t first = std::max<int64_t>(segment.first_position, length - tail_positions_);
     if (first >= end) continue;
     Tensor logits(backend_, DType::f32, (end - first) * vocab);
-    backend_.linear({.input = normed_.at((segment.first_token + first - segment.first_position) * config_.hidden_size),
-                     .weight = (lm_head_ ? lm_head_ : embedding_).ref(),
-                     .output = logits.ref(),
-                     .rows = end - first,
-                     .in = config_.hidden_size,
-                     .out = vocab});
+    // Not linear(): it would round the logits to the activation type.
+    token_loss(segment.first_token + first - segment.first_position, end - first, logits.ref().as<float>());
     auto& tail = logits_tail_[static_cast<size_t>(segment.sequence)];
     const size_t before = tail.size();
     tail.resize(before + static_cast<size_t>(logits.elements()));

@@ -9,7 +9,8 @@
 namespace kv {
 
 // A transformer run: continues the forward pass with whatever attention output it is given, so the effect of an
-// eviction reaches later layers and tokens. Weights are copied to the backend once and shared by all replays.
+// eviction reaches later layers and tokens. Weights are copied to the backend once, in its activation type, and shared
+// by all replays.
 class ModelSource final : public Source {
  public:
   ModelSource(Backend& backend, const ModelWeights& weights);
@@ -37,6 +38,8 @@ class ModelSource final : public Source {
 
   void check_ids() const;
   void make_room();
+  // Of the block's tokens [first_token, first_token + tokens); logits [tokens, vocab] or null, backend memory.
+  void token_loss(int64_t first_token, int64_t tokens, float* logits);
   void save_logits_tail();
   Tensor upload(const AlignedVector<float>& values);
   void linear(ConstRef input, int64_t in, const Tensor& weight, const Tensor& bias, Tensor& output, int64_t out,

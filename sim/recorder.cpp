@@ -6,6 +6,7 @@
 #include <map>
 
 #include "kernels/error.h"
+#include "sim/activations.h"
 #include "sim/half.h"
 #include "sim/hash.h"
 #include "sim/replay.h"
@@ -78,9 +79,7 @@ class Recorder final : public Observer {
   }
 
   void write(Backend& backend, const std::string& name, ConstRef from, int64_t elements) {
-    std::vector<float> values(static_cast<size_t>(elements));
-    KV_CHECK(from.dtype == DType::f32);
-    backend.download(values.data(), from.data, values.size() * sizeof(float));
+    const std::vector<float> values = download_activations(backend, from, elements);
     if (options_.dtype == Dtype::kF32) {
       writer_.write(name, std::as_bytes(std::span(values)));
       return;

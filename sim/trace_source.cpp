@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "kernels/error.h"
+#include "sim/activations.h"
 
 namespace kv {
 
@@ -19,7 +20,7 @@ bool same_shape(const TraceInfo& a, const TraceInfo& b) {
 
 TraceSource::TraceSource(Backend& backend, std::span<const Trace* const> traces)
     : backend_(backend), traces_(traces.begin(), traces.end()) {
-  KV_CHECK(!traces.empty() && backend.activation_type() == DType::f32);
+  KV_CHECK(!traces.empty());
   const TraceInfo& first = traces_.front()->info();
   info_ = {.name = fmt::format("trace of {}", first.model),
            .layers = static_cast<int>(first.layers.size()),
@@ -42,9 +43,7 @@ TraceSource::TraceSource(Backend& backend, std::span<const Trace* const> traces)
   }
   output_weights_.resize(first.layers.size());
   for (size_t layer = 0; info_.has_output_weight && layer < first.layers.size(); ++layer) {
-    const std::vector<float> weight = traces_[0]->read_all(first.layers[layer], "output_weight");
-    output_weights_[layer] = Tensor(backend, DType::f32, std::ssize(weight));
-    output_weights_[layer].upload(weight.data(), output_weights_[layer].bytes());
+    upload_activations(backend, output_weights_[layer], traces_[0]->read_all(first.layers[layer], "output_weight"));
   }
 }
 
@@ -66,8 +65,7 @@ ConstRef TraceSource::load(int layer, const char* what, int64_t width, Tensor& t
                                                          segment.first_position, segment.count,
                                                          staging_.data() + segment.first_token * width);
   }
-  tensor.reserve(backend_, DType::f32, block_->tokens * width);
-  tensor.upload(staging_.data(), staging_.size() * sizeof(float));
+  upload_activations(backend_, tensor, staging_);
   return std::as_const(tensor).ref();
 }
 

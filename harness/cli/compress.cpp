@@ -48,7 +48,7 @@ void add_compress(CLI::App& app, Verbs&) {
   verb->add_option("--out", arguments->out, "safetensors file: score f32 and keep u8, [layers, kv_heads, tokens]")
       ->required();
   verb->add_option("--seed", arguments->seed, "of policies that draw");
-  verb->add_option("--device", arguments->device, "cpu");
+  verb->add_option("--device", arguments->device, "cpu or cuda");
   verb->footer(
       "Example:\n"
       "  kvlab compress --model M --ids ids.safetensors --policy '{policy: snapkv, mode: kvpress}' --keep 0.25 "

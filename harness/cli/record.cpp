@@ -76,7 +76,7 @@ void add_record(CLI::App& app, Verbs&) {
   verb->add_option("--layers", arguments->layers, "layers to record, such as 0,3,7 (default: all)")->delimiter(',');
   verb->add_option("--dtype", arguments->dtype, "f32 or bf16")->check(CLI::IsMember({"f32", "bf16"}));
   verb->add_option("--out", arguments->out, "trace file (safetensors)")->required();
-  verb->add_option("--device", arguments->device, "cpu");
+  verb->add_option("--device", arguments->device, "cpu or cuda");
   verb->footer(
       "Examples:\n"
       "  kvlab record --model experiments/models/reference --task reason --tokens 2048 --layers 0,3,7 --out "

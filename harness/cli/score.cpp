@@ -124,7 +124,7 @@ void add_score(CLI::App& app, Verbs&) {
   verb->add_option("--budget", arguments->budget, "entries a KV head keeps at an event")->check(CLI::PositiveNumber);
   verb->add_option("--interval", arguments->interval, "tokens between events")->check(CLI::PositiveNumber);
   verb->add_option("--seed", arguments->seed, "of policies that draw");
-  verb->add_option("--device", arguments->device, "cpu");
+  verb->add_option("--device", arguments->device, "cpu or cuda");
   verb->footer(
       "Examples:\n"
       "  kvlab score --model experiments/models/reference --text README.md --out /tmp/full.safetensors\n"

@@ -135,6 +135,8 @@ TEST_P(Attend, MatchesTheReferenceOverShapes) {
       {1, 3, 64, {{63, 30}, {64, 16}, {65, 17}}},            // a group that does not divide the tile
       {2, 1, 80, {{70, 50}, {30, 1}}},                       // a head that is no whole panel
       {1, 2, 64, {{900, 900}}},                              // more tiles than shares
+      {2, 4, 128, {{700, 1}, {90, 2}, {300, 3}}},            // decode of several tokens, split over slots on a GPU
+      {1, 16, 64, {{2500, 1}, {4, 0}}},                      // a long decode of one KV head, beside an ended sequence
       {2, 2, 64, {{200, 100}, {90, 1}}, 200.0f},             // probabilities that underflow to 0
   };
   for (const Shape& shape : shapes) {

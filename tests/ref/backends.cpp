@@ -8,7 +8,7 @@
 
 namespace kv::ref {
 
-std::vector<std::string> backend_names() { return {"cpu"}; }
+std::vector<std::string> backend_names() { return {"cpu", "cuda"}; }
 
 std::unique_ptr<Backend> try_backend(const std::string& name) {
   try {

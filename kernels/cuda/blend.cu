@@ -1,0 +1,26 @@
+#include "kernels/blend.h"
+
+#include "kernels/cuda/device.cuh"
+
+namespace kv::cuda {
+
+namespace {
+
+constexpr int kThreads = 256;
+
+__global__ void blend_kernel(BlendArgs args, int64_t tiles) {
+  const RowTile at = row_tile(tiles, kThreads);
+  const int64_t slot = at.first + threadIdx.x;
+  if (slot >= args.lengths[at.row] - args.drop_newest) return;
+  const int64_t i = at.row * args.pitch + slot;
+  args.output[i] = args.weight_a * args.a[i] + args.weight_b * args.b[i];
+}
+
+}  // namespace
+
+void blend(const BlendArgs& args) {
+  const int64_t tiles = ceil_div(args.pitch, kThreads);
+  launch(blend_kernel, args.rows * tiles, kThreads, 0, args, tiles);
+}
+
+}  // namespace kv::cuda

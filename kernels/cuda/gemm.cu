@@ -1,0 +1,169 @@
+#include "kernels/cuda/gemm.cuh"
+
+#include <cublasLt.h>
+
+#include <cstdlib>
+#include <map>
+#include <tuple>
+
+#include "kernels/cuda/device.cuh"
+
+namespace kv::cuda {
+
+namespace {
+
+[[noreturn]] void cublas_failed(const char* file, int line, const char* call, cublasStatus_t status) {
+  std::fprintf(stderr, "%s:%d: internal error: %s: %s\n", file, line, call, cublasLtGetStatusString(status));
+  std::abort();
+}
+
+#define KV_CUBLAS_CHECK(call)                                                                                  \
+  do {                                                                                                         \
+    const cublasStatus_t kv_cublas_status = (call);                                                            \
+    if (kv_cublas_status != CUBLAS_STATUS_SUCCESS) cublas_failed(__FILE__, __LINE__, #call, kv_cublas_status); \
+  } while (false)
+
+constexpr size_t kWorkspaceBytes = size_t{32} << 20;
+
+cudaDataType_t data_type(DType type) { return type == DType::f32 ? CUDA_R_32F : CUDA_R_16BF; }
+
+// One shape's descriptors and the kernel that cuBLASLt's heuristic picks for it; asked once, because asking costs as
+// much as a small product. cuBLASLt's matrices are column-major: it computes outputᵀ [out, rows] = weight · inputᵀ.
+class Plan {
+ public:
+  Plan(cublasLtHandle_t handle, const Gemm& args) {
+    const cudaDataType_t output_type = data_type(args.output_type);
+    const cublasOperation_t transposed = CUBLAS_OP_T;
+    KV_CUBLAS_CHECK(cublasLtMatmulDescCreate(&operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    KV_CUBLAS_CHECK(
+        cublasLtMatmulDescSetAttribute(operation_, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof(transposed)));
+    if (args.bias) {
+      const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+      KV_CUBLAS_CHECK(
+          cublasLtMatmulDescSetAttribute(operation_, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue)));
+      set_bias(args.bias);
+    }
+    KV_CUBLAS_CHECK(cublasLtMatrixLayoutCreate(&weight_, CUDA_R_16BF, args.in, args.out, args.in));
+    KV_CUBLAS_CHECK(cublasLtMatrixLayoutCreate(&input_, CUDA_R_16BF, args.in, args.rows, args.in));
+    KV_CUBLAS_CHECK(cublasLtMatrixLayoutCreate(&output_, output_type, args.out, args.rows, args.out));
+    cublasLtMatmulPreference_t preference;
+    KV_CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&preference));
+    KV_CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                                         &kWorkspaceBytes, sizeof(kWorkspaceBytes)));
+    // Where the sum over `in` is split, its parts stay f32.
+    const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    KV_CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                                                         &reductions, sizeof(reductions)));
+    // Tensors start anywhere inside an allocation; rows of eight values keep them on 16 bytes.
+    const uint32_t alignment = 16;
+    for (const auto attribute :
+         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+      KV_CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &alignment, sizeof(alignment)));
+    }
+    cublasLtMatmulHeuristicResult_t found;
+    int count = 0;
+    KV_CUBLAS_CHECK(cublasLtMatmulAlgoGetHeuristic(handle, operation_, weight_, input_, output_, output_, preference, 1,
+                                                   &found, &count));
+    KV_CHECK(count == 1);
+    algorithm_ = found.algo;
+    KV_CUBLAS_CHECK(cublasLtMatmulPreferenceDestroy(preference));
+  }
+
+  void run(cublasLtHandle_t handle, const Gemm& args, void* workspace) {
+    if (args.bias) set_bias(args.bias);
+    const float one = 1;
+    const float beta = args.addend ? 1 : 0;
+    const void* addend = args.addend ? args.addend : args.output;
+    KV_CUBLAS_CHECK(cublasLtMatmul(handle, operation_, &one, args.weight, weight_, args.input, input_, &beta, addend,
+                                   output_, args.output, output_, &algorithm_, workspace, kWorkspaceBytes, stream()));
+  }
+
+ private:
+  void set_bias(const bf16* bias) {
+    KV_CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(operation_, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof(bias)));
+  }
+
+  cublasLtMatmulDesc_t operation_ = nullptr;
+  cublasLtMatrixLayout_t weight_ = nullptr, input_ = nullptr, output_ = nullptr;
+  cublasLtMatmulAlgo_t algorithm_;
+};
+
+// Lives as long as the process, as the device's stream does (launch.cu).
+class Library {
+ public:
+  Library() {
+    KV_CUBLAS_CHECK(cublasLtCreate(&handle_));
+    KV_CUDA_CHECK(cudaMalloc(&workspace_, kWorkspaceBytes));
+  }
+
+  void run(const Gemm& args) {
+    const auto key =
+        std::tuple(args.rows, args.in, args.out, args.output_type, args.bias != nullptr, args.addend != nullptr);
+    auto found = plans_.find(key);
+    if (found == plans_.end()) found = plans_.emplace(key, Plan(handle_, args)).first;
+    found->second.run(handle_, args, workspace_);
+  }
+
+ private:
+  cublasLtHandle_t handle_ = nullptr;
+  void* workspace_ = nullptr;
+  std::map<std::tuple<int64_t, int64_t, int64_t, DType, bool, bool>, Plan> plans_;
+};
+
+Library& library() {
+  static Library& instance = *new Library;
+  return instance;
+}
+
+constexpr int kTile = 16;
+
+__device__ float read(const void* data, DType type, int64_t i) {
+  return type == DType::f32 ? static_cast<const float*>(data)[i] : __bfloat162float(static_cast<const bf16*>(data)[i]);
+}
+
+__global__ void plain_gemm(Gemm args, int64_t row_tiles) {
+  __shared__ float input[kTile][kTile + 1], weight[kTile][kTile + 1];
+  const int x = threadIdx.x % kTile, y = threadIdx.x / kTile;
+  const int64_t row = blockIdx.x % row_tiles * kTile + y;
+  const int64_t first_out = blockIdx.x / row_tiles * kTile;
+  float sum = 0;
+  for (int64_t i = 0; i < args.in; i += kTile) {
+    const bool inside = i + x < args.in;
+    input[y][x] = inside && row < args.rows ? __bfloat162float(args.input[row * args.in + i + x]) : 0.0f;
+    weight[y][x] =
+        inside && first_out + y < args.out ? __bfloat162float(args.weight[(first_out + y) * args.in + i + x]) : 0.0f;
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < kTile; ++k) sum += input[y][k] * weight[x][k];
+    __syncthreads();
+  }
+  const int64_t out = first_out + x;
+  if (row >= args.rows || out >= args.out) return;
+  if (args.bias) sum += __bfloat162float(args.bias[out]);
+  const int64_t at = row * args.out + out;
+  if (args.addend) sum += read(args.addend, args.output_type, at);
+  if (args.output_type == DType::f32) {
+    static_cast<float*>(args.output)[at] = sum;
+  } else {
+    static_cast<bf16*>(args.output)[at] = __float2bfloat16(sum);
+  }
+}
+
+}  // namespace
+
+void gemm(const Gemm& args) {
+  KV_CHECK(args.output_type == DType::bf16 || (args.output_type == DType::f32 && !args.bias));
+  if (args.rows == 0 || args.out == 0) return;
+  const bool aligned = args.in % 8 == 0 && args.out % 8 == 0 && args.in > 0 && is_aligned(args.input, 16) &&
+                       is_aligned(args.weight, 16) && is_aligned(args.output, 16) && is_aligned(args.addend, 16) &&
+                       is_aligned(args.bias, 16);
+  if (aligned) {
+    library().run(args);
+  } else {
+    const int64_t row_tiles = ceil_div(args.rows, kTile);
+    launch(plain_gemm, row_tiles * ceil_div(args.out, kTile), kTile * kTile, 0, args, row_tiles);
+  }
+}
+
+}  // namespace kv::cuda

@@ -1,0 +1,112 @@
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+
+#include "kernels/check.h"
+#include "kernels/tensor.h"
+
+// What every CUDA op needs on the host: checked calls, the stream, scratch memory and checked launches.
+
+namespace kv {
+
+template <>
+struct DTypeOf<__nv_bfloat16> {
+  static constexpr DType value = DType::bf16;
+};
+
+}  // namespace kv
+
+namespace kv::cuda {
+
+using bf16 = __nv_bfloat16;
+
+// A CUDA call that fails leaves the context unusable, so the process ends with the place and the reason.
+[[noreturn]] void cuda_failed(const char* file, int line, const char* call, cudaError_t error);
+
+// The one stream of the backend: ops run in the order of their calls.
+cudaStream_t stream();
+
+// Multiprocessors of the device, which sizes the split of long rows.
+int multiprocessors();
+
+// Stream-ordered memory from the device's pool, 256-byte aligned and not cleared. Throws UserError with the bytes
+// wanted and free when it does not fit.
+void* allocate(size_t bytes);
+void release(void* data, size_t bytes) noexcept;
+
+// Bytes handed out by allocate(): tensors and scratch alike.
+struct MemoryUse {
+  size_t now = 0;
+  size_t peak = 0;
+};
+MemoryUse& memory_use();
+
+}  // namespace kv::cuda
+
+#define KV_CUDA_CHECK(call)                                                                              \
+  do {                                                                                                   \
+    const cudaError_t kv_cuda_error = (call);                                                            \
+    if (kv_cuda_error != cudaSuccess) ::kv::cuda::cuda_failed(__FILE__, __LINE__, #call, kv_cuda_error); \
+  } while (false)
+
+// KV_CHECK in device code: says what failed, then stops the grid; the host sees the error at its next checked call.
+#define KV_DEVICE_CHECK(condition)                                                         \
+  do {                                                                                     \
+    if (!(condition)) {                                                                    \
+      printf("%s:%d: internal error: %s does not hold\n", __FILE__, __LINE__, #condition); \
+      __trap();                                                                            \
+    }                                                                                      \
+  } while (false)
+
+namespace kv::cuda {
+
+// Memory of one op. Freed in stream order, so it may be dropped while its kernels still run.
+template <class T>
+class Scratch {
+ public:
+  explicit Scratch(int64_t count) : bytes_(static_cast<size_t>(count) * sizeof(T)) {
+    KV_CHECK(count >= 0);
+    data_ = bytes_ ? static_cast<T*>(allocate(bytes_)) : nullptr;
+  }
+  ~Scratch() {
+    if (data_) release(data_, bytes_);
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+  T* data() const { return data_; }
+  void fill_zero() {
+    if (data_) KV_CUDA_CHECK(cudaMemsetAsync(data_, 0, bytes_, stream()));
+  }
+
+ private:
+  T* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Launches `blocks` blocks on the stream; none when blocks is 0. Grids are flat, because only their first dimension may
+// exceed 65535.
+template <class... Params, class... Args>
+void launch(void (*kernel)(Params...), int64_t blocks, int threads, size_t shared_bytes, const Args&... args) {
+  if (blocks == 0) return;
+  KV_CHECK(blocks > 0 && blocks <= 0x7fffffff);
+  if (shared_bytes > 48 * 1024) {
+    KV_CUDA_CHECK(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)));
+  }
+  kernel<<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads), shared_bytes, stream()>>>(
+      static_cast<Params>(args)...);
+  KV_CUDA_CHECK(cudaGetLastError());
+}
+
+inline bool is_aligned(const void* data, size_t bytes) { return reinterpret_cast<uintptr_t>(data) % bytes == 0; }
+
+}  // namespace kv::cuda

@@ -1,0 +1,159 @@
+#pragma once
+
+#include <type_traits>
+
+#include "kernels/cuda/device.cuh"
+
+// Tensor-core tiles: bf16 products with f32 sums by mma.sync m16n8k16 (sm_80 and later), operands in shared memory.
+//
+// In shared memory a tile is [rows, D] with 8 values of padding a row: the 16-byte pieces that one ldmatrix reads from
+// eight rows then lie in different banks.
+// An accumulator tile of 16 × 8: thread `lane` holds rows lane / 4 (values 0, 1) and lane / 4 + 8 (values 2, 3),
+// columns lane % 4 · 2 and the next.
+
+namespace kv::cuda {
+
+template <int D>
+inline constexpr int kStride = D + 8;
+
+__device__ inline uint32_t shared_address(const void* data) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(data));
+}
+
+__device__ inline void load_matrices(uint32_t (&r)[4], const bf16* from) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(shared_address(from)));
+}
+
+__device__ inline void load_matrices_transposed(uint32_t (&r)[4], const bf16* from) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(shared_address(from)));
+}
+
+__device__ inline void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+      "%3};\n"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ inline uint32_t pack(float low, float high) {
+  const __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
+  return reinterpret_cast<const uint32_t&>(both);
+}
+
+__device__ inline void copy_async(void* to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(shared_address(to)), "l"(from));
+}
+__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;\n" ::); }
+template <int Pending>
+__device__ void wait_copies() {
+  asm volatile("cp.async.wait_group %0;\n" ::"n"(Pending) : "memory");
+}
+
+// 2^x; 0 for −inf. One instruction, off by two units in the last place.
+__device__ inline float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// Starts copying `count` rows into a tile: row r comes from source(r), a pointer to `dim` <= D values or null. What has
+// no source is zero, because a poisoned value times a zero weight would still be NaN.
+template <int D, class Source>
+__device__ void stage_rows(bf16* tile, int count, int dim, int thread, int threads, const Source& source) {
+  constexpr int kPieces = D / 8;
+  for (int piece = thread; piece < count * kPieces; piece += threads) {
+    const int row = piece / kPieces;
+    const int first = piece % kPieces * 8;
+    const bf16* from = source(row);
+    bf16* to = tile + row * kStride<D> + first;
+    if (!from || first >= dim) {
+      *reinterpret_cast<uint4*>(to) = uint4{};
+    } else if (dim % 8 == 0) {
+      copy_async(to, from + first);
+    } else {
+      for (int e = 0; e < 8; ++e) to[e] = first + e < dim ? from[first + e] : __float2bfloat16(0.0f);
+    }
+  }
+}
+
+// Fragments of rows [first_row, first_row + 16) and columns [16·step, 16·step + 16) as the left operand.
+template <int D>
+__device__ void load_left(uint32_t (&a)[4], const bf16* tile, int first_row, int step, int lane) {
+  load_matrices(a, tile + (first_row + lane % 16) * kStride<D> + step * 16 + lane / 16 * 8);
+}
+
+// The same of rows [first_row, first_row + 16) as two right operands of products with the rows: b[0..1] serve rows 0-7,
+// b[2..3] rows 8-15.
+template <int D>
+__device__ void load_right(uint32_t (&b)[4], const bf16* tile, int first_row, int step, int lane) {
+  load_matrices(b, tile + (first_row + lane % 8 + lane / 16 * 8) * kStride<D> + step * 16 + lane / 8 % 2 * 8);
+}
+
+// Rows [first_row, first_row + 16) are summed over, columns [16·pair, 16·pair + 16) come out: b[0..1] and b[2..3].
+template <int D>
+__device__ void load_right_by_columns(uint32_t (&b)[4], const bf16* tile, int first_row, int pair, int lane) {
+  load_matrices_transposed(b, tile + (first_row + lane % 16) * kStride<D> + pair * 16 + lane / 16 * 8);
+}
+
+// 16·M rows a warp, held in registers, against the 8·N rows of a tile: sums[m][n] = rows · tileᵀ.
+template <int D, int M>
+struct HeldRows {
+  uint32_t a[M][D / 16][4];
+
+  __device__ void load(const bf16* tile, int first_row, int lane) {
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+#pragma unroll
+      for (int step = 0; step < D / 16; ++step) load_left<D>(a[m][step], tile, first_row + 16 * m, step, lane);
+    }
+  }
+
+  template <int N>
+  __device__ void times(const bf16* tile, int lane, float (&sums)[M][N][4]) const {
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+#pragma unroll
+      for (int n = 0; n < N; ++n) sums[m][n][0] = sums[m][n][1] = sums[m][n][2] = sums[m][n][3] = 0;
+    }
+#pragma unroll
+    for (int step = 0; step < D / 16; ++step) {
+#pragma unroll
+      for (int n = 0; n < N; n += 2) {
+        uint32_t b[4];
+        load_right<D>(b, tile, n * 8, step, lane);
+#pragma unroll
+        for (int m = 0; m < M; ++m) {
+          multiply_add(sums[m][n], a[m][step], b[0], b[1]);
+          multiply_add(sums[m][n + 1], a[m][step], b[2], b[3]);
+        }
+      }
+    }
+  }
+};
+
+// Statistics over queries keep keys in registers: a thread block of four warps owns kKeys keys and streams tiles of
+// kQueries queries, so that a key's sum stays in one warp.
+template <int D>
+struct KeyTile {
+  static constexpr int kM = D <= 128 ? 2 : 1;
+  static constexpr int kKeys = 64 * kM;
+  static constexpr int kQueries = 64;
+  static constexpr int kThreads = 128;
+};
+
+// Calls with an integral constant: the smallest supported width that holds dim. Wider tiles are zero beyond dim.
+template <class Call>
+void with_width(int dim, const Call& call) {
+  KV_CHECK(dim > 0 && dim <= 256);
+  if (dim <= 32) return call(std::integral_constant<int, 32>());
+  if (dim <= 64) return call(std::integral_constant<int, 64>());
+  if (dim <= 128) return call(std::integral_constant<int, 128>());
+  return call(std::integral_constant<int, 256>());
+}
+
+}  // namespace kv::cuda
