@@ -261,7 +261,7 @@ Component parse_component(const std::string& yaml_or_file, const std::string& ki
 }
 
 fs::path resolve_path(const Spec& spec, const Located& path) {
-  const fs::path asked(path.text);
+  fs::path asked(path.text);
   std::error_code error;
   if (asked.is_absolute()) {
     if (fs::exists(asked, error)) return asked;

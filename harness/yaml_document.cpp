@@ -207,8 +207,8 @@ void YamlDocument::apply(const std::string& override_text) {
   }
 }
 
-MapReader::MapReader(const YamlDocument& document, YAML::Node node, std::string owner)
-    : document_(document), node_(std::move(node)), owner_(std::move(owner)) {
+MapReader::MapReader(const YamlDocument& document, const YAML::Node& node, std::string owner)
+    : document_(document), node_(node), owner_(std::move(owner)) {
   if (!node_.IsMap()) {
     document_.fail(node_, fmt::format("{}expected a map of keys and values, got {}", prefix(), value_text(node_)));
   }
@@ -266,7 +266,7 @@ std::string MapReader::word(const std::string& key, std::string_view fallback,
                             std::initializer_list<std::string_view> choices) {
   const YAML::Node value = find(key);
   if (!value.IsDefined()) return std::string(fallback);
-  const std::string text = value.IsScalar() ? value.Scalar() : "";
+  std::string text = value.IsScalar() ? value.Scalar() : "";
   if (std::find(choices.begin(), choices.end(), text) == choices.end()) {
     fail(key, fmt::format("expected {}", fmt::join(choices, " or ")));
   }

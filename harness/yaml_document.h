@@ -44,7 +44,7 @@ class YamlDocument {
 // known key. Every error names place, owner, key, value and what was expected.
 class MapReader {
  public:
-  MapReader(const YamlDocument& document, YAML::Node node, std::string owner);
+  MapReader(const YamlDocument& document, const YAML::Node& node, std::string owner);
 
   YAML::Node find(const std::string& key);  // undefined where absent
   bool has(const std::string& key) const;

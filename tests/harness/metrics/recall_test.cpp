@@ -17,21 +17,21 @@ constexpr double kRounded = 1e-6;
 // attention is query 4's, so importance is in proportion to 1, 2, 3, 4.
 class RecallByHand : public ::testing::Test {
  protected:
-  ReplayedCase decode(std::vector<float> scores, Protection protection = {}) {
+  ReplayedCase decode(const std::vector<float>& scores, Protection protection = {}) {
     const int32_t length = 6;
     ReplayedCase own{source_, *backend_, {tiny_sample(6)}, decode_schedule({&length, 1}, 2, 2)};
     own.block = 2;
-    own.scorer = ranking(std::move(scores), protection);
+    own.scorer = ranking(scores, protection);
     return own;
   }
-  ReplayedCase one_shot(std::vector<float> scores, Protection protection = {}) {
+  ReplayedCase one_shot(const std::vector<float>& scores, Protection protection = {}) {
     const int32_t length = 6, context = 4, keep = 2;
     ReplayedCase own{source_, *backend_, {tiny_sample(6)}, one_shot_schedule({&length, 1}, {&context, 1}, {&keep, 1})};
     own.decode_time = false;
-    own.scorer = ranking(std::move(scores), protection);
+    own.scorer = ranking(scores, protection);
     return own;
   }
-  static std::unique_ptr<Scorer> ranking(std::vector<float> scores, Protection protection) {
+  static std::unique_ptr<Scorer> ranking(const std::vector<float>& scores, Protection protection) {
     return std::make_unique<ByPosition>(
         [=](int, int, int32_t position) { return scores[static_cast<size_t>(position)]; }, protection);
   }
