@@ -4,6 +4,7 @@
 #include <omp.h>
 
 #include <chrono>
+#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -37,7 +38,7 @@ Json machine() {
   out["threads"] = omp_get_max_threads();
   const std::string kilobytes = proc_value("/proc/meminfo", "MemTotal");
   const double gibibytes = std::strtod(kilobytes.c_str(), nullptr) / (1024.0 * 1024.0);
-  out["memory_gib"] = static_cast<int>(gibibytes + 0.5);
+  out["memory_gib"] = std::lround(gibibytes);
   return out;
 }
 
@@ -101,7 +102,7 @@ std::string manifest_json(const ManifestInputs& inputs) {
   out["machine"] = machine();
   out["build"] = build();
   out["date"] = today();
-  out["seconds"] = static_cast<int64_t>(inputs.seconds + 0.5);
+  out["seconds"] = std::lround(inputs.seconds);
   return out.dump(2) + "\n";
 }
 
