@@ -12,7 +12,7 @@ struct BuildInfo {
   std::string_view compiler;    // name and version, "GNU 12.2.0"
   std::string_view flags;       // every compile flag, in order
   std::string_view build_type;  // "Release"
-  std::string_view libraries;   // "Eigen 3.4.0, fmt 9.1.0, ..."
+  std::string_view libraries;   // "fmt 9.1.0, yaml-cpp 0.7.0, ..."
 };
 
 const BuildInfo& build_info();

@@ -35,7 +35,7 @@ class Stopwatch {
 class RecentQueries {
  public:
   RecentQueries(Backend& backend, int sequences, int window, int64_t query_elements)
-      : backend_(backend), sequences_(sequences), window_(window), query_elements_(query_elements) {
+      : backend_(backend), window_(window), query_elements_(query_elements) {
     current_ = Tensor(backend, backend.activation_type(), sequences * window * query_elements);
     next_ = Tensor(backend, backend.activation_type(), sequences * window * query_elements);
   }
@@ -63,7 +63,6 @@ class RecentQueries {
   }
 
   Backend& backend_;
-  int sequences_;
   int window_;
   int64_t query_elements_;
   Tensor current_, next_;

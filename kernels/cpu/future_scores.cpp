@@ -27,6 +27,11 @@ void score_row(const FutureScoresArgs& args, int64_t row) {
   });
 }
 
+void take_larger(const float* other, float* values, int64_t count) {
+#pragma omp simd
+  for (int64_t j = 0; j < count; ++j) values[j] = other[j] > values[j] ? other[j] : values[j];
+}
+
 // One merged block: the `count` statistics rows from `input` on, summed or maximised, times scale.
 void merge_blocks(const FutureTableArgs& args, const float* input, int64_t count, float* output) {
   std::copy_n(input, args.tokens, output);
@@ -36,17 +41,11 @@ void merge_blocks(const FutureTableArgs& args, const float* input, int64_t count
 #pragma omp simd
       for (int64_t j = 0; j < args.tokens; ++j) output[j] += next[j];
     } else {
-#pragma omp simd
-      for (int64_t j = 0; j < args.tokens; ++j) output[j] = next[j] > output[j] ? next[j] : output[j];
+      take_larger(next, output, args.tokens);
     }
   }
 #pragma omp simd
   for (int64_t j = 0; j < args.tokens; ++j) output[j] *= args.scale;
-}
-
-void take_larger(const float* other, float* values, int64_t count) {
-#pragma omp simd
-  for (int64_t j = 0; j < count; ++j) values[j] = other[j] > values[j] ? other[j] : values[j];
 }
 
 void tabulate_head(const FutureTableArgs& args, int64_t head) {
