@@ -9,15 +9,13 @@
 #include "harness/report/cells.h"
 #include "harness/report/escape.h"
 #include "harness/report/table.h"
+#include "harness/run.h"
 #include "kernels/error.h"
 
 namespace kv {
 namespace {
 
-bool is_timing(const Row& row) {
-  return row.unit == "s" || row.unit == "tokens/s" || row.metric.ends_with("_time") ||
-         row.metric.ends_with("_throughput");
-}
+bool is_timing(const Row& row) { return row.unit == "s" || kv::is_timing(row.metric); }
 
 std::set<std::string> axis_values(const RowTable& table, const std::string& axis) {
   const auto read = column_reader(table, axis);

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <functional>
@@ -12,6 +13,7 @@
 
 #include "harness/yaml_document.h"
 #include "kernels/error.h"
+#include "sim/schedule.h"
 
 namespace kv {
 namespace {
@@ -64,6 +66,17 @@ bool sets(const std::vector<GivenParam>& options, const std::string& key) {
   return std::any_of(options.begin(), options.end(), [&](const GivenParam& param) { return param.key == key; });
 }
 
+// `arm` only names a point, for tables and for `only`.
+constexpr std::array<std::string_view, 7> kLatencyAxes = {"context",  "new_tokens", "batch", "budget",
+                                                          "interval", "keep",       "arm"};
+
+bool is_latency_axis(std::string_view column) {
+  return std::find(kLatencyAxes.begin(), kLatencyAxes.end(), column) != kLatencyAxes.end();
+}
+
+// What a policy that never evicts has no use for.
+bool is_cut_axis(std::string_view column) { return column == "budget" || column == "interval" || column == "keep"; }
+
 enum class Owner { kProtocol, kTokens, kTask, kPolicy };
 
 // Which columns of the axes go where.
@@ -91,12 +104,13 @@ class Columns {
   Owner classify(const GivenParam& param) const {
     const std::string& column = param.key;
     const bool decode = spec_.protocol == Protocol::kDecode;
+    if (spec_.protocol == Protocol::kLatency && is_latency_axis(column)) return Owner::kProtocol;
     if (column == "budget" || column == "interval" || column == "keep") {
       if (decode == (column != "keep")) return Owner::kProtocol;
       throw UserError(fmt::format("{}: axes: {} does not belong to protocol {} (expected {})", param.where, column,
                                   decode ? "decode" : "one-shot", decode ? "budget and interval" : "keep"));
     }
-    if (column == "tokens") return check_tokens(param);
+    if (column == "tokens" && spec_.protocol != Protocol::kLatency) return check_tokens(param);
     bool task = false, policy = false;
     for (const DataSpec& data : spec_.data) {
       if (!applies_to_task(data, column)) continue;
@@ -132,14 +146,18 @@ class Columns {
         fmt::format("{}: axes: '{}' is set by '{}', too; expected one of them", param.where, param.key, other));
   }
 
+  std::vector<std::string> protocol_axes() const {
+    if (spec_.protocol == Protocol::kDecode) return {"budget", "interval"};
+    if (spec_.protocol == Protocol::kOneShot) return {"keep"};
+    return {kLatencyAxes.begin(), kLatencyAxes.end()};
+  }
+
   [[noreturn]] void refuse_unknown(const GivenParam& param) const {
-    std::vector<std::string> known = spec_.protocol == Protocol::kDecode
-                                         ? std::vector<std::string>{"budget", "interval"}
-                                         : std::vector<std::string>{"keep"};
+    std::vector<std::string> known = protocol_axes();
     const auto add = [&](const std::string& name) {
       if (std::find(known.begin(), known.end(), name) == known.end()) known.push_back(name);
     };
-    add("tokens");
+    if (spec_.protocol != Protocol::kLatency) add("tokens");
     for (const DataSpec& data : spec_.data) {
       if (data.kind != DataKind::kTask) continue;
       for (const std::string& option : find_task(data.source.text).options) add(option);
@@ -182,7 +200,7 @@ Workload make_workload(const Spec& spec, int model, int data_index, const Column
                        std::vector<std::string>& key) {
   Workload workload{.model = model, .data = data_index};
   if (data_index < 0) {
-    workload.samples = static_cast<int>(spec.traces.size());
+    workload.samples = spec.traces.empty() ? spec.samples : static_cast<int>(spec.traces.size());
     return workload;
   }
   const DataSpec& data = spec.data[static_cast<size_t>(data_index)];
@@ -211,18 +229,30 @@ Workload make_workload(const Spec& spec, int model, int data_index, const Column
   return workload;
 }
 
+void set_protocol_axis(Case& one, const GivenParam& param) {
+  if (param.key == "arm") return;
+  if (param.key == "keep") {
+    one.keep = number_of<double>(param, 1e-6, 1, "a fraction above 0 and at most 1");
+  } else if (param.key == "batch") {
+    one.batch = param.text == "max" ? 0 : number_of<int>(param, 1, 1 << 30, "a number of sequences, or max");
+  } else {
+    int& tokens = param.key == "budget"     ? one.budget
+                  : param.key == "interval" ? one.interval
+                  : param.key == "context"  ? one.context
+                                            : one.new_tokens;
+    tokens = number_of<int>(param, 1, 1 << 24, "a number of tokens, at least 1");
+  }
+}
+
 Case make_case(const Spec& spec, size_t policy, const DataSpec* data, const Columns& columns, const Point& point) {
   Case one{.policy = static_cast<int>(policy), .options = spec.policies[policy].options};
+  const bool evicts = make_case_policy(spec, one).scorer != nullptr;
   for (const GivenParam& param : point) {
     bool applies = true;
     switch (columns.owner(param.key)) {
       case Owner::kProtocol:
-        if (param.key == "keep") {
-          one.keep = number_of<double>(param, 1e-6, 1, "a fraction above 0 and at most 1");
-        } else {
-          (param.key == "budget" ? one.budget : one.interval) =
-              number_of<int>(param, 1, 1 << 24, "a number of tokens, at least 1");
-        }
+        applies = spec.protocol != Protocol::kLatency || !is_cut_axis(param.key) || evicts;
+        if (applies) set_protocol_axis(one, param);
         break;
       case Owner::kPolicy:
         applies = columns.applies_to_policy(policy, param.key);
@@ -247,9 +277,31 @@ std::string where_of_budget(const Spec& spec, const Point& point, size_t policy)
   return spec.policies[policy].where;
 }
 
+// A prompt that is cut once, or a generation that is pruned as it goes.
+void check_latency_case(const Spec& spec, const Case& one, const Policy& made, const Point& point) {
+  const Component& component = spec.policies[static_cast<size_t>(one.policy)];
+  const auto refuse = [&](std::string_view what) {
+    throw UserError(fmt::format("{}: policy '{}' under protocol latency {}", component.where, component.label, what));
+  };
+  if (one.context == 0 && one.new_tokens == 0) refuse("needs an axis context or new_tokens");
+  if (!made.scorer) return;
+  if (made.scorer->needs().future) refuse("needs the future, which nothing computes there");
+  const bool pruned = one.budget > 0 && one.interval > 0 && one.keep == 0;
+  const bool cut = one.budget == 0 && one.interval == 0 && one.keep > 0;
+  if (!pruned && !cut) refuse("needs either the axes budget and interval or the axis keep");
+  if (pruned && one.context > 0) refuse("takes either the axis context, or budget and interval");
+  if (cut && one.context == 0) refuse("needs the axis context, of which keep is a fraction");
+  const std::string where = where_of_budget(spec, point, static_cast<size_t>(one.policy));
+  if (pruned && at(where, [&] { return check_decode(made, one.budget, one.interval); }) != one.interval) {
+    refuse("prunes at an interval of its own; expected one that keeps to the asked interval");
+  }
+  if (cut) at(where, [&] { made.scorer->check(kept_tokens(one.context, one.keep), 0); });
+}
+
 void check_case(const Spec& spec, const Case& one, const Point& point) {
   const size_t policy = static_cast<size_t>(one.policy);
   const Policy made = make_case_policy(spec, one);
+  if (spec.protocol == Protocol::kLatency) return check_latency_case(spec, one, made, point);
   if (!made.scorer) return;
   const std::string where = where_of_budget(spec, point, policy);
   if (spec.protocol == Protocol::kDecode) {
@@ -276,8 +328,28 @@ void add_needs(const Spec& spec, const Case& one, BaselineNeeds& needs) {
   needs.merge(own);
 }
 
+void check_only(const Component& policy, const std::vector<std::string>& axes) {
+  for (const auto& [column, values] : policy.only) {
+    if (std::find(axes.begin(), axes.end(), column) != axes.end()) continue;
+    throw UserError(fmt::format("{}: policy '{}': only: '{}' is no axis (expected one of: {})", policy.where,
+                                policy.label, column, fmt::join(axes, ", ")));
+  }
+}
+
+// Whether the policy is to run at this point of the axes.
+bool wanted(const Component& policy, const Point& point) {
+  return std::all_of(point.begin(), point.end(), [&](const GivenParam& param) {
+    const auto found = policy.only.find(param.key);
+    return found == policy.only.end() ||
+           std::find(found->second.begin(), found->second.end(), param.text) != found->second.end();
+  });
+}
+
 void check_names(const Spec& spec) {
-  for (const Component& policy : spec.policies) check_name(policy, "policy", names_of(policies()));
+  for (const Component& policy : spec.policies) {
+    check_name(policy, "policy", names_of(policies()));
+    check_only(policy, spec.axis_columns());
+  }
   for (const Component& metric : spec.metrics) check_name(metric, "metric", names_of(metrics()));
   for (const DataSpec& data : spec.data) {
     if (data.kind != DataKind::kTask) continue;
@@ -337,7 +409,7 @@ Grid make_grid(const Spec& spec) {
   const int models = spec.traces.empty() ? static_cast<int>(spec.models.size()) : 1;
   const int entries = static_cast<int>(spec.data.size());
   for (int model = 0; model < models; ++model) {
-    for (int data = spec.traces.empty() ? 0 : -1; data < entries; ++data) {
+    for (int data = spec.data.empty() ? -1 : 0; data < entries; ++data) {
       const DataSpec* entry = data < 0 ? nullptr : &spec.data[static_cast<size_t>(data)];
       std::map<std::vector<std::string>, size_t> known;  // data part of a point -> workload
       for (const Point& point : points) {
@@ -351,6 +423,7 @@ Grid make_grid(const Spec& spec) {
         if (fresh) grid.workloads.push_back(std::move(workload));
         std::vector<Case>& cases = grid.workloads[found->second].cases;
         for (size_t policy = 0; policy < spec.policies.size(); ++policy) {
+          if (!wanted(spec.policies[policy], point)) continue;
           Case one = make_case(spec, policy, entry, columns, point);
           // An axis that does not apply to a policy would only repeat it.
           const bool repeated = std::any_of(cases.begin(), cases.end(), [&](const Case& other) {

@@ -19,12 +19,16 @@ struct Case {
   int budget = 0;                     // decode protocol; 0 where no axis sets it
   int interval = 0;
   double keep = 0;  // one-shot protocol
+  // Protocol latency, which takes the axes above, too:
+  int context = 0;     // tokens of the prompt; 0: none is timed
+  int new_tokens = 0;  // of the generation whose time is worked out; 0: none is
+  int batch = 1;       // 0: the largest that fits
 };
 
 // What shares full-cache passes: one model, one data entry, one point of the axes that change the data.
 struct Workload {
   int model = 0;   // index into Spec::models; 0 for traces
-  int data = -1;   // index into Spec::data; −1 for traces
+  int data = -1;   // index into Spec::data; −1 for traces and under protocol latency
   int tokens = 0;  // 0: the whole file
   int samples = 1;
   TaskOptions options{};

@@ -58,6 +58,16 @@ Json pairs(const std::vector<std::pair<std::string, std::string>>& all) {
   return out;
 }
 
+void add_run(Json& out, const ManifestInputs& inputs) {
+  const Spec& spec = *inputs.spec;
+  out["models_sha256"] = pairs(inputs.models);
+  out["prompts_sha256"] = pairs(inputs.prompts);
+  out["seed"] = spec.seed;
+  out["batch"] = spec.batch;
+  out["device"] = spec.device;
+  out["cases"] = inputs.cases;
+}
+
 std::string command(const ManifestInputs& inputs) {
   std::string text = "kvlab run " + std::filesystem::path(inputs.spec->file).filename().string();
   for (const std::string& one : inputs.overrides) text += fmt::format(" --set '{}'", one);
@@ -93,12 +103,11 @@ std::string manifest_json(const ManifestInputs& inputs) {
   out["changes"] = build_info().dirty ? "uncommitted" : "none";
   out["spec_sha256"] = sha256_hex(spec.resolved);
   out["rows_sha256"] = sha256_hex(inputs.rows);
-  out["models_sha256"] = pairs(inputs.models);
-  out["prompts_sha256"] = pairs(inputs.prompts);
-  out["seed"] = spec.seed;
-  out["batch"] = spec.batch;
-  out["device"] = spec.device;
-  out["cases"] = inputs.cases;
+  if (inputs.benchmarks.empty()) {
+    add_run(out, inputs);
+  } else {
+    out["benchmarks"] = Json::parse(inputs.benchmarks);
+  }
   out["machine"] = machine();
   out["build"] = build();
   out["date"] = today();

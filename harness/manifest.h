@@ -15,6 +15,7 @@ struct ManifestInputs {
   std::vector<std::pair<std::string, std::string>> models;   // name, SHA-256 of its files
   std::vector<std::pair<std::string, std::string>> prompts;  // "model/data/sample …", SHA-256 of the token ids
   std::string rows;                                          // rows.csv, without its timing rows
+  std::string benchmarks{};  // of timings: what their file says of device and versions, a JSON object
   int cases = 0;
   double seconds = 0;
 };

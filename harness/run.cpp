@@ -7,9 +7,11 @@
 #include <optional>
 #include <set>
 
+#include "harness/benchmarks.h"
 #include "harness/case_runner.h"
 #include "harness/grid.h"
 #include "harness/journal.h"
+#include "harness/latency.h"
 #include "harness/manifest.h"
 #include "harness/report/gnuplot.h"
 #include "harness/report/report.h"
@@ -48,6 +50,18 @@ std::string options_text(const std::vector<GivenParam>& options) {
   return text;
 }
 
+// Rows, spec and manifest in the result folder, and the report of them.
+void write_results(const Spec& spec, const RunOptions& options, std::span<const Row> rows, const std::string& manifest,
+                   RunSummary& summary) {
+  write_rows_atomically(options.out / "rows.csv", spec.axis_columns(), rows);
+  write_atomically(options.out / "spec.yaml", spec.resolved);
+  write_atomically(options.out / "manifest.json", manifest);
+  if (options.draw == Draw::later) return;
+  summary.markdown =
+      write_report(options.out, spec.report,
+                   {.title = spec.title, .question = spec.question, .spec = spec.resolved, .manifest = manifest});
+}
+
 class Experiment {
  public:
   Experiment(const Spec& spec, const RunOptions& options)
@@ -81,7 +95,10 @@ class Experiment {
     return cases;
   }
 
-  int batches(const Workload& workload) const { return (workload.samples + spec_.batch - 1) / spec_.batch; }
+  // Under protocol latency one case measures all its repetitions.
+  int batches(const Workload& workload) const {
+    return spec_.protocol == Protocol::kLatency ? 1 : (workload.samples + spec_.batch - 1) / spec_.batch;
+  }
 
   void run_workload(const Workload& workload) {
     if (workload.model != model_) {
@@ -91,7 +108,12 @@ class Experiment {
       manifest_.models.emplace_back(subject_->name(), subject_->fingerprint());
     }
     std::vector<std::vector<Row>> rows(workload.cases.size());
-    for (int batch = 0; batch < batches(workload); ++batch) run_batch(workload, batch, rows);
+    if (spec_.protocol == Protocol::kLatency) {
+      LatencyRunner runner(*backend_, spec_, *subject_);
+      run_cases(workload, {.data = "random"}, rows, [&](const Case& one) { return runner.run(one); });
+    } else {
+      for (int batch = 0; batch < batches(workload); ++batch) run_batch(workload, batch, rows);
+    }
     for (std::vector<Row>& own : rows) rows_.insert(rows_.end(), own.begin(), own.end());
   }
 
@@ -117,20 +139,34 @@ class Experiment {
                        .count = count,
                        .data = data,
                        .unavailable = unavailable});
-    const std::string samples_hash = unavailable.empty() ? hash_of_samples(samples) : sha256_hex(unavailable);
+    const std::string hash = unavailable.empty() ? hash_of_samples(samples) : sha256_hex(unavailable);
+    run_cases(workload, {.data = data, .first = first, .hash = hash}, rows,
+              [&](const Case& one) { return runner.run(one); });
+  }
+
+  // What the cases of a batch share.
+  struct Inputs {
+    std::string data;
+    int first = 0;
+    std::string hash{};  // of the samples
+  };
+
+  template <class RunCase>
+  void run_cases(const Workload& workload, const Inputs& inputs, std::vector<std::vector<Row>>& rows,
+                 const RunCase& run) {
     for (size_t i = 0; i < workload.cases.size(); ++i) {
       const Case& one = workload.cases[i];
-      const std::string key = key_of(one, data, first, samples_hash);
+      const std::string key = key_of(one, inputs);
       std::optional<std::vector<Row>> found = journal_.find(key, axes_);
       const bool known = found.has_value();
       if (!known) {
-        found = runner.run(one);
+        found = run(one);
         journal_.store(key, axes_, *found);
         options_.after_case();
       }
       ++summary_.cases;
       summary_.reused += known ? 1 : 0;
-      note_problems(one, data, first, *found);
+      note_problems(one, inputs, *found);
       rows[i].insert(rows[i].end(), found->begin(), found->end());
       known ? progress_.reused() : progress_.done();
     }
@@ -150,14 +186,14 @@ class Experiment {
   }
 
   // Everything that determines a case's rows.
-  std::string key_of(const Case& one, const std::string& data, int first, const std::string& samples_hash) const {
+  std::string key_of(const Case& one, const Inputs& inputs) const {
     const Component& policy = spec_.policies[static_cast<size_t>(one.policy)];
     const BaselineNeeds& needs = grid_.needs;
-    std::string text = fmt::format("code {}\nexperiment {}\nmodel {} {}\ndata {} from {} {}\n", code_identity(),
-                                   spec_.name, subject_->name(), subject_->fingerprint(), data, first, samples_hash);
+    std::string text =
+        fmt::format("code {}\nexperiment {}\nmodel {} {}\ndata {} from {} {}\n", code_identity(), spec_.name,
+                    subject_->name(), subject_->fingerprint(), inputs.data, inputs.first, inputs.hash);
     text += fmt::format("policy {} as {}{}\n", policy.name, policy.label, options_text(one.options));
-    text += fmt::format("protocol {} {} {} {}\n", spec_.protocol == Protocol::kDecode ? "decode" : "one-shot",
-                        one.budget, one.interval, one.keep);
+    text += fmt::format("protocol {} {} {} {}\n", static_cast<int>(spec_.protocol), one.budget, one.interval, one.keep);
     for (size_t i = 0; i < axes_.size(); ++i) text += fmt::format("axis {} = {}\n", axes_[i], one.axes[i]);
     for (const Component& metric : spec_.metrics)
       text += fmt::format("metric {}{}\n", metric.name, options_text(metric.options));
@@ -168,7 +204,7 @@ class Experiment {
     return sha256_hex(text);
   }
 
-  void note_problems(const Case& one, const std::string& data, int first, const std::vector<Row>& rows) {
+  void note_problems(const Case& one, const Inputs& inputs, const std::vector<Row>& rows) {
     const auto whole = std::find_if(rows.begin(), rows.end(),
                                     [](const Row& row) { return row.metric.empty() && !row.skipped.empty(); });
     if (whole == rows.end()) return;
@@ -177,8 +213,8 @@ class Experiment {
     std::string axes;
     for (size_t i = 0; i < axes_.size(); ++i) axes += fmt::format(", {} {}", axes_[i], one.axes[i]);
     summary_.problems.push_back(fmt::format("{}: {}, {} from sample {}{}: {}", failed ? "failed" : "skipped",
-                                            spec_.policies[static_cast<size_t>(one.policy)].label, data, first, axes,
-                                            whole->skipped));
+                                            spec_.policies[static_cast<size_t>(one.policy)].label, inputs.data,
+                                            inputs.first, axes, whole->skipped));
   }
 
   void finish() {
@@ -189,15 +225,7 @@ class Experiment {
     manifest_.overrides = options_.overrides;
     manifest_.rows = format_rows(axes_, untimed);
     manifest_.cases = summary_.cases;
-    const std::string manifest = manifest_json(manifest_);
-    write_rows_atomically(options_.out / "rows.csv", axes_, rows_);
-    write_atomically(options_.out / "spec.yaml", spec_.resolved);
-    write_atomically(options_.out / "manifest.json", manifest);
-    if (options_.draw == Draw::now) {
-      summary_.markdown = write_report(
-          options_.out, spec_.report,
-          {.title = spec_.title, .question = spec_.question, .spec = spec_.resolved, .manifest = manifest});
-    }
+    write_results(spec_, options_, rows_, manifest_json(manifest_), summary_);
     journal_.remove();
   }
 
@@ -215,6 +243,28 @@ class Experiment {
   RunSummary summary_;
 };
 
+BenchmarkFile load_benchmarks(const Spec& spec) {
+  const fs::path path = resolve_path(spec, spec.benchmarks);
+  return parse_benchmarks(read_file(path), path.string());
+}
+
+// Nothing runs: the rows of the file, and the report of them.
+RunSummary tabulate(const Spec& spec, const RunOptions& options) {
+  const BenchmarkFile file = load_benchmarks(spec);
+  const std::vector<std::string> axes = spec.axis_columns();
+  const std::vector<Row> rows = benchmark_rows(file, spec.name);
+  RunSummary summary{.cases = static_cast<int>(file.benchmarks.size())};
+  const std::string manifest = manifest_json({.spec = &spec,
+                                              .overrides = options.overrides,
+                                              .rows = format_rows(axes, rows),
+                                              .benchmarks = file.manifest,
+                                              .cases = summary.cases});
+  const Journal journal(options.out);  // refuses a folder that cannot be written
+  write_results(spec, options, rows, manifest, summary);
+  journal.remove();
+  return summary;
+}
+
 void check_can_draw(const Spec& spec) {
   if (spec.report.plots.empty()) return;
   try {
@@ -224,30 +274,46 @@ void check_can_draw(const Spec& spec) {
   }
 }
 
+std::string latency_summary(const Spec& spec, const Grid& grid) {
+  size_t cases = 0;
+  for (const Workload& workload : grid.workloads) cases += workload.cases.size();
+  return fmt::format("{}: {} cases, each measured {} times", spec.name, cases, spec.samples);
+}
+
 }  // namespace
 
-bool is_timing(std::string_view metric) { return metric.ends_with("_time") || metric.ends_with("_throughput"); }
+bool is_timing(std::string_view metric) {
+  return metric.ends_with("_time") || metric.ends_with("_throughput") || metric == "max_batch" ||
+         metric == "batch_size" || metric == "peak_bytes";
+}
 
 RunSummary run_experiment(const Spec& spec, const RunOptions& options) {
   validate_experiment(spec);
   if (options.draw == Draw::now) check_can_draw(spec);
+  if (!spec.benchmarks.text.empty()) return tabulate(spec, options);
   return Experiment(spec, options).go();
 }
 
 std::string validate_experiment(const Spec& spec) {
+  if (!spec.benchmarks.text.empty()) {
+    return fmt::format("{}: a table of {} benchmarks, nothing runs", spec.name,
+                       load_benchmarks(spec).benchmarks.size());
+  }
   const Grid grid = make_grid(spec);
   make_backend(spec.device);
-  for (const Located& model : spec.models) load_model_config(resolve_path(spec, model));
+  for (const ModelChoice& model : spec.models) config_of(spec, model);
   for (const Located& trace : spec.traces)
     check_trace(spec, Trace::open(resolve_path(spec, trace), Trace::Checksum::skip));
   for (const DataSpec& data : spec.data) {
     if (data.kind != DataKind::kTask) resolve_path(spec, data.source);
     if (data.kind == DataKind::kIds) continue;
-    for (const Located& model : spec.models) {
-      const fs::path file = resolve_path(spec, model) / "tokenizer.json";
+    for (const ModelChoice& model : spec.models) {
+      if (model.random) refuse_text(model);
+      const fs::path file = resolve_path(spec, model.source) / "tokenizer.json";
       if (!fs::exists(file)) load_tokenizer(file.parent_path());
     }
   }
+  if (spec.protocol == Protocol::kLatency) return latency_summary(spec, grid);
   int64_t cases = 0, passes = 0;
   for (const Workload& workload : grid.workloads) {
     cases += static_cast<int64_t>(workload.cases.size()) * workload.samples;

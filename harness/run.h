@@ -34,14 +34,15 @@ struct RunSummary {
 // Runs an experiment: rows.csv, spec.yaml, manifest.json and the report in options.out. Every finished case is safe on
 // disk at once, so a killed run goes on where it stopped and ends with the same rows. What the spec alone shows to be
 // wrong, a folder that cannot be written, and gnuplot missing where there are plots to draw throw UserError before
-// anything runs; a case that throws UserError while it runs becomes a `skipped` row with the reason.
+// anything runs; a case that throws UserError while it runs becomes a `skipped` row with the reason. A spec with the
+// key `benchmarks` has nothing to run: its rows are those of its file of timings.
 RunSummary run_experiment(const Spec& spec, const RunOptions& options);
 
 // Everything that can be known without running: the grid, the device, the models' configurations, the files. UserError.
 // Returns one line that says what would run.
 std::string validate_experiment(const Spec& spec);
 
-// A row whose value depends on the clock.
+// A row whose value depends on the clock, or on what else has taken memory.
 bool is_timing(std::string_view metric);
 
 }  // namespace kv

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <set>
 
+#include "harness/benchmarks.h"
 #include "harness/rows.h"
 #include "harness/yaml_document.h"
 #include "kernels/error.h"
@@ -52,6 +53,37 @@ std::vector<Located> parse_texts(const YamlDocument& document, const YAML::Node&
   return out;
 }
 
+ModelChoice parse_model(const YamlDocument& document, const YAML::Node& node) {
+  if (!node.IsMap()) {
+    if (!node.IsScalar() || node.Scalar().empty()) document.fail(node, "model: expected a path or {random: NAME}");
+    return {.source = {node.Scalar(), document.where(node)}};
+  }
+  MapReader map(document, node, "model");
+  ModelChoice choice{.source = {map.text("random"), map.where("random")}, .random = true};
+  map.finish();
+  if (choice.source.text.empty()) map.fail_here("lacks the key 'random': the name of a shape (kvlab list models)");
+  return choice;
+}
+
+std::vector<ModelChoice> parse_models(const YamlDocument& document, const YAML::Node& node) {
+  std::vector<ModelChoice> out;
+  for (const YAML::Node& item : items(node)) out.push_back(parse_model(document, item));
+  return out;
+}
+
+std::map<std::string, std::vector<std::string>> parse_only(const YamlDocument& document, const YAML::Node& node) {
+  std::map<std::string, std::vector<std::string>> only;
+  if (!given(node)) return only;
+  if (!node.IsMap()) document.fail(node, "policy: only: expected a map of axis: [values]");
+  for (const auto& entry : node) {
+    for (const YAML::Node& value : items(entry.second)) {
+      if (!value.IsScalar()) document.fail(value, "policy: only: expected a value of the axis, or a list of them");
+      only[entry.first.Scalar()].push_back(value.Scalar());
+    }
+  }
+  return only;
+}
+
 Component parse_named(const YamlDocument& document, const YAML::Node& node, const std::string& kind) {
   Component component{.where = document.where(node)};
   if (node.IsScalar() && !node.Scalar().empty()) {
@@ -63,6 +95,7 @@ Component parse_named(const YamlDocument& document, const YAML::Node& node, cons
   component.name = map.text(kind);
   if (component.name.empty()) map.fail_here(fmt::format("lacks the key '{}'", kind));
   component.label = kind == "policy" ? map.text("label", component.name) : component.name;
+  if (kind == "policy") component.only = parse_only(document, map.find("only"));
   component.options = map.rest();
   return component;
 }
@@ -191,18 +224,56 @@ ReportPlan parse_plan(const YamlDocument& document, MapReader& map, std::span<co
   return parse_report(tables, plots, paper, columns, overridden ? "--set" : document.file());
 }
 
+// What means nothing where only time and memory are measured.
+void refuse_unmeasured(const Spec& spec, const MapReader& map) {
+  if (!spec.traces.empty()) map.fail("trace", "protocol latency runs a model, expected the key 'model'");
+  if (!spec.data.empty()) map.fail("data", "protocol latency draws its own tokens, expected no such key");
+  if (!spec.metrics.empty()) map.fail("metrics", "protocol latency has its own rows, expected no such key");
+  if (spec.batch != 1) map.fail("batch", "under protocol latency a batch is an axis, expected axes: {batch: ...}");
+}
+
+// A file of timings has its rows; what a run would be made of has no meaning beside it.
+Located parse_benchmarks_key(const YamlDocument& document, MapReader& map) {
+  const YAML::Node node = map.find("benchmarks");
+  if (!given(node)) return {};
+  const std::vector<Located> files = parse_texts(document, node, "benchmarks");
+  if (files.size() != 1) map.fail("benchmarks", "expected one file");
+  for (const char* key : {"model", "trace", "data", "samples", "policies", "protocol", "axes", "metrics", "seed",
+                          "batch", "device", "prefill_chunk"}) {
+    if (map.has(key)) map.fail(key, "'benchmarks' brings its rows, expected no such key");
+  }
+  return files[0];
+}
+
+void check_sources(const Spec& spec, const MapReader& map) {
+  if (!spec.benchmarks.text.empty()) return;
+  if (spec.models.empty() == spec.traces.empty()) {
+    map.fail_here("expected one of the keys 'model', 'trace' and 'benchmarks'");
+  }
+  if (spec.protocol == Protocol::kLatency) {
+    refuse_unmeasured(spec, map);
+  } else if (!spec.models.empty() && spec.data.empty()) {
+    map.fail_here("lacks the key 'data': what the model reads");
+  }
+  if (!spec.traces.empty() && !spec.data.empty()) map.fail("data", "a trace brings its own data, expected no such key");
+  if (spec.policies.empty()) map.fail_here("lacks the key 'policies'");
+}
+
 Spec parse_document(std::string_view yaml, const std::string& file, std::span<const std::string> overrides) {
   const YamlDocument document(yaml, file, overrides);
   MapReader map(document, document.root(), "");
   Spec spec{.file = file, .name = fs::path(file).stem().string(), .question = first_comment(yaml)};
   spec.title = map.text("title", spec.name);
-  spec.models = parse_texts(document, map.find("model"), "model");
+  spec.benchmarks = parse_benchmarks_key(document, map);
+  spec.models = parse_models(document, map.find("model"));
   spec.traces = parse_texts(document, map.find("trace"), "trace");
   spec.samples = map.integer("samples", spec.samples, 1);
   spec.data = parse_data(document, map.find("data"), spec.samples);
   spec.policies = parse_components(document, map.find("policies"), "policy");
-  spec.protocol =
-      map.word("protocol", "decode", {"decode", "one-shot"}) == "decode" ? Protocol::kDecode : Protocol::kOneShot;
+  const std::string protocol = map.word("protocol", "decode", {"decode", "one-shot", "latency"});
+  spec.protocol = protocol == "decode"     ? Protocol::kDecode
+                  : protocol == "one-shot" ? Protocol::kOneShot
+                                           : Protocol::kLatency;
   spec.axes = parse_axes(document, map.find("axes"));
   spec.metrics = parse_components(document, map.find("metrics"), "metric");
   spec.seed = map.seed("seed", spec.seed);
@@ -212,11 +283,7 @@ Spec parse_document(std::string_view yaml, const std::string& file, std::span<co
   const std::vector<std::string> columns = spec.axis_columns();
   spec.report = parse_plan(document, map, columns);
   map.finish();
-
-  if (spec.models.empty() == spec.traces.empty()) map.fail_here("expected either the key 'model' or the key 'trace'");
-  if (!spec.models.empty() && spec.data.empty()) map.fail_here("lacks the key 'data': what the model reads");
-  if (!spec.traces.empty() && !spec.data.empty()) map.fail("data", "a trace brings its own data, expected no such key");
-  if (spec.policies.empty()) map.fail_here("lacks the key 'policies'");
+  check_sources(spec, map);
   spec.resolved = overrides.empty() ? std::string(yaml) : emitted(document, spec.question);
   return spec;
 }
@@ -224,6 +291,7 @@ Spec parse_document(std::string_view yaml, const std::string& file, std::span<co
 }  // namespace
 
 std::vector<std::string> Spec::axis_columns() const {
+  if (!benchmarks.text.empty()) return {benchmark_axes().begin(), benchmark_axes().end()};
   std::vector<std::string> columns;
   for (const Axis& axis : axes) columns.insert(columns.end(), axis.columns.begin(), axis.columns.end());
   return columns;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -24,6 +25,7 @@ struct Component {
   std::string label{};  // what the rows call it
   std::vector<GivenParam> options{};
   std::string where{};
+  std::map<std::string, std::vector<std::string>> only{};  // a policy's: values of axes at which it runs; else at all
 };
 
 enum class DataKind { kTask, kText, kIds };
@@ -37,7 +39,14 @@ struct DataSpec {
   std::vector<GivenParam> options{};  // of the task
 };
 
-enum class Protocol { kDecode, kOneShot };
+// A Hugging Face folder, or the shape of a named model with weights drawn from the spec's seed.
+struct ModelChoice {
+  Located source{};
+  bool random = false;
+};
+
+// kLatency measures time and memory over random tokens (harness/latency.h); `samples` are then repetitions.
+enum class Protocol { kDecode, kOneShot, kLatency };
 
 // One axis: its points, each a value a column. A plain axis has one column; a zipped one several that move together.
 struct Axis {
@@ -52,8 +61,10 @@ struct Spec {
   std::string name{};      // its stem: the `experiment` column
   std::string question{};  // the file's first comment
   std::string title{};
-  std::vector<Located> models{}, traces{};  // exactly one of them is non-empty
-  std::vector<DataSpec> data{};             // empty for traces, which bring their own
+  std::vector<ModelChoice> models{};  // exactly one of models, traces and benchmarks is given
+  std::vector<Located> traces{};
+  Located benchmarks{};          // a file of timings (harness/benchmarks.h), which brings its rows: nothing runs
+  std::vector<DataSpec> data{};  // empty for traces, which bring their own
   std::vector<Component> policies{};
   Protocol protocol = Protocol::kDecode;
   std::vector<Axis> axes{};
@@ -66,6 +77,7 @@ struct Spec {
   ReportPlan report{};
   std::string resolved{};  // the YAML with every override applied; parses to the same Spec
 
+  // The columns of the rows beside the standard ones.
   std::vector<std::string> axis_columns() const;
 };
 

@@ -10,6 +10,7 @@
 #include "kernels/error.h"
 #include "sim/hash.h"
 #include "sim/model_source.h"
+#include "sim/named_models.h"
 #include "sim/safetensors.h"
 #include "sim/tasks/task.h"
 #include "sim/trace_source.h"
@@ -26,14 +27,9 @@ std::string folder_name(const fs::path& folder) {
 
 class ModelSubject final : public Subject {
  public:
-  ModelSubject(Backend& backend, const Spec& spec, int model)
-      : spec_(spec),
-        folder_(resolve_path(spec, spec.models[static_cast<size_t>(model)])),
-        name_(folder_name(folder_)),
-        fingerprint_(kv::fingerprint(folder_)) {
-    const ModelWeights weights = load_model(folder_);
-    config_ = weights.config;
-    source_.emplace(backend, weights);
+  ModelSubject(Backend& backend, const Spec& spec, const ModelChoice& choice)
+      : spec_(spec), choice_(choice), config_(config_of(spec, choice)) {
+    choice.random ? draw_weights(backend) : load_weights(backend);
     // An unsupported tokenizer must stop the experiment, not skip its cases one by one.
     for (const DataSpec& data : spec.data) {
       if (data.kind != DataKind::kIds) tokenizer();
@@ -42,11 +38,15 @@ class ModelSubject final : public Subject {
 
   const std::string& name() const override { return name_; }
   const std::string& fingerprint() const override { return fingerprint_; }
-  Source& source(int, int) override { return *source_; }
+  Source& source(int, int) override { return *model(); }
+  ModelSource* model() override {
+    if (!source_) throw UserError(unfit_);
+    return &*source_;
+  }
 
   std::function<std::string(std::span<const int32_t>)> decoder() override {
     std::error_code error;
-    if (!fs::exists(folder_ / "tokenizer.json", error)) return {};
+    if (choice_.random || !fs::exists(folder_ / "tokenizer.json", error)) return {};
     return [this](std::span<const int32_t> ids) {
       try {
         return tokenizer().decode(ids);
@@ -67,6 +67,28 @@ class ModelSubject final : public Subject {
   }
 
  private:
+  void load_weights(Backend& backend) {
+    folder_ = resolve_path(spec_, choice_.source);
+    name_ = folder_name(folder_);
+    fingerprint_ = kv::fingerprint(folder_);
+    open(backend, ModelFiles(folder_));
+  }
+
+  void open(Backend& backend, const Weights& weights) {
+    try {
+      source_.emplace(backend, weights);
+    } catch (const MemoryError& error) {
+      unfit_ = error.what();
+    }
+  }
+
+  void draw_weights(Backend& backend) {
+    name_ = fmt::format("{} (random)", choice_.source.text);
+    const NamedModel& shape = find_named_model(choice_.source.text);
+    fingerprint_ = sha256_hex(fmt::format("random weights, seed {}\n{}", spec_.seed, shape.config));
+    open(backend, RandomWeights(config_, spec_.seed));
+  }
+
   Sample draw(const DataSpec& data, const Workload& workload, int index) {
     if (!text_) text_ = load_shipped_text(fs::path(spec_.file).parent_path());
     const TaskRequest request{.task = data.source.text,
@@ -117,16 +139,19 @@ class ModelSubject final : public Subject {
   }
 
   const Tokenizer& tokenizer() {
+    if (choice_.random) refuse_text(choice_);
     if (!tokenizer_) tokenizer_ = load_tokenizer(folder_);
     return *tokenizer_;
   }
 
   const Spec& spec_;
-  fs::path folder_;
+  ModelChoice choice_;
+  ModelConfig config_;
+  fs::path folder_;  // empty for random weights
   std::string name_;
   std::string fingerprint_;
-  ModelConfig config_;
   std::optional<ModelSource> source_;
+  std::string unfit_;  // why there is no source
   std::optional<Tokenizer> tokenizer_;
   std::optional<TextData> text_;
   std::map<std::string, std::vector<int32_t>> ids_;
@@ -157,6 +182,7 @@ class TraceSubject final : public Subject {
   }
 
   std::function<std::string(std::span<const int32_t>)> decoder() override { return {}; }
+  ModelSource* model() override { return nullptr; }
 
   Source& source(int first, int count) override {
     if (source_ && first == first_ && count == count_) return *source_;
@@ -180,7 +206,22 @@ class TraceSubject final : public Subject {
 
 std::unique_ptr<Subject> open_subject(Backend& backend, const Spec& spec, int model) {
   if (!spec.traces.empty()) return std::make_unique<TraceSubject>(backend, spec);
-  return std::make_unique<ModelSubject>(backend, spec, model);
+  return std::make_unique<ModelSubject>(backend, spec, spec.models[static_cast<size_t>(model)]);
+}
+
+ModelConfig config_of(const Spec& spec, const ModelChoice& choice) {
+  if (!choice.random) return load_model(resolve_path(spec, choice.source)).config();
+  try {
+    return find_named_model(choice.source.text).parse();
+  } catch (const UserError& error) {
+    throw UserError(fmt::format("{}: {}", choice.source.where, error.what()));
+  }
+}
+
+void refuse_text(const ModelChoice& choice) {
+  throw UserError(
+      fmt::format("{}: {} with random weights has no tokenizer; expected data with ids, or protocol latency",
+                  choice.source.where, choice.source.text));
 }
 
 fs::path find_shipped(const fs::path& relative, const fs::path& from) {

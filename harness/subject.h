@@ -11,6 +11,7 @@
 #include "harness/spec.h"
 #include "kernels/backend.h"
 #include "sim/model_config.h"
+#include "sim/model_source.h"
 #include "sim/source.h"
 #include "sim/tasks/sample.h"
 #include "sim/text_data.h"
@@ -27,14 +28,23 @@ class Subject {
   // Samples [first, first + count) of the workload, a pure function of the spec. Throws UserError where the data does
   // not offer them.
   virtual std::vector<Sample> samples(const Workload& workload, int first, int count) = 0;
-  // For those samples; valid until the next call.
+  // For those samples; valid until the next call. Throws UserError where the model does not fit the device.
   virtual Source& source(int first, int count) = 0;
+  // The model itself, null for traces; throws as source() does.
+  virtual ModelSource* model() = 0;
   // Text of token ids; empty where no tokenizer is known. Must not outlive the subject.
   virtual std::function<std::string(std::span<const int32_t>)> decoder() = 0;
 };
 
-// Loads the model (or opens the traces) that `model` names in the spec.
+// Loads the model (or opens the traces) that `model` names in the spec. A model too large for the device is no error
+// yet: each of its cases will say so.
 std::unique_ptr<Subject> open_subject(Backend& backend, const Spec& spec, int model);
+
+// The configuration of a model folder or of a named shape. Throws UserError.
+ModelConfig config_of(const Spec& spec, const ModelChoice& choice);
+
+// Throws the UserError for data that needs the tokenizer of a model without one.
+[[noreturn]] void refuse_text(const ModelChoice& choice);
 
 // A file or folder that ships with kvlab, such as experiments/data: in folder `from`, the current one, the
 // program's own or one above these. Empty where there is none.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string_view>
 
@@ -8,6 +9,7 @@
 
 namespace kv {
 
+struct AdvanceArgs;
 struct AppendArgs;
 struct AttendArgs;
 struct AttentionMassArgs;
@@ -20,22 +22,38 @@ struct ExpectedAttentionArgs;
 struct FutureScoresArgs;
 struct FutureTableArgs;
 struct GroupMeanArgs;
+struct KeepRecentArgs;
 struct KeyDifferenceArgs;
 struct LinearArgs;
 struct PoolArgs;
 struct ProjectedNormsArgs;
 struct QueryMomentsArgs;
+struct RandomNormalArgs;
 struct RedundancyArgs;
 struct RetainedMassArgs;
 struct RmsNormArgs;
 struct RopeArgs;
 struct RowCosineArgs;
+struct SampleArgs;
+struct SelectPooledArgs;
 struct SelectTopArgs;
 struct SiluMulArgs;
 struct SurvivalArgs;
 struct TokenLossArgs;
 struct VisibilityArgs;
 struct WindowAttentionArgs;
+
+struct Memory {
+  size_t free = 0;   // bytes that can still be allocated
+  size_t total = 0;  // bytes that the device has
+};
+
+// Ops that were recorded once, to be run again and again.
+class Recording {
+ public:
+  virtual ~Recording() = default;
+  virtual void run() = 0;
+};
 
 // Where memory lives and ops run. Each op's contract stands in kernels/<op>.h; every backend implements all of them.
 // A backend registers itself by name (kernels/<name>/backend.cpp); what the build lacks is an error, never a fallback.
@@ -55,6 +73,15 @@ class Backend {
   virtual void synchronize() = 0;
   virtual size_t bytes_in_use() const = 0;
   virtual size_t peak_bytes() const = 0;
+  virtual void reset_peak() = 0;  // to what is in use now
+  // As it is now: other programs may take their share later.
+  virtual Memory memory() const = 0;
+
+  // Records the ops that `work` calls; each run() repeats them, in the order of all other ops, without the host's work
+  // between them. Pointers and sizes are those of the recording, so what changes from run to run lies in backend memory
+  // and is changed by ops. `work` may neither upload, download nor synchronize, keeps no memory that it allocates and
+  // leaves no trace on the host: a backend without such a thing (the CPU) calls it again at each run().
+  virtual std::unique_ptr<Recording> record(const std::function<void()>& work) = 0;
 
   virtual void linear(const LinearArgs& args) = 0;
   virtual void rms_norm(const RmsNormArgs& args) = 0;
@@ -62,11 +89,14 @@ class Backend {
   virtual void silu_mul(const SiluMulArgs& args) = 0;
   virtual void embed(const EmbedArgs& args) = 0;
   virtual void token_loss(const TokenLossArgs& args) = 0;
+  virtual void sample(const SampleArgs& args) = 0;
   virtual void attend(const AttendArgs& args) = 0;
   virtual void append(const AppendArgs& args) = 0;
+  virtual void advance(const AdvanceArgs& args) = 0;
   virtual void compact(const CompactArgs& args) = 0;
   virtual void column_add(const ColumnAddArgs& args) = 0;
   virtual void column_mean(const ColumnMeanArgs& args) = 0;
+  virtual void keep_recent(const KeepRecentArgs& args) = 0;
   virtual void window_attention(const WindowAttentionArgs& args) = 0;
   virtual void pool(const PoolArgs& args) = 0;
   virtual void group_mean(const GroupMeanArgs& args) = 0;
@@ -78,12 +108,14 @@ class Backend {
   virtual void future_scores(const FutureScoresArgs& args) = 0;
   virtual void future_table(const FutureTableArgs& args) = 0;
   virtual void select_top(const SelectTopArgs& args) = 0;
+  virtual void select_pooled(const SelectPooledArgs& args) = 0;
   virtual void projected_norms(const ProjectedNormsArgs& args) = 0;
   virtual void attention_mass(const AttentionMassArgs& args) = 0;
   virtual void retained_mass(const RetainedMassArgs& args) = 0;
   virtual void survival(const SurvivalArgs& args) = 0;
   virtual void row_cosine(const RowCosineArgs& args) = 0;
   virtual void visibility(const VisibilityArgs& args) = 0;
+  virtual void random_normal(const RandomNormalArgs& args) = 0;
 };
 
 using BackendFactory = std::unique_ptr<Backend> (*)();

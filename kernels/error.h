@@ -10,4 +10,9 @@ struct UserError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// What was asked for is larger than the memory: the run can go on with something smaller.
+struct MemoryError : UserError {
+  using UserError::UserError;
+};
+
 }  // namespace kv

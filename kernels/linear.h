@@ -5,7 +5,8 @@
 namespace kv {
 
 // output[r, o] = Σ_i input[r, i] · weight[o, i] (+ bias[o]) (+ addend[r, o]).
-// Products accumulate in f32. `addend` may alias `output` (residual connection); input may not.
+// Products accumulate in f32. The output is of the activation type or f32, then without bias and addend: logits must
+// not be rounded. `addend` may alias `output` (residual connection); input may not.
 struct LinearArgs {
   ConstRef input;        // [rows, in]
   ConstRef weight;       // [out, in], row-major as Hugging Face stores it

@@ -12,7 +12,8 @@ inline constexpr int kPageTokens = 16;
 // One layer of the cache, as ops see it. A *row* is one (sequence, KV head): row = sequence * kv_heads + head.
 // Entry `slot` of a row lives in page page_table[row * max_pages + slot / 16], place slot % 16.
 // Slots are in ascending order of position: the oldest entry is slot 0, the newest slot lengths[row] - 1.
-// Places beyond lengths[row] hold anything (NaN in tests); unused page-table entries are -1.
+// Places beyond lengths[row] hold anything (NaN in tests); unused page-table entries are -1. In a recorded step
+// (Backend::record) lengths change from run to run: they decide, max_length only bounds them.
 struct PagedView {
   ConstRef keys;                        // pool [pages, 16, head_dim], post-RoPE
   ConstRef values;                      // pool [pages, 16, head_dim]
@@ -22,7 +23,7 @@ struct PagedView {
   const int32_t* lengths = nullptr;     // [rows]
   int64_t rows = 0;
   int64_t max_pages = 0;
-  int64_t max_length = 0;  // largest of lengths, known on the host
+  int64_t max_length = 0;  // no length is larger; known on the host
   int kv_heads = 0;
   int head_dim = 0;
   int column_width = 0;

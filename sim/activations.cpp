@@ -9,16 +9,19 @@ namespace kv {
 
 void upload_activations(Backend& backend, Tensor& tensor, std::span<const float> values) {
   if (values.empty()) return;
-  const DType type = backend.activation_type();
-  tensor.reserve(backend, type, std::ssize(values));
-  if (type == DType::f32) {
-    tensor.upload(values.data(), values.size_bytes());
+  tensor.reserve(backend, backend.activation_type(), std::ssize(values));
+  upload_activations(backend, tensor.ref(), values);
+}
+
+void upload_activations(Backend& backend, Ref to, std::span<const float> values) {
+  if (to.dtype == DType::f32) {
+    backend.upload(to.data, values.data(), values.size_bytes());
     return;
   }
-  KV_CHECK(type == DType::bf16);
+  KV_CHECK(to.dtype == DType::bf16);
   std::vector<uint16_t> narrow(values.size());
   std::transform(values.begin(), values.end(), narrow.begin(), f32_to_bf16);
-  tensor.upload(narrow.data(), narrow.size() * sizeof(uint16_t));
+  backend.upload(to.data, narrow.data(), narrow.size() * sizeof(uint16_t));
 }
 
 std::vector<float> download_activations(Backend& backend, ConstRef from, int64_t count) {

@@ -15,6 +15,9 @@ class Backend;
 // Makes `tensor` hold at least the values, which come first. Empty values leave it as it is.
 void upload_activations(Backend& backend, Tensor& tensor, std::span<const float> values);
 
+// Writes the values at `to`, activations of the backend.
+void upload_activations(Backend& backend, Ref to, std::span<const float> values);
+
 std::vector<float> download_activations(Backend& backend, ConstRef from, int64_t count);
 
 }  // namespace kv

@@ -21,63 +21,74 @@ void enlarge(Backend& backend, Tensor& tensor, DType dtype, int64_t elements) {
 
 }  // namespace
 
-Cache::Cache(Backend& backend, const CacheShape& shape)
-    : backend_(backend), shape_(shape), layers_(static_cast<size_t>(shape.layers)) {
-  reset();
+size_t page_bytes(const CacheShape& shape, DType type) {
+  const size_t vectors = 2 * static_cast<size_t>(shape.head_dim) * bytes_of(type);
+  const size_t columns = static_cast<size_t>(shape.column_width) * sizeof(float);
+  return static_cast<size_t>(kPageTokens) * (vectors + sizeof(int32_t) + columns);
 }
+
+Cache::Cache(Backend& backend, const CacheShape& shape) : backend_(backend), shape_(shape) { reset(); }
 
 void Cache::reset() {
   used_pages_ = 0;
   peak_pages_ = 0;
   free_pages_.resize(static_cast<size_t>(pool_pages_));
   std::iota(free_pages_.rbegin(), free_pages_.rend(), 0);  // lowest page first out
-  for (Layer& layer : layers_) {
-    layer.lengths.assign(static_cast<size_t>(rows()), 0);
-    layer.max_pages = 1;
-    layer.page_table.assign(static_cast<size_t>(rows()), -1);
-    upload(layer);
-  }
+  lengths_.assign(static_cast<size_t>(all_rows()), 0);
+  held_.assign(static_cast<size_t>(all_rows()), 0);
+  max_lengths_.assign(static_cast<size_t>(shape_.layers), 0);
+  max_pages_ = 1;
+  page_tables_.assign(static_cast<size_t>(all_rows()), -1);
+  tables_changed_ = true;
+  publish();
 }
 
-void Cache::upload(Layer& layer) {
-  layer.device_lengths.reserve(backend_, DType::i32, static_cast<int64_t>(layer.lengths.size()));
-  layer.device_lengths.upload(layer.lengths.data(), layer.lengths.size() * sizeof(int32_t));
-  layer.device_table.reserve(backend_, DType::i32, static_cast<int64_t>(layer.page_table.size()));
-  layer.device_table.upload(layer.page_table.data(), layer.page_table.size() * sizeof(int32_t));
+void Cache::upload_lengths() {
+  device_lengths_.reserve(backend_, DType::i32, std::ssize(lengths_));
+  device_lengths_.upload(lengths_.data(), lengths_.size() * sizeof(int32_t));
+}
+
+void Cache::publish() {
+  upload_lengths();
+  if (!tables_changed_) return;
+  device_tables_.reserve(backend_, DType::i32, std::ssize(page_tables_));
+  device_tables_.upload(page_tables_.data(), page_tables_.size() * sizeof(int32_t));
+  tables_changed_ = false;
 }
 
 PagedView Cache::view(int layer) const {
-  const Layer& own = layers_.at(static_cast<size_t>(layer));
+  KV_CHECK(layer >= 0 && layer < shape_.layers);
   return {.keys = keys_.ref(),
           .values = values_.ref(),
           .positions = static_cast<const int32_t*>(positions_.ref().data),
           .columns = static_cast<const float*>(columns_.ref().data),
-          .page_table = own.device_table.ref().as<int32_t>(),
-          .lengths = own.device_lengths.ref().as<int32_t>(),
+          .page_table = device_tables_.ref().as<int32_t>() + layer * rows() * max_pages_,
+          .lengths = device_lengths_.ref().as<int32_t>() + layer * rows(),
           .rows = rows(),
-          .max_pages = own.max_pages,
-          .max_length = *std::max_element(own.lengths.begin(), own.lengths.end()),
+          .max_pages = max_pages_,
+          .max_length = max_lengths_[static_cast<size_t>(layer)],
           .kv_heads = shape_.kv_heads,
           .head_dim = shape_.head_dim,
           .column_width = shape_.column_width};
 }
 
-std::span<const int32_t> Cache::lengths(int layer) const { return layers_.at(static_cast<size_t>(layer)).lengths; }
+std::span<const int32_t> Cache::lengths(int layer) const {
+  KV_CHECK(layer >= 0 && layer < shape_.layers);
+  return std::span(lengths_).subspan(static_cast<size_t>(layer * rows()), static_cast<size_t>(rows()));
+}
 
 float* Cache::columns() { return static_cast<float*>(columns_.ref().data); }
 
-void Cache::grow_pool(int64_t pages) {
-  const int64_t target = std::max(pages, pool_pages_ + pool_pages_ / 2);
+void Cache::reserve(int64_t pages) {
+  if (pages <= pool_pages_) return;
   const DType type = backend_.activation_type();
   const int64_t page_elements = static_cast<int64_t>(kPageTokens) * shape_.head_dim;
-  enlarge(backend_, keys_, type, target * page_elements);
-  enlarge(backend_, values_, type, target * page_elements);
-  enlarge(backend_, positions_, DType::i32, target * kPageTokens);
-  if (shape_.column_width > 0) {
-    enlarge(backend_, columns_, DType::f32, target * kPageTokens * shape_.column_width);
-  }
-  for (int64_t page = target - 1; page >= pool_pages_; --page) free_pages_.push_back(static_cast<int32_t>(page));
-  pool_pages_ = target;
+  enlarge(backend_, keys_, type, pages * page_elements);
+  enlarge(backend_, values_, type, pages * page_elements);
+  enlarge(backend_, positions_, DType::i32, pages * kPageTokens);
+  if (shape_.column_width > 0) enlarge(backend_, columns_, DType::f32, pages * kPageTokens * shape_.column_width);
+  for (int64_t page = pages - 1; page >= pool_pages_; --page) free_pages_.push_back(static_cast<int32_t>(page));
+  pool_pages_ = pages;
 }
 
 int32_t Cache::take_page() {
@@ -89,75 +100,101 @@ int32_t Cache::take_page() {
   return page;
 }
 
-void Cache::widen_table(Layer& layer, int64_t pages) {
-  if (pages <= layer.max_pages) return;
-  const int64_t wider = std::max(pages, layer.max_pages * 2);
-  std::vector<int32_t> table(static_cast<size_t>(rows() * wider), -1);
-  for (int64_t row = 0; row < rows(); ++row) {
-    std::copy_n(layer.page_table.begin() + row * layer.max_pages, layer.max_pages, table.begin() + row * wider);
+void Cache::widen_tables(int64_t pages) {
+  if (pages <= max_pages_) return;
+  const int64_t wider = std::max(pages, max_pages_ * 2);
+  std::vector<int32_t> tables(static_cast<size_t>(all_rows() * wider), -1);
+  for (int64_t row = 0; row < all_rows(); ++row) {
+    std::copy_n(page_tables_.begin() + row * max_pages_, max_pages_, tables.begin() + row * wider);
   }
-  layer.page_table = std::move(table);
-  layer.max_pages = wider;
+  page_tables_ = std::move(tables);
+  max_pages_ = wider;
+  tables_changed_ = true;
 }
 
-void Cache::resize_row(Layer& layer, int64_t row, int32_t length) {
-  const int64_t before = pages_for(layer.lengths[static_cast<size_t>(row)]);
-  const int64_t after = pages_for(length);
-  int32_t* table = layer.page_table.data() + row * layer.max_pages;
-  for (int64_t page = before; page < after; ++page) table[page] = take_page();
-  for (int64_t page = before - 1; page >= after; --page) {
-    free_pages_.push_back(table[page]);
-    table[page] = -1;
+void Cache::hold_pages(int64_t index, int64_t pages) {
+  int32_t& held = held_[static_cast<size_t>(index)];
+  int32_t* table = page_tables_.data() + index * max_pages_;
+  tables_changed_ |= held != pages;
+  for (; held < pages; ++held) table[held] = take_page();
+  for (; held > pages; --held) {
+    free_pages_.push_back(table[held - 1]);
+    table[held - 1] = -1;
     --used_pages_;
   }
-  layer.lengths[static_cast<size_t>(row)] = length;
 }
 
-void Cache::append(int layer_index, std::span<const Segment> segments, const Segment* device_segments, ConstRef keys,
-                   ConstRef values) {
-  Layer& layer = layers_.at(static_cast<size_t>(layer_index));
+template <class Visit>
+void Cache::for_each_row(const Segment& segment, const Visit& visit) const {
+  for (int layer = 0; layer < shape_.layers; ++layer) {
+    for (int head = 0; head < shape_.kv_heads; ++head) {
+      visit(layer * rows() + static_cast<int64_t>(segment.sequence) * shape_.kv_heads + head);
+    }
+  }
+}
+
+void Cache::grow(std::span<const Segment> segments, int steps) {
+  KV_CHECK(steps > 0);
   int64_t new_pages = 0;
   int64_t longest = 0;
-  int64_t max_count = 0;
+  const auto length_with = [&](int64_t index, const Segment& segment) {
+    return lengths_[static_cast<size_t>(index)] + int64_t{segment.count} * steps;
+  };
   for (const Segment& segment : segments) {
-    max_count = std::max<int64_t>(max_count, segment.count);
-    for (int head = 0; head < shape_.kv_heads; ++head) {
-      const int64_t length = layer.lengths[static_cast<size_t>(segment.sequence * shape_.kv_heads + head)];
-      new_pages += pages_for(length + segment.count) - pages_for(length);
-      longest = std::max(longest, length + segment.count);
-    }
+    for_each_row(segment, [&](int64_t index) {
+      const int64_t length = length_with(index, segment);
+      new_pages += std::max<int64_t>(0, pages_for(length) - held_[static_cast<size_t>(index)]);
+      longest = std::max(longest, length);
+    });
   }
-  if (new_pages > static_cast<int64_t>(free_pages_.size())) {
-    // All layers of a block grow alike: asking for the block's whole need at once spares a copy a layer.
-    grow_pool(pool_pages_ + new_pages * shape_.layers);
+  const int64_t missing = new_pages - std::ssize(free_pages_);
+  if (missing > 0) reserve(pool_pages_ + std::max(missing, pool_pages_ / 2));
+  widen_tables(pages_for(longest));
+  for (int layer = 0; layer < shape_.layers; ++layer) {
+    const auto own = lengths(layer);
+    max_lengths_[static_cast<size_t>(layer)] = *std::max_element(own.begin(), own.end());
   }
-  widen_table(layer, pages_for(longest));
   for (const Segment& segment : segments) {
-    for (int head = 0; head < shape_.kv_heads; ++head) {
-      const int64_t row = segment.sequence * shape_.kv_heads + head;
-      resize_row(layer, row, layer.lengths[static_cast<size_t>(row)] + segment.count);
-    }
+    for_each_row(segment, [&](int64_t index) {
+      const int64_t length = length_with(index, segment);
+      hold_pages(index, std::max<int64_t>(pages_for(length), held_[static_cast<size_t>(index)]));
+      int64_t& most = max_lengths_[static_cast<size_t>(index / rows())];
+      most = std::max(most, length);
+    });
   }
-  upload(layer);
-  if (max_count == 0) return;
+  advance(segments);
+  publish();
+}
+
+void Cache::advance(std::span<const Segment> segments) {
+  for (const Segment& segment : segments) {
+    for_each_row(segment, [&](int64_t index) {
+      int32_t& length = lengths_[static_cast<size_t>(index)];
+      length += segment.count;
+      KV_CHECK(pages_for(length) <= held_[static_cast<size_t>(index)]);
+    });
+  }
+}
+
+void Cache::append(int layer, const Block& block, ConstRef keys, ConstRef values) {
+  if (block.max_count == 0) return;
   backend_.append({.keys = keys,
                    .values = values,
-                   .segments = device_segments,
-                   .segment_count = static_cast<int64_t>(segments.size()),
-                   .max_count = max_count,
-                   .cache = view(layer_index),
+                   .segments = block.on_device(),
+                   .segment_count = std::ssize(block.segments),
+                   .max_count = block.max_count,
+                   .cache = view(layer),
                    .pool_keys = keys_.ref(),
                    .pool_values = values_.ref(),
                    .pool_positions = static_cast<int32_t*>(positions_.ref().data),
                    .pool_columns = columns()});
 }
 
-void Cache::evict(int layer_index, const uint8_t* keep, int64_t pitch, std::span<const uint8_t> rows_due,
+void Cache::evict(int layer, const uint8_t* keep, int64_t pitch, std::span<const uint8_t> rows_due,
                   std::span<const int32_t> kept) {
-  Layer& layer = layers_.at(static_cast<size_t>(layer_index));
   Tensor due(backend_, DType::u8, rows());
   due.upload(rows_due.data(), rows_due.size());
-  backend_.compact({.cache = view(layer_index),
+  backend_.compact({.cache = view(layer),
                     .keep = keep,
                     .keep_pitch = pitch,
                     .rows_due = due.ref().as<uint8_t>(),
@@ -166,25 +203,21 @@ void Cache::evict(int layer_index, const uint8_t* keep, int64_t pitch, std::span
                     .pool_positions = static_cast<int32_t*>(positions_.ref().data),
                     .pool_columns = columns()});
   for (int64_t row = 0; row < rows(); ++row) {
-    if (rows_due[static_cast<size_t>(row)]) resize_row(layer, row, kept[static_cast<size_t>(row)]);
+    if (!rows_due[static_cast<size_t>(row)]) continue;
+    const int64_t index = layer * rows() + row;
+    lengths_[static_cast<size_t>(index)] = kept[static_cast<size_t>(row)];
+    hold_pages(index, pages_for(kept[static_cast<size_t>(row)]));
   }
-  upload(layer);
+  const auto own = lengths(layer);
+  max_lengths_[static_cast<size_t>(layer)] = *std::max_element(own.begin(), own.end());
 }
 
-int64_t Cache::entries() const {
-  int64_t sum = 0;
-  for (const Layer& layer : layers_) sum = std::accumulate(layer.lengths.begin(), layer.lengths.end(), sum);
-  return sum;
-}
+int64_t Cache::entries() const { return std::accumulate(lengths_.begin(), lengths_.end(), int64_t{0}); }
 
 size_t Cache::column_page_bytes() const {
   return static_cast<size_t>(kPageTokens) * static_cast<size_t>(shape_.column_width) * sizeof(float);
 }
 
-size_t Cache::page_bytes() const {
-  const size_t element = bytes_of(backend_.activation_type());
-  return static_cast<size_t>(kPageTokens) * (2 * static_cast<size_t>(shape_.head_dim) * element + sizeof(int32_t)) +
-         column_page_bytes();
-}
+size_t Cache::page_bytes() const { return kv::page_bytes(shape_, backend_.activation_type()); }
 
 }  // namespace kv

@@ -6,6 +6,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/paged.h"
+#include "sim/source.h"
 
 namespace kv {
 
@@ -17,9 +18,12 @@ struct CacheShape {
   int column_width = 0;  // the policy's per-entry floats, stored, moved, freed and counted with K and V
 };
 
+// Bytes of one page: K, V, positions and columns.
+size_t page_bytes(const CacheShape& shape, DType type);
+
 // A paged, ragged KV cache: every (sequence, layer, KV head) has its own length and its own pages of 16 entries out of
 // one pool. Eviction is physical: kept entries move together and the freed pages go back to the pool at once.
-// Only `replay` mutates it; policies and metrics see PagedViews. Row = sequence · kv_heads + head.
+// Only the loop (sim/loop.h) mutates it; policies and metrics see PagedViews. Row = sequence · kv_heads + head.
 class Cache {
  public:
   Cache(Backend& backend, const CacheShape& shape);
@@ -27,17 +31,29 @@ class Cache {
   const CacheShape& shape() const { return shape_; }
   int64_t rows() const { return static_cast<int64_t>(shape_.sequences) * shape_.kv_heads; }
 
-  // The view is valid until the next append or evict.
+  // The view is valid until the next grow or publish.
   PagedView view(int layer) const;
   std::span<const int32_t> lengths(int layer) const;  // [rows], host
 
-  // Adds the block's entries: `segments` as in kernels/paged.h (host), keys and values [tokens, kv_heads, head_dim].
-  void append(int layer, std::span<const Segment> segments, const Segment* device_segments, ConstRef keys,
-              ConstRef values);
+  // Makes room in every layer for `steps` blocks of these segments (host) and counts the first one's entries, on the
+  // backend, too. append() then writes what they are.
+  void grow(std::span<const Segment> segments, int steps = 1);
+  // Counts one more of the blocks that grow() made room for, on the host; on the backend the op `advance` does.
+  void advance(std::span<const Segment> segments);
+  // Lengths of all layers on the backend, [layers, rows].
+  int32_t* device_lengths() { return device_lengths_.ref().as<int32_t>(); }
+
+  // Writes the block's entries: keys and values [tokens, kv_heads, head_dim].
+  void append(int layer, const Block& block, ConstRef keys, ConstRef values);
 
   // Keeps the entries with keep[row · pitch + slot] = 1 in the due rows; kept[row] counts them (host).
   void evict(int layer, const uint8_t* keep, int64_t pitch, std::span<const uint8_t> rows_due,
              std::span<const int32_t> kept);
+  // Brings lengths and page tables to the backend, after the last evict of an event.
+  void publish();
+
+  // Makes the pool at least that large, at once; grow() enlarges by halves and needs room for both while it copies.
+  void reserve(int64_t pages);
 
   float* columns();  // pool [pages, 16, column_width], null without columns
 
@@ -49,23 +65,24 @@ class Cache {
   void reset();
 
  private:
-  struct Layer {
-    std::vector<int32_t> lengths;     // [rows]
-    std::vector<int32_t> page_table;  // [rows, max_pages], −1 = unused
-    int64_t max_pages = 0;
-    Tensor device_lengths;
-    Tensor device_table;
-  };
-
+  int64_t all_rows() const { return rows() * shape_.layers; }
+  // Calls with the index (layer · rows + row) of every row of the segment's sequence, in every layer.
+  template <class Visit>
+  void for_each_row(const Segment& segment, const Visit& visit) const;
   int32_t take_page();
-  void grow_pool(int64_t pages);
-  void resize_row(Layer& layer, int64_t row, int32_t length);
-  void upload(Layer& layer);
-  void widen_table(Layer& layer, int64_t pages);
+  void hold_pages(int64_t index, int64_t pages);
+  void widen_tables(int64_t pages);
+  void upload_lengths();
 
   Backend& backend_;
   CacheShape shape_;
-  std::vector<Layer> layers_;
+  std::vector<int32_t> lengths_;      // [layers, rows]
+  std::vector<int32_t> held_;         // [layers, rows] pages
+  std::vector<int32_t> page_tables_;  // [layers, rows, max_pages], −1 = unused
+  int64_t max_pages_ = 0;
+  std::vector<int64_t> max_lengths_;  // [layers] of the blocks there is room for
+  bool tables_changed_ = true;
+  Tensor device_lengths_, device_tables_;
   Tensor keys_, values_, positions_, columns_;
   int64_t pool_pages_ = 0;
   std::vector<int32_t> free_pages_;

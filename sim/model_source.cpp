@@ -11,11 +11,14 @@
 #include "kernels/rope.h"
 #include "kernels/silu_mul.h"
 #include "kernels/token_loss.h"
-#include "sim/activations.h"
 
 namespace kv {
 
-ModelSource::ModelSource(Backend& backend, const ModelWeights& weights) : backend_(backend), config_(weights.config) {
+ModelSource::ModelSource(Backend& backend, const Weights& weights)
+    : backend_(backend),
+      config_(weights.config()),
+      weight_bytes_(static_cast<size_t>(parameters_of(config_)) * bytes_of(backend.activation_type())),
+      weights_(load_tensors(weights, backend)) {
   const Rope rope = make_rope(config_.rope, config_.head_dim);
   info_ = {.name = fmt::format("{} model", family_name(config_.family)),
            .layers = config_.layers,
@@ -30,37 +33,11 @@ ModelSource::ModelSource(Backend& backend, const ModelWeights& weights) : backen
            .inv_freq = std::vector<float>(rope.inv_freq.begin(), rope.inv_freq.end()),
            .attention_factor = static_cast<float>(rope.attention_factor)};
   for (int layer = 0; layer < config_.layers; ++layer) info_.layer_numbers.push_back(layer);
-  embedding_ = upload(weights.embedding);
-  final_norm_ = upload(weights.final_norm);
-  lm_head_ = upload(weights.lm_head);
   inv_freq_ = Tensor(backend, DType::f32, static_cast<int64_t>(info_.inv_freq.size()));
   inv_freq_.upload(info_.inv_freq.data(), inv_freq_.bytes());
-  for (const LayerWeights& from : weights.layers) {
-    layers_.push_back({.q = upload(from.q),
-                       .k = upload(from.k),
-                       .v = upload(from.v),
-                       .o = upload(from.o),
-                       .q_bias = upload(from.q_bias),
-                       .k_bias = upload(from.k_bias),
-                       .v_bias = upload(from.v_bias),
-                       .o_bias = upload(from.o_bias),
-                       .gate = upload(from.gate),
-                       .up = upload(from.up),
-                       .down = upload(from.down),
-                       .input_norm = upload(from.input_norm),
-                       .post_norm = upload(from.post_norm),
-                       .q_norm = upload(from.q_norm),
-                       .k_norm = upload(from.k_norm)});
-  }
 }
 
 ModelSource::~ModelSource() = default;
-
-Tensor ModelSource::upload(const AlignedVector<float>& values) {
-  Tensor tensor;
-  upload_activations(backend_, tensor, values);
-  return tensor;
-}
 
 void ModelSource::begin(std::span<const std::span<const int32_t>> sequences) {
   sequences_.assign(sequences.begin(), sequences.end());
@@ -68,20 +45,30 @@ void ModelSource::begin(std::span<const std::span<const int32_t>> sequences) {
   logits_tail_.assign(sequences_.size(), {});
 }
 
+void ModelSource::check_length(int64_t tokens) const {
+  if (config_.sliding_window == 0 || tokens <= config_.sliding_window) return;
+  throw UserError(
+      fmt::format("{}: a sequence of {} tokens exceeds the sliding window of {} (longer ones are not "
+                  "supported for this model)",
+                  info_.name, tokens, config_.sliding_window));
+}
+
 void ModelSource::check_ids() const {
   for (const auto& ids : sequences_) {
-    if (config_.sliding_window > 0 && std::ssize(ids) > config_.sliding_window) {
-      throw UserError(
-          fmt::format("{}: a sequence of {} tokens exceeds the sliding window of {} (longer ones are not "
-                      "supported for this model)",
-                      info_.name, ids.size(), config_.sliding_window));
-    }
+    check_length(std::ssize(ids));
     for (size_t i = 0; i < ids.size(); ++i) {
       if (ids[i] >= 0 && ids[i] < config_.vocab_size) continue;
       throw UserError(fmt::format("{}: token id {} at position {} is outside the vocabulary of {}", info_.name, ids[i],
                                   i, config_.vocab_size));
     }
   }
+}
+
+size_t ModelSource::activation_bytes(int64_t tokens) const {
+  // hidden, normed; q and k before and after the rotation, v; gate and up. Then two f32 and three i32 a token.
+  const int64_t width = 2 * int64_t{config_.hidden_size} + 2 * config_.q_size() + 3 * config_.kv_size() +
+                        2 * int64_t{config_.intermediate_size};
+  return static_cast<size_t>(tokens) * (static_cast<size_t>(width) * bytes_of(backend_.activation_type()) + 20);
 }
 
 void ModelSource::make_room() {
@@ -120,10 +107,20 @@ void ModelSource::start(const Block& block) {
   }
   ids_.upload(ids.data(), ids.size() * sizeof(int32_t));
   targets_.upload(targets.data(), targets.size() * sizeof(int32_t));
-  backend_.embed({.table = embedding_.ref(),
-                  .ids = ids_.ref().as<int32_t>(),
+  embed(ids_.ref().as<int32_t>());
+}
+
+void ModelSource::start(const Block& block, const int32_t* ids) {
+  block_ = &block;
+  make_room();
+  embed(ids);
+}
+
+void ModelSource::embed(const int32_t* ids) {
+  backend_.embed({.table = weights_.embedding.ref(),
+                  .ids = ids,
                   .output = hidden_.ref(),
-                  .rows = block.tokens,
+                  .rows = block_->tokens,
                   .width = config_.hidden_size});
 }
 
@@ -165,7 +162,7 @@ void ModelSource::rotate(ConstRef input, Tensor& output, int heads) {
 }
 
 Projections ModelSource::project(int index) {
-  const Layer& layer = layers_[static_cast<size_t>(index)];
+  const LayerTensors& layer = weights_.layers[static_cast<size_t>(index)];
   norm(hidden_.ref(), layer.input_norm, normed_, block_->tokens, config_.hidden_size);
   const ConstRef inputs = normed_.ref();
   linear(inputs, config_.hidden_size, layer.q, layer.q_bias, q_, config_.q_size());
@@ -184,7 +181,7 @@ Projections ModelSource::project(int index) {
 }
 
 void ModelSource::absorb(int index, ConstRef head_outputs) {
-  const Layer& layer = layers_[static_cast<size_t>(index)];
+  const LayerTensors& layer = weights_.layers[static_cast<size_t>(index)];
   linear(head_outputs, config_.q_size(), layer.o, layer.o_bias, hidden_, config_.hidden_size, hidden_.ref());
   norm(hidden_.ref(), layer.post_norm, normed_, block_->tokens, config_.hidden_size);
   linear(normed_.ref(), config_.hidden_size, layer.gate, {}, gate_, config_.intermediate_size);
@@ -198,7 +195,7 @@ void ModelSource::absorb(int index, ConstRef head_outputs) {
 
 void ModelSource::token_loss(int64_t first_token, int64_t tokens, float* logits) {
   backend_.token_loss({.hidden = normed_.at(first_token * config_.hidden_size),
-                       .weight = (lm_head_ ? lm_head_ : embedding_).ref(),
+                       .weight = weights_.output_embedding().ref(),
                        .targets = targets_.ref().as<int32_t>() + first_token,
                        .nll = nll_.ref().as<float>() + first_token,
                        .entropy = entropy_.ref().as<float>() + first_token,
@@ -211,7 +208,7 @@ void ModelSource::token_loss(int64_t first_token, int64_t tokens, float* logits)
 
 void ModelSource::finish(TokenLosses& losses) {
   const int64_t tokens = block_->tokens;
-  norm(hidden_.ref(), final_norm_, normed_, tokens, config_.hidden_size);
+  norm(hidden_.ref(), weights_.final_norm, normed_, tokens, config_.hidden_size);
   token_loss(0, tokens, nullptr);
   losses.nll.resize(static_cast<size_t>(tokens));
   losses.entropy.resize(static_cast<size_t>(tokens));
@@ -220,6 +217,23 @@ void ModelSource::finish(TokenLosses& losses) {
   entropy_.download(losses.entropy.data(), losses.entropy.size() * sizeof(float));
   argmax_.download(losses.argmax.data(), losses.argmax.size() * sizeof(int32_t));
   if (tail_positions_ > 0) save_logits_tail();
+}
+
+void ModelSource::next_logits(const int32_t* rows, int64_t count, float* logits) {
+  ConstRef chosen = hidden_.ref();
+  if (rows) {
+    last_.reserve(backend_, backend_.activation_type(), count * config_.hidden_size);
+    backend_.embed(
+        {.table = hidden_.ref(), .ids = rows, .output = last_.ref(), .rows = count, .width = config_.hidden_size});
+    chosen = last_.ref();
+  }
+  norm(chosen, weights_.final_norm, normed_, count, config_.hidden_size);
+  backend_.linear({.input = normed_.ref(),
+                   .weight = weights_.output_embedding().ref(),
+                   .output = {logits, DType::f32},
+                   .rows = count,
+                   .in = config_.hidden_size,
+                   .out = config_.vocab_size});
 }
 
 void ModelSource::save_logits_tail() {
@@ -239,6 +253,6 @@ void ModelSource::save_logits_tail() {
   }
 }
 
-ConstRef ModelSource::output_weight(int layer) const { return layers_[static_cast<size_t>(layer)].o.ref(); }
+ConstRef ModelSource::output_weight(int layer) const { return weights_.layers[static_cast<size_t>(layer)].o.ref(); }
 
 }  // namespace kv

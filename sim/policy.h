@@ -24,6 +24,10 @@ struct PolicyNeeds {
   bool pre_rope_queries = false;
   bool future = false;            // the full-cache pass: an oracle
   bool future_block_max = false;  // … with largest attention a block instead of the sum
+  // observe() works on the host (its lengths, its segments, uploads) at every step. Without it observe() only calls
+  // ops, which generation may record once for many steps; view.lengths and view.segments are then those of the
+  // recording.
+  bool host_steps = false;
 };
 
 // The batch a scorer is about to see.

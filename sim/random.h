@@ -6,11 +6,9 @@
 #include <utility>
 #include <vector>
 
-namespace kv {
+#include "kernels/philox.h"
 
-// Philox4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011): ten rounds
-// of a bijection of the counter. A pure function of its arguments, the same bits on every machine.
-std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);
+namespace kv {
 
 // A sequence of random numbers that is a pure function of (seed, stream). Streams of one seed are independent, so every
 // sample of a task takes its own and can be drawn alone.

@@ -48,7 +48,7 @@ struct ReplayResult {
   double begin_seconds = 0;  // the scorer's preparation: an oracle's tables
 };
 
-// The one loop: project, append, attend, absorb; observe; at an event score every layer, then cut every layer.
+// Drives the loop (sim/loop.h) by a schedule, over token ids that are known.
 // Throws UserError when the source lacks what the policy needs. KV_CHECKs that every event keeps exactly what was
 // asked.
 ReplayResult replay(const ReplayArgs& args);

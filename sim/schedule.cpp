@@ -27,6 +27,8 @@ void advance(Schedule& schedule, std::vector<int32_t>& done, std::span<const int
 
 }  // namespace
 
+bool cut_is_due(int32_t done, int budget, int interval) { return done > budget && (done - budget) % interval == 0; }
+
 Schedule decode_schedule(std::span<const int32_t> lengths, int budget, int interval, int prefill_chunk) {
   KV_CHECK(budget > 0 && interval > 0);
   const size_t sequences = lengths.size();
@@ -43,7 +45,7 @@ Schedule decode_schedule(std::span<const int32_t> lengths, int budget, int inter
       done[s] += step.counts[s];
       any = any || step.counts[s] > 0;
       // An event after the last token would cost time and change nothing.
-      if (step.counts[s] == interval && done[s] < lengths[s]) step.keep[s] = budget;
+      if (done[s] < lengths[s] && cut_is_due(done[s], budget, interval)) step.keep[s] = budget;
     }
     if (!any) return schedule;
     schedule.push_back(std::move(step));

@@ -19,6 +19,10 @@ using Schedule = std::vector<Step>;
 // between).
 Schedule decode_schedule(std::span<const int32_t> lengths, int budget, int interval, int prefill_chunk = 1024);
 
+// Whether that protocol cuts a sequence after `done` of its tokens, if more are to come: every L tokens after the
+// first B.
+bool cut_is_due(int32_t done, int budget, int interval);
+
 // One-shot compression: tokens [0, context), an event that keeps `keep` entries a head, then the rest.
 Schedule one_shot_schedule(std::span<const int32_t> lengths, std::span<const int32_t> contexts,
                            std::span<const int32_t> keep, int prefill_chunk = 1024);

@@ -37,6 +37,7 @@ struct Block {
   Tensor device_positions;  // [tokens] i32
 
   const Segment* on_device() const { return static_cast<const Segment*>(device_segments.ref().data); }
+  Segment* on_device() { return static_cast<Segment*>(device_segments.ref().data); }
 };
 
 // counts[s] tokens of every sequence, from first_positions[s] on.
@@ -73,6 +74,8 @@ class Source {
   virtual void absorb(int layer, ConstRef head_outputs) = 0;  // [tokens, q_heads, head_dim]
   virtual void finish(TokenLosses& losses) = 0;               // leaves it empty without losses
   virtual ConstRef output_weight(int layer) const = 0;        // W_O [width, q_heads · head_dim] or null
+  // What a block of that many tokens makes the source allocate, from shapes alone.
+  virtual size_t activation_bytes(int64_t /*tokens*/) const { return 0; }
 };
 
 }  // namespace kv

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 
+#include "harness/cli/inputs.h"
 #include "harness/cli/verbs.h"
 
 namespace kv {
@@ -19,7 +20,7 @@ void add_compare(CLI::App& app, Verbs&) {
   verb->add_option("A", arguments->a, "result folder")->required();
   verb->add_option("B", arguments->b, "result folder")->required();
   verb->add_option("--tolerance", arguments->options.tolerance, "share of A's mean that counts as the same")
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
   verb->add_flag("--timings", arguments->options.timings, "timing rows, too");
   verb->add_option("--format", arguments->format, "markdown or csv")->check(CLI::IsMember({"markdown", "csv"}));
   verb->footer(

@@ -1,5 +1,7 @@
 #include "harness/cli/inputs.h"
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 
 #include "harness/rows.h"
@@ -10,20 +12,34 @@
 
 namespace kv {
 
-void add_ids_options(CLI::App& verb, IdsArguments& arguments) {
+std::vector<CLI::Option*> add_ids_options(CLI::App& verb, IdsArguments& arguments) {
   auto* text = verb.add_option("--text", arguments.text, "text file; the model's first token is put in front");
   auto* ids = verb.add_option("--ids", arguments.ids, "safetensors file with input_ids (I32 or I64)");
   text->excludes(ids);
+  return {text, ids};
 }
 
 std::vector<int32_t> load_ids(const IdsArguments& arguments, const std::string& model) {
   if (arguments.text.empty() == arguments.ids.empty()) throw UserError("expected either --text FILE or --ids FILE");
   if (!arguments.ids.empty()) return read_ids(arguments.ids);
+  return ids_of_text(read_file(arguments.text), model);
+}
+
+std::vector<int32_t> ids_of_text(const std::string& text, const std::string& model) {
   const Tokenizer tokenizer = load_tokenizer(model);
   std::vector<int32_t> ids{first_token_of(load_model_config(model), tokenizer)};
-  const std::vector<int32_t> rest = tokenizer.encode(read_file(arguments.text));
+  const std::vector<int32_t> rest = tokenizer.encode(text);
   ids.insert(ids.end(), rest.begin(), rest.end());
   return ids;
+}
+
+CLI::Validator at_least(double least) {
+  const auto check = [least](const std::string& text) -> std::string {
+    double value = 0;
+    if (CLI::detail::lexical_cast(text, value) && value >= least) return {};
+    return fmt::format("'{}', expected a number of at least {}", text, least);
+  };
+  return {check, fmt::format(">= {}", least)};
 }
 
 Policy load_policy(const std::string& yaml_or_file) {

@@ -8,7 +8,9 @@
 
 namespace CLI {
 class App;
-}
+class Option;
+class Validator;
+}  // namespace CLI
 
 namespace kv {
 
@@ -17,10 +19,17 @@ struct IdsArguments {
   std::string text, ids;
 };
 
-void add_ids_options(CLI::App& verb, IdsArguments& arguments);
+// Returns the options, for a verb that knows another source.
+std::vector<CLI::Option*> add_ids_options(CLI::App& verb, IdsArguments& arguments);
 
 // A text's ids begin with the model's first token; those of a file are taken as they are.
 std::vector<int32_t> load_ids(const IdsArguments& arguments, const std::string& model);
+
+// The same of a text itself.
+std::vector<int32_t> ids_of_text(const std::string& text, const std::string& model);
+
+// Refuses numbers below `least`; CLI11's own checks print the largest double as the upper end of their range.
+CLI::Validator at_least(double least);
 
 // "--policy" takes inline YAML or a file.
 Policy load_policy(const std::string& yaml_or_file);

@@ -20,14 +20,11 @@ namespace {
 namespace fs = std::filesystem;
 
 void inspect_model(const fs::path& folder) {
-  const ModelConfig config = load_model_config(folder);
-  int64_t parameters = 0;
-  for (const ExpectedTensor& tensor : expected_tensors(config)) {
-    parameters += std::accumulate(tensor.shape.begin(), tensor.shape.end(), int64_t{1}, std::multiplies<>());
-  }
+  const ModelFiles files = load_model(folder);
+  const ModelConfig& config = files.config();
   fmt::print("model       {}\n", fs::weakly_canonical(folder).filename().string());
   fmt::print("family      {}\n", family_name(config.family));
-  fmt::print("parameters  {:.1f} M\n", static_cast<double>(parameters) / 1e6);
+  fmt::print("parameters  {:.1f} M\n", static_cast<double>(parameters_of(config)) / 1e6);
   fmt::print("layers      {}, width {}, MLP {}\n", config.layers, config.hidden_size, config.intermediate_size);
   fmt::print("heads       {} query, {} KV, dimension {}\n", config.heads, config.kv_heads, config.head_dim);
   fmt::print("vocabulary  {}, positions {}\n", config.vocab_size, config.max_positions);

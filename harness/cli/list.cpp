@@ -12,6 +12,8 @@
 #include "harness/subject.h"
 #include "harness/yaml_document.h"
 #include "kernels/error.h"
+#include "sim/named_models.h"
+#include "sim/weights.h"
 
 namespace kv {
 namespace {
@@ -43,10 +45,15 @@ void print_experiments() {
   }
 }
 
+void print_models() {
+  for (const NamedModel& model : named_models()) fmt::print("{:<18}  {}\n", model.name, model.summary);
+}
+
 void list(const std::string& kind) {
   if (kind == "policies") print_entries(policies());
   if (kind == "metrics") print_entries(metrics());
   if (kind == "tasks") print_entries(all_tasks());
+  if (kind == "models") print_models();
   if (kind == "experiments") print_experiments();
 }
 
@@ -80,6 +87,19 @@ bool describe_experiment(const std::string& name) {
   return false;
 }
 
+void describe_model(const NamedModel& model) {
+  const ModelConfig config = model.parse();
+  const double cache = 2.0 * config.layers * config.kv_size();  // values a token
+  fmt::print("model shape {}: {}\n", model.name, model.summary);
+  fmt::print("  with random weights: model: {{random: {}}} in a spec\n", model.name);
+  fmt::print("  {:<16} {:.2f} billion\n", "parameters", static_cast<double>(parameters_of(config)) / 1e9);
+  fmt::print("  {:<16} {}, width {}, MLP {}\n", "layers", config.layers, config.hidden_size, config.intermediate_size);
+  fmt::print("  {:<16} {} query, {} KV, dimension {}{}{}\n", "heads", config.heads, config.kv_heads, config.head_dim,
+             config.qk_norm ? ", q and k norms" : "", config.qkv_bias ? ", biases" : "");
+  fmt::print("  {:<16} {}{}\n", "vocabulary", config.vocab_size, config.tie_word_embeddings ? ", tied embedding" : "");
+  fmt::print("  {:<16} {:.0f} bytes a token in bf16, twice that in f32\n", "KV cache", 2 * cache);
+}
+
 void describe(const std::string& name) {
   std::vector<std::string> known;
   for (const PolicyEntry* entry : policies()) {
@@ -98,27 +118,32 @@ void describe(const std::string& name) {
     known.push_back(task->name);
     if (task->name == name) return describe_task(*task);
   }
+  for (const NamedModel& model : named_models()) {
+    known.emplace_back(model.name);
+    if (model.name == name) return describe_model(model);
+  }
   if (describe_experiment(name)) return;
   const std::string close = nearest(name, known);
-  throw UserError(fmt::format("describe: '{}' is no policy, metric, task or experiment{}; see kvlab list", name,
-                              close.empty() ? "" : fmt::format(", did you mean '{}'?", close)));
+  throw UserError(fmt::format("describe: '{}' is no policy, metric, task, model shape or experiment{}; see kvlab list",
+                              name, close.empty() ? "" : fmt::format(", did you mean '{}'?", close)));
 }
 
 }  // namespace
 
 void add_list(CLI::App& app, Verbs&) {
   auto kind = std::make_shared<std::string>();
-  CLI::App* verb = app.add_subcommand("list", "Lists policies, metrics, tasks or experiments");
-  verb->add_option("KIND", *kind, "policies | metrics | tasks | experiments")
+  CLI::App* verb = app.add_subcommand("list", "Lists policies, metrics, tasks, model shapes or experiments");
+  verb->add_option("KIND", *kind, "policies | metrics | tasks | models | experiments")
       ->required()
-      ->check(CLI::IsMember({"policies", "metrics", "tasks", "experiments"}));
+      ->check(CLI::IsMember({"policies", "metrics", "tasks", "models", "experiments"}));
   verb->footer("Examples:\n  kvlab list policies\n  kvlab list experiments");
   verb->callback([kind] { list(*kind); });
 }
 
 void add_describe(CLI::App& app, Verbs&) {
   auto name = std::make_shared<std::string>();
-  CLI::App* verb = app.add_subcommand("describe", "Explains a policy, metric, task or experiment and its options");
+  CLI::App* verb =
+      app.add_subcommand("describe", "Explains a policy, metric, task, model shape or experiment and its options");
   verb->add_option("NAME", *name, "what kvlab list shows")->required();
   verb->footer("Examples:\n  kvlab describe h2o\n  kvlab describe recall\n  kvlab describe 001-table2");
   verb->callback([name] { describe(*name); });

@@ -87,6 +87,7 @@ int run_program(int argc, const char* const* argv) try {
   add_score(app, verbs);
   add_tokenize(app, verbs);
   add_compress(app, verbs);
+  add_generate(app, verbs);
   check_verb(app, argc, argv);
   return parse(app, argc, argv, verbs);
 } catch (const UserError& error) {

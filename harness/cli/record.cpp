@@ -70,7 +70,7 @@ void add_record(CLI::App& app, Verbs&) {
   add_ids_options(*verb, arguments->input);
   verb->add_option("--task", arguments->task, "task, as a name, inline YAML or a file");
   verb->add_option("--tokens", arguments->tokens, "length of the task's sample; most tokens of a text")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   verb->add_option("--seed", arguments->seed, "of the task");
   verb->add_option("--index", arguments->index, "number of the task's sample");
   verb->add_option("--layers", arguments->layers, "layers to record, such as 0,3,7 (default: all)")->delimiter(',');

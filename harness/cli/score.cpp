@@ -118,11 +118,10 @@ void add_score(CLI::App& app, Verbs&) {
   add_ids_options(*verb, arguments->input);
   verb->add_option("--out", arguments->out, "safetensors file: input_ids [T], nll [T-1], entropy [T], logits_tail")
       ->required();
-  verb->add_option("--logits-tail", arguments->logits_tail, "logits of the last N tokens, too")
-      ->check(CLI::NonNegativeNumber);
+  verb->add_option("--logits-tail", arguments->logits_tail, "logits of the last N tokens, too")->check(at_least(0));
   verb->add_option("--policy", arguments->policy, "policy, as inline YAML or a file; without it the cache is full");
-  verb->add_option("--budget", arguments->budget, "entries a KV head keeps at an event")->check(CLI::PositiveNumber);
-  verb->add_option("--interval", arguments->interval, "tokens between events")->check(CLI::PositiveNumber);
+  verb->add_option("--budget", arguments->budget, "entries a KV head keeps at an event")->check(at_least(1));
+  verb->add_option("--interval", arguments->interval, "tokens between events")->check(at_least(1));
   verb->add_option("--seed", arguments->seed, "of policies that draw");
   verb->add_option("--device", arguments->device, "cpu or cuda");
   verb->footer(

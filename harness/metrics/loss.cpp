@@ -3,8 +3,10 @@
 // Position t in [0, T − 1) predicts token t + 1. All sums are over the sample's predicted tokens, in nats; the tail is
 // t >= tokens seen at the first event: the part that a policy can change. Ratios are quotients of sums, so a report
 // that wants the pooled ratio divides the pooled sums, which are rows of their own. Answer rows appear for samples with
-// answer-labelled targets; accuracy is teacher-forced: argmax == the next token.
+// answer-labelled targets; accuracy is teacher-forced: argmax == the next token. With `bin`, loss_increase_at is the
+// mean increase of the targets at positions [x, x + bin), x a multiple of `bin`: where in the text a policy pays.
 
+#include <algorithm>
 #include <memory>
 
 #include "harness/metrics/token_record.h"
@@ -27,6 +29,10 @@ struct Answers {
 
 class Loss : public Metric {
  public:
+  explicit Loss(Params& params) : bin_(params.get("bin", 0, "tokens a row of loss_increase_at; 0: no such rows")) {
+    if (bin_ < 0) params.fail("bin", "expected at least 0");
+  }
+
   void begin_case(const CaseView& view) override {
     KV_CHECK(view.baseline);
     view_ = view;
@@ -44,16 +50,20 @@ class Loss : public Metric {
       whole(s, rows);
       tail(s, rows);
       answers(s, rows);
+      if (bin_ > 0) bins(s, rows);
     }
   }
 
  private:
-  Sums sum_from(int s, int32_t first) const {
+  Sums sum_from(int s, size_t first) const { return sum_of(s, first, record_.nll(s).size()); }
+
+  // Of the positions [first, end) that predict a token.
+  Sums sum_of(int s, size_t first, size_t end) const {
     const auto policy = record_.nll(s);
     const auto& full = view_.baseline->nll[static_cast<size_t>(s)];
     KV_CHECK(full.size() == policy.size());
     Sums sums;
-    for (size_t t = static_cast<size_t>(first); t + 1 < policy.size(); ++t) {
+    for (size_t t = first; t < end && t + 1 < policy.size(); ++t) {
       sums.policy += policy[t];
       sums.full += full[t];
       ++sums.tokens;
@@ -87,7 +97,7 @@ class Loss : public Metric {
       rows.push_back({.sample = s, .metric = "loss_ratio_tail", .skipped = kNoEvent});
       return;
     }
-    const Sums sums = sum_from(s, first);
+    const Sums sums = sum_from(s, static_cast<size_t>(first));
     rows.push_back({.sample = s, .metric = "nll_sum_tail", .value = sums.policy, .unit = "nats"});
     rows.push_back({.sample = s, .metric = "nll_sum_tail_full", .value = sums.full, .unit = "nats"});
     ratio(s, "loss_ratio_tail", sums, rows);
@@ -102,6 +112,21 @@ class Loss : public Metric {
     rows.push_back({.sample = s, .metric = "answer_nll_full", .value = found.nll.full / count, .unit = "nats"});
     rows.push_back({.sample = s, .metric = "answer_accuracy", .value = found.right.policy / count});
     rows.push_back({.sample = s, .metric = "answer_accuracy_full", .value = found.right.full / count});
+  }
+
+  // Binned by the target's position, t + 1.
+  void bins(int s, std::vector<Measured>& rows) const {
+    const size_t tokens = record_.nll(s).size();
+    const auto bin = static_cast<size_t>(bin_);
+    for (size_t x = 0; x < tokens; x += bin) {
+      const Sums sums = sum_of(s, std::max<size_t>(x, 1) - 1, x + bin - 1);
+      if (sums.tokens == 0) continue;
+      rows.push_back({.sample = s,
+                      .x = static_cast<double>(x),
+                      .metric = "loss_increase_at",
+                      .value = (sums.policy - sums.full) / static_cast<double>(sums.tokens),
+                      .unit = "nats"});
+    }
   }
 
   Answers collect(int s) const {
@@ -120,6 +145,7 @@ class Loss : public Metric {
     return found;
   }
 
+  int bin_;
   CaseView view_;
   TokenRecord record_;
 };
@@ -128,7 +154,7 @@ const RegisterMetric kLoss{
     {.name = "loss",
      .summary = "loss_ratio, loss_ratio_tail, loss_increase [nats], answer_nll, answer_accuracy and the sums behind "
                 "them, teacher-forced, against the full cache (001 Table 2)",
-     .make = [](Params&) -> std::unique_ptr<Metric> { return std::make_unique<Loss>(); }}};
+     .make = [](Params& params) -> std::unique_ptr<Metric> { return std::make_unique<Loss>(params); }}};
 
 }  // namespace
 

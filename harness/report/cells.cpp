@@ -25,6 +25,18 @@ struct Sum {
   }
 };
 
+struct Quantity {
+  double value = 0;
+  std::string unit;
+};
+
+// A row's value in the unit that the measure asks for, if that is a multiple of the row's own.
+Quantity quantity(const Row& row, const Measure& measure) {
+  if (measure.unit == "ms" && row.unit == "s") return {*row.value * 1e3, measure.unit};
+  if (measure.unit == "GB" && row.unit == "bytes") return {*row.value * 1e-9, measure.unit};
+  return {*row.value, row.unit};
+}
+
 // What one cell has gathered. A sample holds one sum, or two for a ratio.
 struct Pile {
   std::vector<std::array<Sum, 2>> samples;
@@ -185,8 +197,9 @@ Cells collect(const RowTable& table, const Question& question) {
     const auto [place, added] = pile.index.try_emplace(sample_of(row), pile.samples.size());
     if (added) pile.samples.emplace_back();
     const bool below = !measure.ratio.empty() && row.metric == measure.ratio[1];
-    pile.samples[place->second][below ? 1 : 0].add(*row.value);
-    if (measure.ratio.empty()) pile.unit = row.unit;
+    const Quantity shown = quantity(row, measure);
+    pile.samples[place->second][below ? 1 : 0].add(shown.value);
+    if (measure.ratio.empty()) pile.unit = shown.unit;
     pile.spread.resize(free.size());
     for (std::size_t i = 0; i < free.size(); ++i) pile.spread[i].insert(free_readers[i](row));
   }

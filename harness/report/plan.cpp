@@ -206,6 +206,7 @@ Measure parse_measure(Map& map) {
   measure.aggregate =
       map.word<Aggregate>("aggregate", Aggregate::kMean,
                           {{"mean", Aggregate::kMean}, {"median", Aggregate::kMedian}, {"max", Aggregate::kMax}});
+  measure.unit = map.word<std::string>("unit", "", {{"ms", "ms"}, {"GB", "GB"}});
   return measure;
 }
 
@@ -302,20 +303,31 @@ PlotPlan parse_plot(const Context& context, const YAML::Node& node, std::set<std
                                  {{"curve", PlotKind::kCurve},
                                   {"bars", PlotKind::kBars},
                                   {"scatter", PlotKind::kScatter},
+                                  {"roofline", PlotKind::kRoofline},
                                   {"heatmap", PlotKind::kHeatmap},
                                   {"image", PlotKind::kImage}});
   plot.title = map.text("title");
   plot.note = map.text("note");
   plot.measure = parse_measure(map);
   const bool matrix = plot.kind == PlotKind::kHeatmap || plot.kind == PlotKind::kImage;
-  if (plot.kind == PlotKind::kScatter || plot.kind == PlotKind::kImage) {
+  const bool roofline = plot.kind == PlotKind::kRoofline;
+  if (plot.kind == PlotKind::kScatter || plot.kind == PlotKind::kImage || roofline) {
     plot.x = "x";
   } else {
     plot.x = map.column("x");
   }
   if (plot.kind == PlotKind::kHeatmap) plot.y = map.column("y");
   if (!matrix) plot.series = map.columns("series");
-  plot.facet = map.columns("facet");
+  if (roofline) {
+    plot.label = map.columns("label");
+    map.require("ceilings");
+    plot.ceilings = map.list("ceilings");
+    if (plot.ceilings.size() != 2) {
+      map.fail_at(map.find("ceilings"), "ceilings", "two metrics, [bytes per second, work per second]");
+    }
+  } else {
+    plot.facet = map.columns("facet");
+  }
   plot.where = map.where("where");
   plot.labels = map.labels("labels");
   plot.x_label = map.text("x_label");
@@ -325,6 +337,8 @@ PlotPlan parse_plot(const Context& context, const YAML::Node& node, std::set<std
     plot.z_label = map.text("z_label");
     plot.z_scale = map.word<Scale>("z_scale", Scale::kLinear, scales);
     plot.z_range = map.range("z_range");
+  } else if (roofline) {
+    plot.x_scale = plot.y_scale = Scale::kLog10;
   } else {
     if (plot.kind != PlotKind::kBars) {
       plot.x_scale = map.word<Scale>("x_scale", Scale::kLinear, scales);
@@ -339,11 +353,14 @@ PlotPlan parse_plot(const Context& context, const YAML::Node& node, std::set<std
                          std::count(plot.facet.begin(), plot.facet.end(), "metric") + (plot.x == "metric") +
                          (plot.y == "metric") >
                      0;
-  if (plot.kind == PlotKind::kScatter && metrics != 2) {
-    map.fail_at(map.find("metric"), "metric", "two metrics, [x, y], in a scatter plot");
+  const bool two_metrics = plot.kind == PlotKind::kScatter || roofline;
+  if (two_metrics && metrics != 2) {
+    map.fail_at(map.find("metric"), "metric",
+                roofline ? "two metrics, [work per byte, work per second], in a roofline"
+                         : "two metrics, [x, y], in a scatter plot");
   }
   if (plot.kind == PlotKind::kImage && metrics == 0) map.fail_at(map.find("ratio"), "ratio", "'metric' in an image");
-  if (plot.kind != PlotKind::kScatter && metrics > 1 && !keyed) {
+  if (!two_metrics && metrics > 1 && !keyed) {
     map.fail_at(map.find("metric"), "metric", "one metric, or 'metric' among x, series or facet");
   }
   if (!plot.measure.ratio.empty() && keyed) {

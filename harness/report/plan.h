@@ -21,7 +21,7 @@ enum class Better { kUnknown, kLower, kHigher };
 enum class IntervalStyle { kNone, kRange, kHalfWidth };  // 95 % bootstrap over samples: [low, high], or +- half of it
 enum class Scale { kLinear, kLog2, kLog10 };
 enum class TableKind { kCells, kListing };
-enum class PlotKind { kCurve, kBars, kScatter, kHeatmap, kImage };
+enum class PlotKind { kCurve, kBars, kScatter, kRoofline, kHeatmap, kImage };
 
 using Where = std::map<std::string, std::vector<std::string>>;  // column -> accepted values
 using Labels = std::map<std::string, std::string>;              // raw value or column name -> how readers see it
@@ -32,6 +32,7 @@ struct Measure {
   // ratio of the pooled samples.
   std::vector<std::string> ratio{};
   Aggregate aggregate = Aggregate::kMean;
+  std::string unit{};  // "ms" or "GB": how seconds and bytes are shown; empty: as the rows have them
 };
 
 // kCells: one aggregated number a cell, cells keyed by `rows` x `columns` ("metric" is a column, too).
@@ -53,15 +54,18 @@ struct TablePlan {
 };
 
 // kCurve: measure against a numeric column x, a line a series, a 95 % band. kBars: groups x, a bar a series, error
-// bars. kScatter: measure of two metrics, the first against the second, a point a case. kHeatmap: columns x and y,
-// colour the measure. kImage: a matrix whose row i is the row with x = i, its entries the space-separated numbers of
-// `text`.
+// bars. kScatter: measure of two metrics, the first against the second, a point a case. kRoofline: two metrics, work
+// per byte against work per second, a point for each `series` x `label`, below the two `ceilings`. kHeatmap: columns x
+// and y, colour the measure. kImage: a matrix whose row i is the row with x = i, its entries the space-separated
+// numbers of `text`.
 struct PlotPlan {
   PlotKind kind = PlotKind::kCurve;
   std::string name, title, note;
   Measure measure;
   std::string x, y;
   std::vector<std::string> series, facet;
+  std::vector<std::string> label;     // of a roofline: the columns that are written beside a point
+  std::vector<std::string> ceilings;  // of a roofline: metrics of one value each, bytes per second and work per second
   Where where;
   Labels labels;
   std::string x_label, y_label, z_label;

@@ -83,6 +83,8 @@ Drawing draw(const PlotPlan& plan, const RowTable& rows) {
       return draw_bars(plan, rows);
     case PlotKind::kScatter:
       return draw_scatter(plan, rows);
+    case PlotKind::kRoofline:
+      return draw_roofline(plan, rows);
     case PlotKind::kHeatmap:
       return draw_heatmap(plan, rows);
     case PlotKind::kImage:

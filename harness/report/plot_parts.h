@@ -16,6 +16,7 @@ namespace kv {
 Drawing draw_curve(const PlotPlan& plan, const RowTable& rows);
 Drawing draw_bars(const PlotPlan& plan, const RowTable& rows);
 Drawing draw_scatter(const PlotPlan& plan, const RowTable& rows);
+Drawing draw_roofline(const PlotPlan& plan, const RowTable& rows);
 Drawing draw_heatmap(const PlotPlan& plan, const RowTable& rows);
 Drawing draw_image(const PlotPlan& plan, const RowTable& rows);
 

@@ -1,36 +1,22 @@
 #include "kernels/select_top.h"
 
 #include <algorithm>
-#include <bit>
 #include <functional>
 #include <vector>
 
-#include "kernels/cpu/page_gather.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/score_order.h"
 
 namespace kv::cpu {
 
 namespace {
-
-// Unsigned integers in the order of the floats; −0 and +0 are one value.
-uint32_t ordered(float value) {
-  KV_CHECK(value == value);
-  const uint32_t bits = std::bit_cast<uint32_t>(value + 0.0f);
-  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
-
-int64_t sinks_of(const SelectTopArgs& args, int64_t row, int64_t length) {
-  int64_t count = 0;
-  while (count < length && args.cache.positions[pool_index(args.cache, row, count)] < args.sinks) ++count;
-  return count;
-}
 
 // Keeps the `wanted` largest of the candidates [first, end). The key holds score and tie; newer slots win among equals,
 // so nothing but the count of keys equal to the last kept one has to be known.
 void keep_largest(const float* scores, const float* ties, int64_t first, int64_t end, int64_t wanted, uint8_t* keep) {
   std::vector<uint64_t> keys(end - first);
   for (int64_t slot = first; slot < end; ++slot) {
-    keys[slot - first] = uint64_t{ordered(scores[slot])} << 32 | (ties ? ordered(ties[slot]) : 0);
+    keys[slot - first] = ordered(scores, ties, slot);
   }
   if (wanted <= 0) return;
   std::vector<uint64_t> sorted = keys;
@@ -54,7 +40,7 @@ void select_row(const SelectTopArgs& args, int64_t row) {
     return;
   }
   std::fill_n(keep, length, uint8_t{0});
-  const int64_t protected_sinks = sinks_of(args, row, length);
+  const int64_t protected_sinks = leading_sinks(args.cache, row, args.sinks);
   const int64_t sinks = std::min(count, protected_sinks);
   const int64_t protected_recent = std::min<int64_t>(args.recent, length - protected_sinks);
   const int64_t recent = std::min(count - sinks, protected_recent);

@@ -25,6 +25,8 @@ __device__ void copy_vector(const bf16* from, bf16* to, int dim, int lane) {
 // Word: what both a vector's length and its place allow to copy at once.
 template <class Word>
 __global__ void append_kernel(AppendArgs args, const bf16* keys, const bf16* values, Pools pools, int64_t tiles) {
+  let_next_start();
+  wait_for_previous();
   const RowTile at = row_tile(tiles, kTokens);  // row: (segment, KV head)
   const PagedView& cache = args.cache;
   const Segment segment = args.segments[at.row / cache.kv_heads];
@@ -53,7 +55,8 @@ void append(const AppendArgs& args) {
   const int64_t tiles = ceil_div(args.max_count, kTokens);
   const int64_t blocks = args.segment_count * args.cache.kv_heads * tiles;
   const bool wide = args.cache.head_dim % 4 == 0 && is_aligned(keys, 8) && is_aligned(values, 8);
-  launch(wide ? append_kernel<uint2> : append_kernel<bf16>, blocks, kThreads, 0, args, keys, values, pools, tiles);
+  launch_early(wide ? append_kernel<uint2> : append_kernel<bf16>, blocks, kThreads, 0, args, keys, values, pools,
+               tiles);
 }
 
 }  // namespace kv::cuda

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "kernels/advance.h"
 #include "kernels/append.h"
 #include "kernels/attend.h"
 #include "kernels/attention_mass.h"
@@ -10,19 +11,24 @@
 #include "kernels/column_add.h"
 #include "kernels/compact.h"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/record.cuh"
 #include "kernels/embed.h"
 #include "kernels/error.h"
 #include "kernels/expected_attention.h"
 #include "kernels/future_scores.h"
+#include "kernels/keep_recent.h"
 #include "kernels/key_difference.h"
 #include "kernels/linear.h"
 #include "kernels/pool.h"
 #include "kernels/projected_norms.h"
+#include "kernels/random_normal.h"
 #include "kernels/redundancy.h"
 #include "kernels/retained_mass.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
 #include "kernels/row_cosine.h"
+#include "kernels/sample.h"
+#include "kernels/select_pooled.h"
 #include "kernels/select_top.h"
 #include "kernels/silu_mul.h"
 #include "kernels/survival.h"
@@ -63,6 +69,9 @@ class CudaBackend final : public Backend {
   void synchronize() override { KV_CUDA_CHECK(cudaStreamSynchronize(cuda::stream())); }
   size_t bytes_in_use() const override { return cuda::memory_use().now - before_; }
   size_t peak_bytes() const override { return cuda::memory_use().peak - before_; }
+  void reset_peak() override { cuda::memory_use().peak = cuda::memory_use().now; }
+  Memory memory() const override { return cuda::device_memory(); }
+  std::unique_ptr<Recording> record(const std::function<void()>& work) override { return cuda::record(work); }
 
   void linear(const LinearArgs& args) override { cuda::linear(args); }
   void rms_norm(const RmsNormArgs& args) override { cuda::rms_norm(args); }
@@ -70,11 +79,14 @@ class CudaBackend final : public Backend {
   void silu_mul(const SiluMulArgs& args) override { cuda::silu_mul(args); }
   void embed(const EmbedArgs& args) override { cuda::embed(args); }
   void token_loss(const TokenLossArgs& args) override { cuda::token_loss(args); }
+  void sample(const SampleArgs& args) override { cuda::sample(args); }
   void attend(const AttendArgs& args) override { cuda::attend(args); }
+  void advance(const AdvanceArgs& args) override { cuda::advance(args); }
   void append(const AppendArgs& args) override { cuda::append(args); }
   void compact(const CompactArgs& args) override { cuda::compact(args); }
   void column_add(const ColumnAddArgs& args) override { cuda::column_add(args); }
   void column_mean(const ColumnMeanArgs& args) override { cuda::column_mean(args); }
+  void keep_recent(const KeepRecentArgs& args) override { cuda::keep_recent(args); }
   void window_attention(const WindowAttentionArgs& args) override { cuda::window_attention(args); }
   void pool(const PoolArgs& args) override { cuda::pool(args); }
   void group_mean(const GroupMeanArgs& args) override { cuda::group_mean(args); }
@@ -86,12 +98,14 @@ class CudaBackend final : public Backend {
   void future_scores(const FutureScoresArgs& args) override { cuda::future_scores(args); }
   void future_table(const FutureTableArgs& args) override { cuda::future_table(args); }
   void select_top(const SelectTopArgs& args) override { cuda::select_top(args); }
+  void select_pooled(const SelectPooledArgs& args) override { cuda::select_pooled(args); }
   void projected_norms(const ProjectedNormsArgs& args) override { cuda::projected_norms(args); }
   void attention_mass(const AttentionMassArgs& args) override { cuda::attention_mass(args); }
   void retained_mass(const RetainedMassArgs& args) override { cuda::retained_mass(args); }
   void survival(const SurvivalArgs& args) override { cuda::survival(args); }
   void row_cosine(const RowCosineArgs& args) override { cuda::row_cosine(args); }
   void visibility(const VisibilityArgs& args) override { cuda::visibility(args); }
+  void random_normal(const RandomNormalArgs& args) override { cuda::random_normal(args); }
 
  private:
   size_t before_;

@@ -10,6 +10,18 @@ namespace kv::cuda {
 inline constexpr unsigned kWarp = 0xffffffffu;
 inline constexpr float kInfinity = __builtin_huge_valf();
 
+// Of launch_early(). Cards before Hopper start kernels one after the other anyhow.
+__device__ inline void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+__device__ inline void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" :::);
+#endif
+}
+
 struct Add {
   template <class T>
   __device__ T operator()(T a, T b) const {

@@ -11,15 +11,25 @@ namespace {
 
 struct Device {
   cudaStream_t stream = nullptr;
+  cudaStream_t side = nullptr;  // allocates while `stream` is being captured
+  Arena* arena = nullptr;
   cudaMemPool_t pool = nullptr;
   int multiprocessors = 0;
+  int compute_capability = 0;
+  int shared_bytes_a_block = 0;
   MemoryUse use;
 
   Device() {
     int id = 0;
     KV_CUDA_CHECK(cudaGetDevice(&id));
     KV_CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, id));
+    int major = 0, minor = 0;
+    KV_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, id));
+    KV_CUDA_CHECK(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, id));
+    compute_capability = 10 * major + minor;
+    KV_CUDA_CHECK(cudaDeviceGetAttribute(&shared_bytes_a_block, cudaDevAttrMaxSharedMemoryPerBlockOptin, id));
     KV_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    KV_CUDA_CHECK(cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking));
     KV_CUDA_CHECK(cudaDeviceGetDefaultMemPool(&pool, id));
     // Freed memory stays in the pool, so that a policy's per-block tensors cost no driver call.
     uint64_t keep_all = UINT64_MAX;
@@ -34,16 +44,6 @@ Device& device() {
   return instance;
 }
 
-std::string memory_line(size_t bytes) {
-  size_t free = 0, total = 0;
-  KV_CUDA_CHECK(cudaMemGetInfo(&free, &total));
-  uint64_t reserved = 0, used = 0;
-  KV_CUDA_CHECK(cudaMemPoolGetAttribute(device().pool, cudaMemPoolAttrReservedMemCurrent, &reserved));
-  KV_CUDA_CHECK(cudaMemPoolGetAttribute(device().pool, cudaMemPoolAttrUsedMemCurrent, &used));
-  return "device memory: " + std::to_string(bytes) + " bytes do not fit (" + std::to_string(free + (reserved - used)) +
-         " of " + std::to_string(total) + " are free)";
-}
-
 }  // namespace
 
 void cuda_failed(const char* file, int line, const char* call, cudaError_t error) {
@@ -56,14 +56,31 @@ cudaStream_t stream() { return device().stream; }
 
 int multiprocessors() { return device().multiprocessors; }
 
+int compute_capability() { return device().compute_capability; }
+size_t shared_bytes_a_block() { return static_cast<size_t>(device().shared_bytes_a_block); }
+
 MemoryUse& memory_use() { return device().use; }
 
-void* allocate(size_t bytes) {
+Memory device_memory() {
+  Memory memory;
+  KV_CUDA_CHECK(cudaMemGetInfo(&memory.free, &memory.total));
+  uint64_t reserved = 0, used = 0;
+  KV_CUDA_CHECK(cudaMemPoolGetAttribute(device().pool, cudaMemPoolAttrReservedMemCurrent, &reserved));
+  KV_CUDA_CHECK(cudaMemPoolGetAttribute(device().pool, cudaMemPoolAttrUsedMemCurrent, &used));
+  memory.free += reserved - used;
+  return memory;
+}
+
+namespace {
+
+void* allocate_on(cudaStream_t on, size_t bytes) {
   void* data = nullptr;
-  const cudaError_t error = cudaMallocAsync(&data, std::max<size_t>(bytes, 1), stream());
+  const cudaError_t error = cudaMallocAsync(&data, std::max<size_t>(bytes, 1), on);
   if (error == cudaErrorMemoryAllocation) {
     cudaGetLastError();  // not sticky: the context stays usable
-    throw UserError(memory_line(bytes));
+    const Memory memory = device_memory();
+    throw MemoryError("device memory: " + std::to_string(bytes) + " bytes do not fit (" + std::to_string(memory.free) +
+                      " of " + std::to_string(memory.total) + " are free)");
   }
   KV_CUDA_CHECK(error);
   MemoryUse& use = device().use;
@@ -72,9 +89,48 @@ void* allocate(size_t bytes) {
   return data;
 }
 
-void release(void* data, size_t bytes) noexcept {
+void free_on(cudaStream_t on, void* data, size_t bytes) {
   device().use.now -= bytes;
-  KV_CUDA_CHECK(cudaFreeAsync(data, stream()));
+  KV_CUDA_CHECK(cudaFreeAsync(data, on));
+}
+
+}  // namespace
+
+void* allocate(size_t bytes) { return device().arena ? device().arena->take(bytes) : allocate_on(stream(), bytes); }
+
+void release(void* data, size_t bytes) noexcept {
+  device().arena ? device().arena->give_back(data) : free_on(stream(), data, bytes);
+}
+
+void set_arena(Arena* arena) { device().arena = arena; }
+
+void* Arena::take(size_t bytes) {
+  for (Block& block : blocks_) {
+    if (block.taken || block.bytes < bytes || block.bytes > 2 * bytes) continue;
+    block.taken = true;
+    return block.data;
+  }
+  void* data = allocate_on(device().side, bytes);
+  KV_CUDA_CHECK(cudaStreamSynchronize(device().side));  // the captured stream cannot wait for another
+  blocks_.push_back({data, bytes, true});
+  return data;
+}
+
+void Arena::give_back(void* data) {
+  for (Block& block : blocks_) {
+    if (block.data != data) continue;
+    block.taken = false;
+    return;
+  }
+  KV_CHECK(false);  // memory from before the recording
+}
+
+bool Arena::is_idle() const {
+  return std::none_of(blocks_.begin(), blocks_.end(), [](const Block& block) { return block.taken; });
+}
+
+Arena::~Arena() {
+  for (const Block& block : blocks_) free_on(stream(), block.data, block.bytes);
 }
 
 }  // namespace kv::cuda

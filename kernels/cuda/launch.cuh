@@ -7,7 +7,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <vector>
 
+#include "kernels/backend.h"
 #include "kernels/check.h"
 #include "kernels/tensor.h"
 
@@ -35,10 +37,41 @@ cudaStream_t stream();
 // Multiprocessors of the device, which sizes the split of long rows.
 int multiprocessors();
 
-// Stream-ordered memory from the device's pool, 256-byte aligned and not cleared. Throws UserError with the bytes
+// What one block may have of a multiprocessor's shared memory.
+size_t shared_bytes_a_block();
+
+// 10 · major + minor: 90 is Hopper, whose kernels run on nothing else.
+int compute_capability();
+
+// Stream-ordered memory from the device's pool, 256-byte aligned and not cleared. Throws MemoryError with the bytes
 // wanted and free when it does not fit.
 void* allocate(size_t bytes);
 void release(void* data, size_t bytes) noexcept;
+
+// Scratch memory of a recording (kernels/cuda/record.cuh): every run uses the same addresses, in stream order, so a
+// block that one op gave back serves the next. Freed with the recording.
+class Arena {
+ public:
+  Arena() = default;
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  void* take(size_t bytes);
+  void give_back(void* data);
+  bool is_idle() const;
+
+ private:
+  struct Block {
+    void* data;
+    size_t bytes;
+    bool taken;
+  };
+  std::vector<Block> blocks_;
+};
+
+// While set, allocate() and release() turn to the arena.
+void set_arena(Arena* arena);
 
 // Bytes handed out by allocate(): tensors and scratch alike.
 struct MemoryUse {
@@ -46,6 +79,9 @@ struct MemoryUse {
   size_t peak = 0;
 };
 MemoryUse& memory_use();
+
+// Free counts what the pool holds in reserve, too.
+Memory device_memory();
 
 }  // namespace kv::cuda
 
@@ -92,19 +128,42 @@ class Scratch {
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+template <class Kernel>
+void allow_shared(Kernel* kernel, size_t bytes) {
+  if (bytes <= 32 * 1024) return;  // of 48 KB, which static shared memory is part of
+  KV_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
+}
+
 // Launches `blocks` blocks on the stream; none when blocks is 0. Grids are flat, because only their first dimension may
 // exceed 65535.
 template <class... Params, class... Args>
 void launch(void (*kernel)(Params...), int64_t blocks, int threads, size_t shared_bytes, const Args&... args) {
   if (blocks == 0) return;
   KV_CHECK(blocks > 0 && blocks <= 0x7fffffff);
-  if (shared_bytes > 48 * 1024) {
-    KV_CUDA_CHECK(
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)));
-  }
+  allow_shared(kernel, shared_bytes);
   kernel<<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads), shared_bytes, stream()>>>(
       static_cast<Params>(args)...);
   KV_CUDA_CHECK(cudaGetLastError());
+}
+
+// The same for a kernel that begins with wait_for_previous(): it may start while the one before is still at work, if
+// that one has said let_next_start(), and has its blocks in place, or its constants on their way, when that one ends.
+template <class... Params, class... Args>
+void launch_early(void (*kernel)(Params...), int64_t blocks, int threads, size_t shared_bytes, const Args&... args) {
+  if (blocks == 0) return;
+  KV_CHECK(blocks > 0 && blocks <= 0x7fffffff);
+  allow_shared(kernel, shared_bytes);
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream();
+  config.attrs = &early;
+  config.numAttrs = 1;
+  KV_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...));
 }
 
 inline bool is_aligned(const void* data, size_t bytes) { return reinterpret_cast<uintptr_t>(data) % bytes == 0; }

@@ -5,12 +5,14 @@
 namespace kv::cuda {
 
 void linear(const LinearArgs& args) {
+  const DType type = args.output.dtype;
+  KV_CHECK(type == DType::bf16 || (type == DType::f32 && !args.bias && !args.addend));
   gemm({.input = args.input.as<bf16>(),
         .weight = args.weight.as<bf16>(),
         .bias = args.bias ? args.bias.as<bf16>() : nullptr,
         .addend = args.addend ? args.addend.as<bf16>() : nullptr,
-        .output = args.output.as<bf16>(),
-        .output_type = DType::bf16,
+        .output = args.output.data,
+        .output_type = type,
         .rows = args.rows,
         .in = args.in,
         .out = args.out});

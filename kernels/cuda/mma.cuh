@@ -113,6 +113,25 @@ struct HeldRows {
     }
   }
 
+  // With rows [first, first + 16) of the tile only: fewer sums at a time, where registers are scarce.
+  __device__ void times_sixteen(const bf16* tile, int first, int lane, float (&sums)[M][2][4]) const {
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+#pragma unroll
+      for (int n = 0; n < 2; ++n) sums[m][n][0] = sums[m][n][1] = sums[m][n][2] = sums[m][n][3] = 0;
+    }
+#pragma unroll
+    for (int step = 0; step < D / 16; ++step) {
+      uint32_t b[4];
+      load_right<D>(b, tile, first, step, lane);
+#pragma unroll
+      for (int m = 0; m < M; ++m) {
+        multiply_add(sums[m][0], a[m][step], b[0], b[1]);
+        multiply_add(sums[m][1], a[m][step], b[2], b[3]);
+      }
+    }
+  }
+
   template <int N>
   __device__ void times(const bf16* tile, int lane, float (&sums)[M][N][4]) const {
 #pragma unroll

@@ -21,16 +21,44 @@ struct Cut {
   Weight rest;
 };
 
+// The bin in which the weights, summed from the top, reach a target.
+template <class Weight>
+struct Bin {
+  int index;
+  Weight above;  // weight of the higher bins
+};
+
+// 0 < target <= Σ bins must hold. Called by one warp; the bin is handed to write(bin) by the lane that found it.
+template <int kBins, class Weight, class Write>
+__device__ void find_bin(const Weight* bins, Weight target, const Write& write) {
+  constexpr int kBinsALane = kBins / 32;
+  // Lane 0 owns the highest bins.
+  const int lane = threadIdx.x % 32;
+  const int top = kBins - 1 - lane * kBinsALane;
+  Weight own = 0;
+  // Each lane starts elsewhere, or all would read the same bank.
+  for (int b = 0; b < kBinsALane; ++b) own += bins[top - (b + lane) % kBinsALane];
+  Weight until = own;
+  for (int offset = 1; offset < 32; offset *= 2) {
+    const Weight other = __shfl_up_sync(kWarp, until, offset);
+    if (lane >= offset) until += other;
+  }
+  Weight before = until - own;
+  if (before < target && target <= until) {
+    int b = top;
+    while (before + bins[b] < target) before += bins[b--];
+    write(Bin<Weight>{b, before});
+  }
+}
+
 // Histograms of kDigit bits from the top; each pass keeps only the keys that share the digits found so far, and the
 // search ends early where a whole bin belongs to the selection. Every thread of the block takes part and gets the
 // result; 0 < target <= Σ weights must hold. key(j), weight(j): of candidate j in [0, count).
 template <int kDigit, class Key, class Weight, class KeyOf, class WeightOf>
 __device__ Cut<Key, Weight> radix_cut(int64_t count, Weight target, const KeyOf& key, const WeightOf& weight) {
   constexpr int kBins = 1 << kDigit;
-  constexpr int kBinsALane = kBins / 32;
   __shared__ Weight bins[kBins];
-  __shared__ int chosen;
-  __shared__ Weight above;
+  __shared__ Bin<Weight> chosen;
   Key prefix = 0, mask = 0;
   int bits = sizeof(Key) * 8;
   while (bits > 0) {
@@ -45,31 +73,12 @@ __device__ Cut<Key, Weight> radix_cut(int64_t count, Weight target, const KeyOf&
       if ((k & mask) == prefix) atomicAdd(&bins[(k >> shift) & digit_mask], weight(j));
     }
     __syncthreads();
-    if (threadIdx.x < 32) {
-      // Lane 0 owns the highest bins. Sums from the top; the bin in which they reach the target is the digit.
-      const int lane = threadIdx.x;
-      const int top = kBins - 1 - lane * kBinsALane;
-      Weight own = 0;
-      // Each lane starts elsewhere, or all would read the same bank.
-      for (int b = 0; b < kBinsALane; ++b) own += bins[top - (b + lane) % kBinsALane];
-      Weight until = own;
-      for (int offset = 1; offset < 32; offset *= 2) {
-        const Weight other = __shfl_up_sync(kWarp, until, offset);
-        if (lane >= offset) until += other;
-      }
-      Weight before = until - own;
-      if (before < target && target <= until) {
-        int b = top;
-        while (before + bins[b] < target) before += bins[b--];
-        chosen = b;
-        above = before;
-      }
-    }
+    if (threadIdx.x < 32) find_bin<kBins>(bins, target, [&](Bin<Weight> bin) { chosen = bin; });
     __syncthreads();
-    prefix |= static_cast<Key>(chosen) << shift;
+    prefix |= static_cast<Key>(chosen.index) << shift;
     mask |= digit_mask << shift;
-    target -= above;
-    if (bins[chosen] == target) break;
+    target -= chosen.above;
+    if (bins[chosen.index] == target) break;
     bits = shift;
   }
   return {prefix, target};

@@ -13,6 +13,8 @@ constexpr int kThreads = 256;
 template <int Team>
 __global__ void rms_norm_kernel(const bf16* input, const bf16* weight, bf16* output, int64_t rows, int64_t width,
                                 float epsilon) {
+  let_next_start();
+  wait_for_previous();
   const int64_t row = (blockIdx.x * int64_t{kThreads} + threadIdx.x) / Team;
   const int member = threadIdx.x % Team;
   if (row >= rows) return;  // whole teams leave
@@ -38,6 +40,8 @@ __global__ void rms_norm_kernel(const bf16* input, const bf16* weight, bf16* out
 constexpr int kWords = 4;
 
 __global__ void rms_norm_wide(const uint4* input, const uint4* weight, uint4* output, int64_t words, float epsilon) {
+  let_next_start();
+  wait_for_previous();
   const uint4* x = input + blockIdx.x * words;
   uint4* y = output + blockIdx.x * words;
   uint4 held[kWords];
@@ -79,14 +83,15 @@ void rms_norm(const RmsNormArgs& args) {
   bf16* output = args.output.as<bf16>();
   const bool aligned = is_aligned(input, 16) && is_aligned(weight, 16) && is_aligned(output, 16);
   if (args.width <= 512) {
-    launch(rms_norm_kernel<32>, ceil_div(args.rows, kThreads / 32), kThreads, 0, input, weight, output, args.rows,
-           args.width, args.epsilon);
+    launch_early(rms_norm_kernel<32>, ceil_div(args.rows, kThreads / 32), kThreads, 0, input, weight, output, args.rows,
+                 args.width, args.epsilon);
   } else if (aligned && args.width % 8 == 0 && args.width <= kThreads * kWords * 8) {
-    launch(rms_norm_wide, args.rows, kThreads, 0, reinterpret_cast<const uint4*>(input),
-           reinterpret_cast<const uint4*>(weight), reinterpret_cast<uint4*>(output), args.width / 8, args.epsilon);
+    launch_early(rms_norm_wide, args.rows, kThreads, 0, reinterpret_cast<const uint4*>(input),
+                 reinterpret_cast<const uint4*>(weight), reinterpret_cast<uint4*>(output), args.width / 8,
+                 args.epsilon);
   } else {
-    launch(rms_norm_kernel<kThreads>, args.rows, kThreads, 0, input, weight, output, args.rows, args.width,
-           args.epsilon);
+    launch_early(rms_norm_kernel<kThreads>, args.rows, kThreads, 0, input, weight, output, args.rows, args.width,
+                 args.epsilon);
   }
 }
 

@@ -11,6 +11,8 @@ constexpr int kThreads = 128;
 // One block a token: the angles are taken once and serve all heads.
 __global__ void rope_kernel(const bf16* input, bf16* output, RopeArgs args) {
   extern __shared__ float turns[];  // cosines, then sines
+  let_next_start();
+  wait_for_previous();
   const int half = args.head_dim / 2;
   const int64_t token = blockIdx.x;
   for (int d = threadIdx.x; d < half; d += kThreads) {
@@ -36,8 +38,8 @@ __global__ void rope_kernel(const bf16* input, bf16* output, RopeArgs args) {
 
 void rope(const RopeArgs& args) {
   KV_CHECK(args.head_dim % 2 == 0);
-  launch(rope_kernel, args.tokens, kThreads, args.head_dim * sizeof(float), args.input.as<bf16>(),
-         args.output.as<bf16>(), args);
+  launch_early(rope_kernel, args.tokens, kThreads, args.head_dim * sizeof(float), args.input.as<bf16>(),
+               args.output.as<bf16>(), args);
 }
 
 }  // namespace kv::cuda

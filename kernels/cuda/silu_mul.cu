@@ -16,6 +16,8 @@ __device__ bf16 silu_mul_one(bf16 gate, bf16 up) {
 }
 
 __global__ void silu_mul_wide(const uint4* gate, const uint4* up, uint4* output, int64_t words) {
+  let_next_start();
+  wait_for_previous();
   const int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x;
   if (i >= words) return;
   uint4 g = gate[i];
@@ -28,6 +30,8 @@ __global__ void silu_mul_wide(const uint4* gate, const uint4* up, uint4* output,
 }
 
 __global__ void silu_mul_narrow(const bf16* gate, const bf16* up, bf16* output, int64_t first, int64_t count) {
+  let_next_start();
+  wait_for_previous();
   const int64_t i = first + blockIdx.x * int64_t{kThreads} + threadIdx.x;
   if (i < count) output[i] = silu_mul_one(gate[i], up[i]);
 }
@@ -40,10 +44,10 @@ void silu_mul(const SiluMulArgs& args) {
   bf16* output = args.output.as<bf16>();
   const bool wide = is_aligned(gate, 16) && is_aligned(up, 16) && is_aligned(output, 16);
   const int64_t words = wide ? args.count / kValues : 0;
-  launch(silu_mul_wide, ceil_div(words, kThreads), kThreads, 0, reinterpret_cast<const uint4*>(gate),
-         reinterpret_cast<const uint4*>(up), reinterpret_cast<uint4*>(output), words);
+  launch_early(silu_mul_wide, ceil_div(words, kThreads), kThreads, 0, reinterpret_cast<const uint4*>(gate),
+               reinterpret_cast<const uint4*>(up), reinterpret_cast<uint4*>(output), words);
   const int64_t rest = words * kValues;
-  launch(silu_mul_narrow, ceil_div(args.count - rest, kThreads), kThreads, 0, gate, up, output, rest, args.count);
+  launch_early(silu_mul_narrow, ceil_div(args.count - rest, kThreads), kThreads, 0, gate, up, output, rest, args.count);
 }
 
 }  // namespace kv::cuda

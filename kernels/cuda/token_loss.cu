@@ -1,6 +1,6 @@
 #include "kernels/token_loss.h"
 
-#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/best.cuh"
 #include "kernels/cuda/gemm.cuh"
 
 namespace kv::cuda {
@@ -11,40 +11,11 @@ constexpr int kThreads = 512;
 // Logits held at a time: enough rows for the product to run at full rate, little beside a model.
 constexpr int64_t kLogits = int64_t{64} << 20;
 
-struct Best {
-  float value;
-  int32_t id;
-};
-
-struct Better {
-  __device__ Best operator()(Best a, Best b) const {
-    return a.value > b.value || (a.value == b.value && a.id < b.id) ? a : b;
-  }
-};
-
-__device__ Best block_best(Best best) {
-  __shared__ float values[kThreads / 32];
-  __shared__ int32_t ids[kThreads / 32];
-  const Better better;
-  for (int offset = 16; offset > 0; offset /= 2) {
-    best = better(best, {__shfl_xor_sync(kWarp, best.value, offset), __shfl_xor_sync(kWarp, best.id, offset)});
-  }
-  if (threadIdx.x % 32 == 0) values[threadIdx.x / 32] = best.value, ids[threadIdx.x / 32] = best.id;
-  __syncthreads();
-  best = {values[0], ids[0]};
-  for (int w = 1; w < kThreads / 32; ++w) best = better(best, {values[w], ids[w]});
-  return best;
-}
-
 // One block a row. Two passes over the logits, the second out of the L2 cache.
 __global__ void reduce_logits(TokenLossArgs args, const float* logits, int64_t first_row) {
   const int64_t row = first_row + blockIdx.x;
   const float* x = logits + blockIdx.x * args.vocab;
-  Best best{-kInfinity, INT32_MAX};
-  for (int64_t v = threadIdx.x; v < args.vocab; v += kThreads) {
-    best = Better()(best, {x[v], static_cast<int32_t>(v)});
-  }
-  best = block_best(best);
+  const Best best = best_of_row<kThreads>(x, args.vocab);
   // With e = e^(x − max): log Σ e and Σ e (x − max) give both the loss and the entropy.
   double sum = 0, weighted = 0;
   for (int64_t v = threadIdx.x; v < args.vocab; v += kThreads) {

@@ -1,6 +1,6 @@
 #include "kernels/cuda/unit_keys.cuh"
 
-#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/mma.cuh"
 
 namespace kv::cuda {
 
@@ -10,32 +10,36 @@ constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 constexpr int kTile = 512;  // keys a block sums
 
-// One warp a key. Partial sums go by tile, so that the order of additions depends on the length alone.
+// Partial sums go by tile, so that the order of additions depends on the length alone.
+template <int D>
 __global__ void __launch_bounds__(kThreads) partial_sums(UnitKeys args, double* partial, int64_t tiles) {
-  __shared__ double warp_sums[kWarps][256];
+  using Key = SharedKey<D>;
+  __shared__ double warp_sums[kWarps][D];
   const PagedView& cache = args.cache;
   const RowTile at = row_tile(tiles, kTile);
   const int64_t length = cache.lengths[at.row];
   if (!is_due(args.rows_due, at.row) || at.first >= length) return;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int dim = cache.head_dim;
-  double sums[kLaneValues] = {};
-  for (int64_t slot = at.first + warp; slot < min(length, at.first + kTile); slot += kWarps) {
-    float x[kLaneValues];
-    load_lanes(key_of(cache, at.row, slot), dim, lane, x);
-    double square = 0;
-#pragma unroll
-    for (int e = 0; e < kLaneValues; ++e) square += double{x[e]} * x[e];
-    const double norm = sqrt(warp_reduce(square, Add())) + args.guard;
+  const int64_t end = min(length, at.first + kTile);
+  double sums[Key::kValues] = {};
+#pragma unroll 2
+  for (int64_t first = at.first + warp * 4; first < end; first += kWarps * 4) {
+    const int64_t slot = first + lane / 8;
+    Key key;
+    key.load(key_of(cache, at.row, min(slot, end - 1)), dim, lane);
+    const double norm = sqrt(key.times(key.x)) + args.guard;
     const double inverse = norm > 0 ? 1 / norm : 0;
-    if (lane == 0) args.inverse_norms[at.row * cache.max_length + slot] = inverse;
+    if (slot >= end) continue;
+    if (lane % 8 == 0) args.inverse_norms[at.row * cache.max_length + slot] = inverse;
 #pragma unroll
-    for (int e = 0; e < kLaneValues; ++e) sums[e] += x[e] * inverse;
+    for (int e = 0; e < Key::kValues; ++e) sums[e] += key.x[e] * inverse;
   }
 #pragma unroll
-  for (int e = 0; e < kLaneValues; ++e) {
-    const int d = lane_index(dim, lane, e);
-    if (d < dim) warp_sums[warp][d] = sums[e];
+  for (int e = 0; e < Key::kValues; ++e) {
+    sums[e] += __shfl_xor_sync(kWarp, sums[e], 8);
+    sums[e] += __shfl_xor_sync(kWarp, sums[e], 16);
+    if (lane < 8) warp_sums[warp][lane * Key::kValues + e] = sums[e];
   }
   __syncthreads();
   for (int d = threadIdx.x; d < dim; d += kThreads) {
@@ -63,7 +67,9 @@ void sum_unit_keys(const UnitKeys& args) {
   check_cache(args.cache);
   const int64_t tiles = ceil_div(args.cache.max_length, kTile);
   const Scratch<double> partial(args.cache.rows * tiles * args.cache.head_dim);
-  launch(partial_sums, args.cache.rows * tiles, kThreads, 0, args, partial.data(), tiles);
+  with_width(args.cache.head_dim, [&](auto width) {
+    launch(partial_sums<width>, args.cache.rows * tiles, kThreads, 0, args, partial.data(), tiles);
+  });
   launch(add_partial_sums, args.cache.rows, 128, 0, args, partial.data(), tiles);
 }
 

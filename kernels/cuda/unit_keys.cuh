@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "kernels/paged.h"
+#include "kernels/cuda/device.cuh"
 
 namespace kv::cuda {
 
@@ -16,5 +16,39 @@ struct UnitKeys {
   double* sums = nullptr;           // [rows, head_dim]
 };
 void sum_unit_keys(const UnitKeys& args);
+
+// Eight lanes share a key, so that a warp has four at a time: the norm's root and quotient, and the reductions, would
+// otherwise cost more than reading. Lane e % 8 holds values [e · D / 8, (e + 1) · D / 8) of the key, zeros beyond dim.
+template <int D>
+struct SharedKey {
+  static constexpr int kValues = D / 8;
+  double x[kValues];
+
+  __device__ void load(const bf16* key, int dim, int lane) {
+    const int first = lane % 8 * kValues;
+    if (dim == D) {
+#pragma unroll
+      for (int e = 0; e < kValues; e += 4) {
+        const uint2 raw = *reinterpret_cast<const uint2*>(key + first + e);
+        const float2 low = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(raw.x));
+        const float2 high = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(raw.y));
+        x[e] = low.x, x[e + 1] = low.y, x[e + 2] = high.x, x[e + 3] = high.y;
+      }
+    } else {
+#pragma unroll
+      for (int e = 0; e < kValues; ++e) x[e] = first + e < dim ? double{__bfloat162float(key[first + e])} : 0.0;
+    }
+  }
+
+  // All eight lanes get the product.
+  __device__ double times(const double (&y)[kValues]) const {
+    double sum = 0;
+#pragma unroll
+    for (int e = 0; e < kValues; ++e) sum += x[e] * y[e];
+#pragma unroll
+    for (int offset = 1; offset < 8; offset *= 2) sum += __shfl_xor_sync(kWarp, sum, offset);
+    return sum;
+  }
+};
 
 }  // namespace kv::cuda

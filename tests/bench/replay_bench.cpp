@@ -1,36 +1,32 @@
-#include <benchmark/benchmark.h>
-
-#include <filesystem>
+#include <array>
 #include <string>
 
 #include "sim/baseline.h"
 #include "sim/model_source.h"
 #include "sim/replay.h"
 #include "sim/safetensors.h"
+#include "tests/bench/bench.h"
+#include "tests/ref/paths.h"
 
-// The speed claims, on the reference model. Read them beside gemm_2048 of the same run.
+// The speed of whole passes and replays on the CPU, on the reference model. Read them beside linear/2048x2048x2048 of
+// the same run.
 
-namespace kv {
+namespace kv::bench {
 namespace {
 
-const std::filesystem::path kRoot = KV_SOURCE_DIR;
+constexpr int32_t kTokens = 4096;
 
-struct Bench {
-  Bench() : weights(load_model(kRoot / "experiments/models/reference")) {
-    const auto file = SafetensorsFile::open(kRoot / "tests/data/reference/expected.safetensors");
+struct Reference {
+  explicit Reference(Backend& on) : backend(on) {
+    const auto file = SafetensorsFile::open(ref::source_path("tests/data/reference/expected.safetensors"));
     ids = file.read_i32(file.require("book0.input_ids"));
-    const auto more = file.read_i32(file.require("code0.input_ids"));
-    ids.insert(ids.end(), more.begin(), more.end());
-  }
-  static Bench& get() {
-    static Bench bench;
-    return bench;
+    ids.resize(kTokens);
   }
 
-  std::unique_ptr<Backend> backend = make_backend("cpu");
-  ModelWeights weights;
-  ModelSource source{*backend, weights};
-  std::vector<int32_t> ids;  // 8192 tokens
+  Backend& backend;
+  ModelFiles weights = load_model(ref::source_path("experiments/models/reference"));
+  ModelSource source{backend, weights};
+  std::vector<int32_t> ids;
 };
 
 // Multiply-adds counted as 2; causal pairs once.
@@ -43,42 +39,35 @@ double full_pass_flops(const ModelConfig& config, double tokens) {
   return config.layers * (2 * tokens * (projections + mlp) + attention) + 2 * tokens * hidden * config.vocab_size;
 }
 
-void full_pass(benchmark::State& state) {
-  Bench& bench = Bench::get();
-  const std::vector<int32_t> ids(bench.ids.begin(), bench.ids.begin() + state.range(0));
-  const std::span<const int32_t> sequences[] = {ids};
-  for (auto _ : state) benchmark::DoNotOptimize(compute_baseline(*bench.backend, bench.source, sequences, {}));
-  const double flops = full_pass_flops(bench.weights.config, static_cast<double>(ids.size()));
-  state.counters["FLOP/s"] =
-      benchmark::Counter(flops * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
+void full_pass(Device& device, Samples& samples) {
+  Reference reference(device.backend());
+  const std::array<std::span<const int32_t>, 1> sequences = {reference.ids};
+  samples.take({.flops = full_pass_flops(reference.weights.config(), kTokens)},
+               [&] { compute_baseline(reference.backend, reference.source, sequences, {}); });
 }
-BENCHMARK(full_pass)->Arg(4096)->Unit(benchmark::kMillisecond)->UseRealTime()->Iterations(3);
 
-void baseline_with_oracle_statistics(benchmark::State& state) {
-  Bench& bench = Bench::get();
-  const std::vector<int32_t> ids(bench.ids.begin(), bench.ids.begin() + 4096);
-  const std::span<const int32_t> sequences[] = {ids};
+void oracle_pass(Device& device, Samples& samples) {
+  Reference reference(device.backend());
+  const std::array<std::span<const int32_t>, 1> sequences = {reference.ids};
   const BaselineNeeds needs{.statistics_block = 256, .block_sums = true};
-  for (auto _ : state) benchmark::DoNotOptimize(compute_baseline(*bench.backend, bench.source, sequences, needs));
+  samples.take({}, [&] { compute_baseline(reference.backend, reference.source, sequences, needs); });
 }
-BENCHMARK(baseline_with_oracle_statistics)->Unit(benchmark::kMillisecond)->UseRealTime()->Iterations(3);
 
-// One replay at B = 1024, L = 256 over 4096 tokens; the counters are shares of its wall time.
-void replay_policy(benchmark::State& state, const std::string& name) {
-  Bench& bench = Bench::get();
-  const std::vector<int32_t> ids(bench.ids.begin(), bench.ids.begin() + 4096);
-  const std::span<const int32_t> sequences[] = {ids};
-  const int32_t length = 4096;
-  const Schedule schedule = decode_schedule({&length, 1}, 1024, 256);
+// One replay at B = 1024, L = 256; the counters are shares of its time.
+void replay_policy(Device& device, Samples& samples, const std::string& name) {
+  Reference reference(device.backend());
+  const std::array<std::span<const int32_t>, 1> sequences = {reference.ids};
+  const Schedule schedule = decode_schedule({&kTokens, 1}, 1024, 256);
   Policy policy = make_policy(name, {});
   Baseline baseline;
   if (policy.oracle) {
-    baseline = compute_baseline(*bench.backend, bench.source, sequences, {.statistics_block = 256, .block_sums = true});
+    baseline =
+        compute_baseline(reference.backend, reference.source, sequences, {.statistics_block = 256, .block_sums = true});
   }
   double total = 0, eviction = 0, oracle = 0;
-  for (auto _ : state) {
-    const ReplayResult result = replay({.backend = *bench.backend,
-                                        .source = bench.source,
+  samples.take({}, [&] {
+    const ReplayResult result = replay({.backend = reference.backend,
+                                        .source = reference.source,
                                         .policy = policy,
                                         .sequences = sequences,
                                         .schedule = schedule,
@@ -89,15 +78,20 @@ void replay_policy(benchmark::State& state, const std::string& name) {
     total += result.total_seconds - result.begin_seconds;
     eviction += result.observe_seconds + result.score_seconds + result.evict_seconds;
     oracle += result.begin_seconds;
-  }
-  state.counters["eviction_share"] = eviction / total;
-  state.counters["oracle_share"] = oracle / total;
+  });
+  samples.count("eviction_share", eviction / total);
+  samples.count("oracle_share", oracle / total);
 }
-BENCHMARK_CAPTURE(replay_policy, full, "full")->Unit(benchmark::kMillisecond)->UseRealTime()->Iterations(2);
-BENCHMARK_CAPTURE(replay_policy, h2o, "h2o")->Unit(benchmark::kMillisecond)->UseRealTime()->Iterations(2);
-BENCHMARK_CAPTURE(replay_policy, snapkv, "snapkv")->Unit(benchmark::kMillisecond)->UseRealTime()->Iterations(2);
-BENCHMARK_CAPTURE(replay_policy, r_kv, "r-kv")->Unit(benchmark::kMillisecond)->UseRealTime()->Iterations(2);
-BENCHMARK_CAPTURE(replay_policy, golden, "golden")->Unit(benchmark::kMillisecond)->UseRealTime()->Iterations(2);
+
+const Family kReplay{[](Device& device) {
+  if (!device.is_cpu()) return;
+  device.add("full_pass/4K", full_pass);
+  device.add("full_pass/4K with oracle statistics", oracle_pass);
+  for (const char* name : {"full", "h2o", "snapkv", "r-kv", "golden"}) {
+    device.add(std::string("replay/4K ") + name,
+               [name](Device& on, Samples& samples) { replay_policy(on, samples, name); });
+  }
+}};
 
 }  // namespace
-}  // namespace kv
+}  // namespace kv::bench

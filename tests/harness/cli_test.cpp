@@ -10,6 +10,8 @@
 
 #include "sim/safetensors.h"
 #include "tests/harness/run_fixture.h"
+#include "tests/ref/gnuplot.h"
+#include "tests/ref/paths.h"
 
 namespace kv {
 namespace {
@@ -22,7 +24,8 @@ struct Output {
 };
 
 Output run(const std::string& arguments, const char* environment = "") {
-  const std::string command = fmt::format("OMP_NUM_THREADS=1 {} '{}' {} 2>&1", environment, KV_BINARY, arguments);
+  const std::string command =
+      fmt::format("OMP_NUM_THREADS=1 {} '{}' {} 2>&1", environment, ref::binary_path(), arguments);
   FILE* pipe = popen(command.c_str(), "r");
   Output output;
   std::array<char, 4096> buffer;
@@ -34,7 +37,8 @@ Output run(const std::string& arguments, const char* environment = "") {
 
 class Cli : public RunFixture {
  protected:
-  std::string model() const { return std::string(KV_SOURCE_DIR) + "/tests/data/llama"; }
+  std::string model() const { return ref::source_path("tests/data/llama"); }
+  std::string reference() const { return ref::source_path("experiments/models/reference"); }
   std::string path(const char* name) const { return (folder_ / name).string(); }
   // The tiny spec with a plot, so that drawing needs gnuplot.
   std::string plotted() const {
@@ -48,7 +52,7 @@ constexpr const char* kWithoutGnuplot = "PATH=/nonexistent";
 
 TEST_F(Cli, EveryVerbHasHelpWithAnExample) {
   for (const char* verb : {"run", "validate", "list", "describe", "record", "inspect", "report", "compare", "score",
-                           "tokenize", "compress"}) {
+                           "tokenize", "compress", "generate"}) {
     const Output output = run(fmt::format("{} --help", verb));
     EXPECT_EQ(output.code, 0) << verb;
     EXPECT_NE(output.text.find("Example"), std::string::npos) << verb;
@@ -64,7 +68,14 @@ TEST_F(Cli, MistakesGiveOneLineAndCodeTwo) {
         "run " + path("bad.yaml"), "validate " + path("bad.yaml"), std::string("describe snapvk"),
         std::string("list nothing"), "inspect " + path("none"), "score --model " + model() + " --out x",
         "score --model " + path("none") + " --ids " + path("ids.safetensors") + " --out x",
-        "tokenize --model " + model() + " --text " + path("tiny.yaml")}) {
+        "tokenize --model " + model() + " --text " + path("tiny.yaml"), "generate --model " + model(),
+        "generate --model " + path("none") + " --prompt a",
+        "generate --model " + reference() + " --prompt a --text " + path("tiny.yaml"),
+        "generate --model " + reference() + " --prompt a --policy h2o",
+        "generate --model " + reference() + " --prompt a --policy h2o --budget 8 --interval 9",
+        "generate --model " + reference() + " --prompt a --budget 8 --interval 4",
+        "generate --model " + reference() + " --prompt a --max-new-tokens 2147483647",
+        "generate --model " + reference() + " --prompt a --temperature -1"}) {
     const Output output = run(arguments);
     EXPECT_EQ(output.code, 2) << arguments;
     EXPECT_EQ(std::count(output.text.begin(), output.text.end(), '\n'), 1) << output.text;
@@ -72,9 +83,53 @@ TEST_F(Cli, MistakesGiveOneLineAndCodeTwo) {
   }
 }
 
+TEST_F(Cli, EveryVerbThatReadsAModelNamesItsBrokenFile) {
+  fs::copy(reference(), folder_ / "missing");
+  fs::remove(folder_ / "missing/model-00002-of-00003.safetensors");
+  fs::copy(model(), folder_ / "cut");
+  fs::resize_file(folder_ / "cut/model.safetensors", 10'000);
+  for (const auto& [folder, file] : {std::pair("missing", "model-00002-of-00003.safetensors: the shard is missing"),
+                                     std::pair("cut", "model.safetensors: ")}) {
+    const std::string runs = path("tiny.yaml") + " --set model=" + path(folder);
+    for (const std::string& arguments :
+         {"inspect " + path(folder), "validate " + runs, "run --out " + path("a ") + runs,
+          "score --out x --model " + path(folder) + " --ids " + path("ids.safetensors")}) {
+      const Output output = run(arguments);
+      EXPECT_EQ(output.code, 2) << arguments;
+      EXPECT_EQ(std::count(output.text.begin(), output.text.end(), '\n'), 1) << output.text;
+      EXPECT_TRUE(output.text.starts_with("kvlab: " + path(folder) + "/" + file)) << output.text;
+      EXPECT_FALSE(fs::exists(folder_ / "a"));
+    }
+  }
+}
+
 TEST_F(Cli, SuggestsTheNearestVerbAndName) {
   EXPECT_EQ(run("rnu").text.substr(0, 50), "kvlab: unknown verb 'rnu', did you mean 'run'? (ex");
   EXPECT_NE(run("describe snapvk").text.find("did you mean 'snapkv'?"), std::string::npos);
+}
+
+TEST_F(Cli, GenerateWritesTextAndIds) {
+  const std::string common =
+      "generate --model " + reference() + " --prompt 'It was the best of times' --max-new-tokens 12";
+  const Output greedy = run(common);
+  EXPECT_EQ(greedy.code, 0) << greedy.text;
+  EXPECT_NE(greedy.text.find("kvlab: 12 tokens after "), std::string::npos) << greedy.text;
+  EXPECT_EQ(run(common +
+                " --temperature 0.8 --top-k 40 --top-p 0.9 --seed 3 --policy '{policy: streaming}' --keep 0.8 "
+                "--out " +
+                path("made.safetensors"))
+                .code,
+            0);
+  const auto file = SafetensorsFile::open(folder_ / "made.safetensors");
+  EXPECT_EQ(file.read_i32(file.require("output_ids")).size(), 12u);
+}
+
+TEST_F(Cli, NamesAndDescribesModelShapes) {
+  EXPECT_NE(run("list models").text.find("qwen3-4b "), std::string::npos);
+  const std::string text = run("describe llama-3.1-8b").text;
+  EXPECT_NE(text.find("8.03 billion"), std::string::npos) << text;
+  EXPECT_NE(text.find("32 query, 8 KV, dimension 128"), std::string::npos) << text;
+  EXPECT_NE(text.find("131072 bytes a token in bf16"), std::string::npos) << text;
 }
 
 TEST_F(Cli, RunsReportsInspectsAndCompares) {
@@ -133,6 +188,7 @@ TEST_F(Cli, AMissingGnuplotStopsARunBeforeItsCases) {
 }
 
 TEST_F(Cli, ARunWithoutDrawingIsDrawnLater) {
+  KV_NEEDS_GNUPLOT();
   const Output output = run(fmt::format("run {} --no-draw --out {}", plotted(), path("a")), kWithoutGnuplot);
   EXPECT_EQ(output.code, 0) << output.text;
   EXPECT_TRUE(output.text.ends_with(
@@ -148,11 +204,48 @@ TEST_F(Cli, ARunWithoutDrawingIsDrawnLater) {
     EXPECT_EQ(read_file(folder_ / "a" / file), read_file(folder_ / "b" / file)) << file;
 }
 
+// Timings made up for the test.
+TEST_F(Cli, TabulatesAndDrawsBenchmarks) {
+  KV_NEEDS_GNUPLOT();
+  const std::string entry = R"({"by": "cuda", "kernel": "k", "shape": "8K", "median_s": 2e-3, "low_s": 1e-3,
+                                "high_s": 3e-3, "samples": 10, "bytes": 4e9, "flops": 4e11})";
+  const std::string file = R"({"manifest": {"gpu": "made up"},
+                               "peaks": {"copy_bytes_per_s": 4e12, "gemm_flops_per_s": 8e14}, "benchmarks": [)";
+  write_atomically(folder_ / "b.json", file + entry + "]}");
+  write_atomically(folder_ / "kernels.yaml",
+                   "# Fast?\nbenchmarks: b.json\n"
+                   "tables: [{name: t, metric: [median_time, bound_share], rows: [kernel, shape], interval: no}]\n"
+                   "plots: [{name: roof, kind: roofline, metric: [intensity, compute], ceilings: [copy_peak, "
+                   "gemm_peak], series: [kernel], label: [shape]}]\n");
+  const std::string command = fmt::format("run {} --out {}", path("kernels.yaml"), path("k"));
+  const Output output = run(command);
+  EXPECT_EQ(output.code, 0) << output.text;
+  EXPECT_NE(output.text.find("| k | 8K | 2000.000 | 50.000 |"), std::string::npos) << output.text;
+  for (const char* name : {"rows.csv", "spec.yaml", "manifest.json", "index.html", "roof.svg"}) {
+    EXPECT_TRUE(fs::exists(folder_ / "k" / name)) << name;
+  }
+  EXPECT_NE(read_file(folder_ / "k" / "manifest.json").find("made up"), std::string::npos);
+  const std::string svg = read_file(folder_ / "k" / "roof.svg");
+  fs::remove(folder_ / "b.json");
+  EXPECT_EQ(run("report " + path("k")).code, 0);
+  EXPECT_EQ(read_file(folder_ / "k" / "roof.svg"), svg);
+
+  const Output missing = run(command);
+  EXPECT_EQ(missing.code, 2);
+  EXPECT_TRUE(missing.text.starts_with("kvlab: ")) << missing.text;
+  EXPECT_EQ(std::count(missing.text.begin(), missing.text.end(), '\n'), 1) << missing.text;
+  write_atomically(folder_ / "b.json", file + entry);  // cut off
+  const Output torn = run(command);
+  EXPECT_EQ(torn.code, 2);
+  EXPECT_TRUE(torn.text.starts_with("kvlab: " + path("b.json"))) << torn.text;
+  EXPECT_EQ(std::count(torn.text.begin(), torn.text.end(), '\n'), 1) << torn.text;
+}
+
 TEST_F(Cli, ARunThatIsKilledEndsWithTheSameRows) {
   const std::string arguments = fmt::format("run {} --set samples=3 --quiet --out ", path("tiny.yaml"));
   ASSERT_EQ(run(arguments + path("whole")).code, 0);
   for (const char* seconds : {"0.05", "0.15", "0.3"}) {
-    run(fmt::format("list tasks >/dev/null; timeout -s KILL {} '{}' {}{}", seconds, KV_BINARY, arguments,
+    run(fmt::format("list tasks >/dev/null; timeout -s KILL {} '{}' {}{}", seconds, ref::binary_path(), arguments,
                     path("killed")));
     const Output output = run(arguments + path("killed"));
     EXPECT_EQ(output.code, 0) << output.text;
@@ -217,7 +310,7 @@ TEST_F(Cli, ARecordedTraceReplays) {
 }
 
 TEST_F(Cli, ShippedExperimentsAreValid) {
-  for (const auto& entry : fs::directory_iterator(std::string(KV_SOURCE_DIR) + "/experiments")) {
+  for (const auto& entry : fs::directory_iterator(ref::source_path("experiments"))) {
     if (entry.path().extension() != ".yaml") continue;
     const Output output = run("validate " + entry.path().string());
     EXPECT_EQ(output.code, 0) << output.text;
@@ -226,8 +319,8 @@ TEST_F(Cli, ShippedExperimentsAreValid) {
 
 TEST_F(Cli, TokenizePrintsAJsonArray) {
   write_atomically(folder_ / "t.txt", "Work modulo 1000.\n");
-  const Output output =
-      run(fmt::format("tokenize --model {}/experiments/models/reference --text {}", KV_SOURCE_DIR, path("t.txt")));
+  const Output output = run(
+      fmt::format("tokenize --model {} --text {}", ref::source_path("experiments/models/reference"), path("t.txt")));
   EXPECT_EQ(output.code, 0);
   EXPECT_GT(nlohmann::json::parse(output.text).get<std::vector<int>>().size(), 4u);
 }

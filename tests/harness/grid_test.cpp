@@ -101,6 +101,55 @@ TEST(Grid, RefusesAxesOfTheOtherProtocolAndMissingOnes) {
   EXPECT_EQ(error_of(std::string(kHead) + "policies: [full]"), "no error");
 }
 
+constexpr const char* kLatencyHead = "model: {random: tiny}\nprotocol: latency\n";
+
+TEST(Grid, LatencyCasesLeaveOutWhatAPolicyHasNoUseFor) {
+  const Grid grid = make_grid(spec_of(std::string(kLatencyHead) +
+                                      "policies: [full, streaming]\n"
+                                      "axes: {budget: [64, 128], interval: 16, new_tokens: 300, batch: [4, max]}\n"));
+  ASSERT_EQ(grid.workloads.size(), 1u);
+  std::vector<std::string> order;
+  for (const Case& one : grid.workloads[0].cases) {
+    order.push_back(fmt::format("{} {} {}", one.policy, one.budget, one.batch));
+  }
+  EXPECT_EQ(order, (std::vector<std::string>{"0 0 4", "1 64 4", "0 0 0", "1 64 0", "1 128 4", "1 128 0"}));
+}
+
+TEST(Grid, RefusesLatencyCasesThatMeasureNothing) {
+  const std::string head = kLatencyHead;
+  EXPECT_EQ(error_of(head + "policies: [full]\naxes: {batch: 2}\n"),
+            "s.yaml:3:12: policy 'full' under protocol latency needs an axis context or new_tokens");
+  EXPECT_EQ(
+      error_of(head + "policies: [h2o]\naxes: {context: 64}\n"),
+      "s.yaml:3:12: policy 'h2o' under protocol latency needs either the axes budget and interval or the axis keep");
+  EXPECT_EQ(error_of(head + "policies: [h2o]\naxes: {new_tokens: 64, keep: 0.5}\n"),
+            "s.yaml:3:12: policy 'h2o' under protocol latency needs the axis context, of which keep is a fraction");
+  EXPECT_EQ(error_of(head + "policies: [h2o]\naxes: {context: 64, budget: 32, interval: 16}\n"),
+            "s.yaml:3:12: policy 'h2o' under protocol latency takes either the axis context, or budget and interval");
+  EXPECT_EQ(
+      error_of(head + "policies: [{policy: h2o, mode: original}]\naxes: {new_tokens: 64, budget: 32, interval: 16}\n"),
+      "s.yaml:3:12: policy 'h2o' under protocol latency prunes at an interval of its own; expected one that keeps "
+      "to the asked interval");
+  EXPECT_EQ(error_of(head + "policies: [golden]\naxes: {new_tokens: 64, budget: 32, interval: 16}\n"),
+            "s.yaml:3:12: policy 'golden' under protocol latency needs the future, which nothing computes there");
+  EXPECT_EQ(error_of(head + "policies: [full]\naxes: {context: 64, batch: many}\n"),
+            "s.yaml:4:28: axes: batch = many: expected a number of sequences, or max");
+  EXPECT_EQ(error_of(head + "data: [{task: reason, tokens: 64}]\npolicies: [full]\naxes: {context: 64}\n"),
+            "s.yaml:3:7: data = a list: protocol latency draws its own tokens, expected no such key");
+}
+
+TEST(Grid, APolicyRunsOnlyWhereItsSpecWantsIt) {
+  const Grid grid = make_grid(
+      spec_of(std::string(kHead) +
+              "policies: [full, {policy: streaming, only: {budget: 128}}]\naxes: {budget: [64, 128], interval: 16}\n"));
+  std::vector<std::string> order;
+  for (const Case& one : grid.workloads[0].cases) order.push_back(fmt::format("{} {}", one.policy, one.budget));
+  EXPECT_EQ(order, (std::vector<std::string>{"0 64", "0 128", "1 128"}));
+  EXPECT_EQ(error_of(std::string(kHead) +
+                     "policies: [{policy: streaming, only: {size: 1}}]\naxes: {budget: 64, interval: 16}\n"),
+            "s.yaml:3:12: policy 'streaming': only: 'size' is no axis (expected one of: budget, interval)");
+}
+
 TEST(Grid, RefusesUnknownAxesAndOptions) {
   EXPECT_EQ(error_of(std::string(kHead) + "policies: [h2o]\naxes: {budgte: 64, interval: 16}").substr(0, 92),
             "s.yaml:4:16: axes: 'budgte' is no option of this experiment's data or policies, did you mean");

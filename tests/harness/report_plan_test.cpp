@@ -105,6 +105,12 @@ TEST(ReportPlan, RefusesMistakesWithTheirPlace) {
   EXPECT_EQ(error_of("tables: {name: t}\n"), "x.yaml:1:9: tables: expected a list");
   EXPECT_TRUE(
       starts(error_of("tables:\n  - {name: ../up, metric: m, rows: policy}\n"), "x.yaml:2:12: table: name '../up'"));
+  EXPECT_EQ(error_of("plots:\n  - {name: p, kind: roofline, metric: [i, c]}\n"),
+            "x.yaml:2:5: plot 'p': lacks the key 'ceilings'");
+  EXPECT_EQ(error_of("plots:\n  - {name: p, kind: roofline, metric: [i, c], ceilings: [b]}\n"),
+            "x.yaml:2:57: plot 'p': ceilings, expected two metrics, [bytes per second, work per second]");
+  EXPECT_EQ(error_of("plots:\n  - {name: p, kind: roofline, metric: c, ceilings: [b, g]}\n"),
+            "x.yaml:2:39: plot 'p': metric 'c', expected two metrics, [work per byte, work per second], in a roofline");
   EXPECT_TRUE(starts(error_of("plots:\n  - {name: p, kind: pie, metric: m}\n"), "x.yaml:2:21: plot 'p': kind 'pie'"));
   EXPECT_TRUE(
       starts(error_of("plots:\n  - {name: p, kind: curve, metric: m, x: budget, y_range: [2, 1]}\n"), "x.yaml:2:59: "));

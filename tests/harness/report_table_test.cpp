@@ -78,6 +78,23 @@ TEST(Cells, AggregateByMedianAndMaximum) {
       collect(table, {.measure = measure, .where = {}, .columns = {"policy"}}).cells.at({"h2o"}).estimate->value, 9);
 }
 
+TEST(Cells, ShowSecondsAndBytesInTheUnitAskedFor) {
+  RowTable table{.axes = {"budget"}};
+  for (const auto& [metric, unit] : {std::pair{"step_time", "s"}, {"kv_bytes", "bytes"}, {"tokens", "tokens"}}) {
+    table.rows.push_back(make_row("h2o", "1", 0, metric, 250));
+    table.rows.back().unit = unit;
+  }
+  const auto shown = [&](const char* metric, const char* unit) {
+    const Measure measure{.metrics = {metric}, .unit = unit};
+    const Cell cell = collect(table, {.measure = measure, .where = {}, .columns = {"policy"}}).cells.at({"h2o"});
+    return std::pair(cell.estimate->value, cell.unit);
+  };
+  EXPECT_EQ(shown("step_time", "ms"), std::pair(250000.0, std::string("ms")));
+  EXPECT_EQ(shown("kv_bytes", "GB"), std::pair(250 * 1e-9, std::string("GB")));
+  EXPECT_EQ(shown("step_time", ""), std::pair(250.0, std::string("s")));
+  EXPECT_EQ(shown("tokens", "ms"), std::pair(250.0, std::string("tokens")));
+}
+
 TEST(Cells, PoolARatioOverSamplesThatHaveBothMetrics) {
   RowTable table{.axes = {"budget"}};
   table.rows = {make_row("h2o", "1", 0, "a", 6), make_row("h2o", "1", 0, "b", 2), make_row("h2o", "1", 1, "a", 1),

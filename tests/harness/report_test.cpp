@@ -11,6 +11,7 @@
 #include "harness/report/plot.h"
 #include "harness/rows.h"
 #include "kernels/error.h"
+#include "tests/ref/gnuplot.h"
 
 namespace kv {
 namespace {
@@ -128,6 +129,7 @@ class Report : public testing::Test {
 };
 
 TEST_F(Report, IsAFunctionOfRowsAndPlan) {
+  KV_NEEDS_GNUPLOT();
   write_report(dir_, make_plan(), text_);
   const auto first = files();
   write_report(dir_, make_plan(), text_);
@@ -140,12 +142,14 @@ TEST_F(Report, IsAFunctionOfRowsAndPlan) {
 }
 
 TEST_F(Report, ReturnsTheMarkdownOfItsTables) {
+  KV_NEEDS_GNUPLOT();
   const std::string markdown = write_report(dir_, make_plan(), text_);
   EXPECT_NE(markdown.find("| h2o | 2.010 [2.000, 2.020] | 1.510 [1.500, 1.520] |"), std::string::npos) << markdown;
   EXPECT_EQ(markdown, read_file(dir_ / "table.md"));
 }
 
 TEST_F(Report, PageNeedsNothingBesideItself) {
+  KV_NEEDS_GNUPLOT();
   write_report(dir_, make_plan(), text_);
   const std::string page = read_file(dir_ / "index.html");
   for (const char* part : {"<title>quick &amp; start</title>", "Who loses?", "<dt>machine.cores</dt><dd>2</dd>",
@@ -159,6 +163,7 @@ TEST_F(Report, PageNeedsNothingBesideItself) {
 }
 
 TEST_F(Report, GivesThePlotsOfAPageIdsOfTheirOwn) {
+  KV_NEEDS_GNUPLOT();
   write_report(dir_, make_plan(), text_);
   const std::string page = read_file(dir_ / "index.html");
   std::map<std::string, int> ids;
@@ -226,6 +231,7 @@ TEST(Plot, RefusesAMatrixThatHoldsNoNumber) {
 }
 
 TEST(Plot, KeepsABigMatrixSmall) {
+  KV_NEEDS_GNUPLOT();
   RowTable rows{.axes = {}, .rows = {}};
   for (int i = 0; i < 600; ++i) {
     Row row{.layer = 0, .head = 0, .x = i, .metric = "attention_map"};
@@ -242,6 +248,7 @@ TEST(Plot, KeepsABigMatrixSmall) {
 }
 
 TEST(Gnuplot, ReportsItsErrorInOneLine) {
+  KV_NEEDS_GNUPLOT();
   Drawing drawing;
   drawing.width = drawing.height = 100;
   drawing.commands = "plot no_such_function(x)\n";
@@ -256,6 +263,7 @@ TEST(Gnuplot, ReportsItsErrorInOneLine) {
 }
 
 TEST(Gnuplot, ThatIsMissingIsNamed) {
+  KV_NEEDS_GNUPLOT();
   const std::string path = std::getenv("PATH");
   setenv("PATH", "/nonexistent", 1);
   std::string what;

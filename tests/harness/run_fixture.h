@@ -11,6 +11,7 @@
 #include "harness/run.h"
 #include "sim/random.h"
 #include "sim/safetensors.h"
+#include "tests/ref/paths.h"
 
 namespace kv {
 
@@ -33,8 +34,8 @@ class RunFixture : public testing::Test {
   ~RunFixture() override { std::filesystem::remove_all(folder_); }
 
   static std::string yaml() {
-    return std::string("# Does it run?\nmodel: ") + KV_SOURCE_DIR +
-           "/tests/data/llama\n"
+    return "# Does it run?\nmodel: " + ref::source_path("tests/data/llama") +
+           "\n"
            "data: [{name: noise, ids: ids.safetensors, tokens: 48}]\n"
            "policies: [full, streaming, h2o, random]\n"
            "axes: {budget: [16, 24], interval: 8}\n"

@@ -29,6 +29,15 @@ class Run : public RunFixture {
     EXPECT_THROW(run_experiment(spec(), dying), Killed);
     EXPECT_FALSE(fs::exists(folder_ / out / "rows.csv"));
   }
+
+  std::string refusal(const std::vector<std::string>& overrides) const {
+    try {
+      validate_experiment(spec(overrides));
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  }
 };
 
 TEST_F(Run, WritesRowsInOrderOfTheCases) {
@@ -180,6 +189,32 @@ TEST_F(Run, DataThatIsTooShortIsSkippedWithItsReason) {
   for (const Row& row : read_rows(folder_ / "a" / "rows.csv").rows)
     skipped += row.skipped.empty() || !row.metric.empty() ? 0 : 1;
   EXPECT_EQ(skipped, 2);
+}
+
+TEST_F(Run, ANamedShapeRunsWithRandomWeights) {
+  const std::vector<std::string> random = {"model={random: tiny}"};
+  EXPECT_EQ(run_experiment(spec(random), options("a")).skipped, 0);
+  run_experiment(spec(random), options("b"));
+  run_experiment(spec({"model={random: tiny}", "seed=6"}), options("c"));
+  EXPECT_EQ(rows_of("a"), rows_of("b"));
+  const auto losses = [&](const std::string& out) {
+    std::vector<double> all;
+    for (const Row& row : read_rows(folder_ / out / "rows.csv").rows) {
+      EXPECT_EQ(row.model, "tiny (random)");
+      if (row.metric == "nll_sum" && row.policy == "full") all.push_back(*row.value);
+    }
+    return all;
+  };
+  EXPECT_NE(losses("a"), losses("c"));  // the weights come from the seed
+}
+
+TEST_F(Run, ARandomModelRefusesUnknownShapesAndTextsBeforeItRuns) {
+  EXPECT_EQ(refusal({"model={random: llama-9b}"}).substr(0, 56),
+            "--set model={random: llama-9b}: unknown model shape 'lla");
+  EXPECT_EQ(
+      refusal({"model={random: tiny}", "data=[{task: reason, tokens: 64}]"}),
+      "--set model={random: tiny}: tiny with random weights has no tokenizer; expected data with ids, or protocol "
+      "latency");
 }
 
 TEST_F(Run, OracleRowsSaySo) {

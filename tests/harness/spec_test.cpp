@@ -69,10 +69,10 @@ TEST(Spec, ReadsEveryPart) {
 }
 
 TEST(Spec, SuggestsTheNearestKeyForAMisspeltOne) {
-  EXPECT_EQ(
-      error_of(with("polices: [h2o]")),
-      "s.yaml:1:1: unknown key 'polices', did you mean 'policies'? (expected one of: title, model, trace, samples, "
-      "data, policies, protocol, axes, metrics, seed, batch, device, prefill_chunk, tables, plots, paper)");
+  EXPECT_EQ(error_of(with("polices: [h2o]")),
+            "s.yaml:1:1: unknown key 'polices', did you mean 'policies'? (expected one of: title, benchmarks, model, "
+            "trace, samples, "
+            "data, policies, protocol, axes, metrics, seed, batch, device, prefill_chunk, tables, plots, paper)");
 }
 
 TEST(Nearest, CountsSwappedNeighboursOnceAndLeavesStrangersAlone) {
@@ -88,7 +88,7 @@ TEST(Spec, RefusesWrongTypesWithTheValueAndWhatWasExpected) {
   EXPECT_EQ(error_of(with("samples: 0")), "s.yaml:1:10: samples = 0: expected an integer of at least 1");
   EXPECT_EQ(error_of(with("batch: [1]")), "s.yaml:1:8: batch = a list: expected an integer of at least 1");
   EXPECT_EQ(error_of(with("seed: -1")), "s.yaml:1:7: seed = -1: expected an integer from 0 to 9223372036854775807");
-  EXPECT_EQ(error_of(with("protocol: both")), "s.yaml:1:11: protocol = both: expected decode or one-shot");
+  EXPECT_EQ(error_of(with("protocol: both")), "s.yaml:1:11: protocol = both: expected decode or one-shot or latency");
   EXPECT_EQ(error_of(with("axes: [1]")), "s.yaml:1:7: axes: expected a map of name: [values]");
   EXPECT_EQ(error_of(with("axes: {budget: []}")), "s.yaml:1:8: axes: budget: expected at least one value");
   EXPECT_EQ(error_of(with("axes: {budget: [[1]]}")), "s.yaml:1:17: axes: budget: expected a single value a point");
@@ -112,7 +112,7 @@ TEST(Spec, RefusesUnevenPointsOfAZippedAxis) {
 }
 
 TEST(Spec, NamesWhatIsMissing) {
-  EXPECT_EQ(error_of("policies: [full]"), "s.yaml:1:1: expected either the key 'model' or the key 'trace'");
+  EXPECT_EQ(error_of("policies: [full]"), "s.yaml:1:1: expected one of the keys 'model', 'trace' and 'benchmarks'");
   EXPECT_EQ(error_of("model: m\npolicies: [full]"), "s.yaml:1:1: lacks the key 'data': what the model reads");
   EXPECT_EQ(error_of("trace: t"), "s.yaml:1:1: lacks the key 'policies'");
   EXPECT_EQ(error_of("trace: t\npolicies: [full]\ndata: [book]"),
@@ -123,6 +123,16 @@ TEST(Spec, NamesWhatIsMissing) {
             "s.yaml:2:18: data: unknown key 'smples', did you mean 'samples'? (expected one of: task, text, ids, name, "
             "tokens, samples)");
   EXPECT_EQ(error_of("model: m\ndata: [book]\npolicies: [{label: x}]"), "s.yaml:3:12: policy: lacks the key 'policy'");
+}
+
+TEST(Spec, AFileOfTimingsStandsAlone) {
+  const Spec spec =
+      parse_spec("benchmarks: b.json\ntables: [{name: t, metric: median_time, rows: [kernel, shape, by]}]", "s.yaml");
+  EXPECT_EQ(spec.benchmarks.text, "b.json");
+  EXPECT_EQ(spec.axis_columns(), (std::vector<std::string>{"kernel", "shape", "by"}));
+  EXPECT_EQ(error_of("benchmarks: [a, b]"), "s.yaml:1:13: benchmarks = a list: expected one file");
+  EXPECT_EQ(error_of("benchmarks: b.json\npolicies: [full]"),
+            "s.yaml:2:11: policies = a list: 'benchmarks' brings its rows, expected no such key");
 }
 
 TEST(Spec, GivesThePlaceOfASyntaxError) {

@@ -24,6 +24,8 @@ struct Shape {
   int head_dim;
   std::vector<Sequence> sequences;
   float query_size = 1;
+  float rise = 0;  // added to the logits, a slot: maxima rise with every tile of keys
+  float sink = 0;  // added to the logits of slot 0
 };
 
 struct Problem {
@@ -42,6 +44,9 @@ struct Problem {
     std::reverse(segments.begin(), segments.end());
     queries = ref::random_values(static_cast<size_t>(token) * q_heads * shape.head_dim, 7);
     for (float& q : queries) q *= shape.query_size;
+    if (is_biased(shape)) {
+      for (size_t at = 0; at < queries.size(); at += shape.head_dim) queries[at] = 1;
+    }
     queries = ref::rounded(backend, queries);
     pitch = cache.rows().max_length() + 3;
   }
@@ -53,8 +58,19 @@ struct Problem {
         lengths.push_back(std::max(sequence.count, sequence.length - head));
       }
     }
-    return ref::random_rows(lengths, shape.kv_heads, shape.head_dim, 3);
+    ref::CacheRows rows = ref::random_rows(lengths, shape.kv_heads, shape.head_dim, 3);
+    if (!is_biased(shape)) return rows;
+    // The first value of every query is 1, so that the first value of a key shifts its logits.
+    for (std::vector<float>& keys : rows.keys) {
+      for (size_t at = 0; at < keys.size(); at += shape.head_dim) {
+        const int64_t key = at / shape.head_dim;
+        const float shift = shape.rise * static_cast<float>(key) + (at == 0 ? shape.sink : 0);
+        keys[at] = shift * std::sqrt(static_cast<float>(shape.head_dim));
+      }
+    }
+    return rows;
   }
+  static bool is_biased(const Shape& shape) { return shape.rise != 0 || shape.sink != 0; }
 
   int q_heads;
   float scale;
@@ -138,6 +154,17 @@ TEST_P(Attend, MatchesTheReferenceOverShapes) {
       {2, 4, 128, {{700, 1}, {90, 2}, {300, 3}}},            // decode of several tokens, split over slots on a GPU
       {1, 16, 64, {{2500, 1}, {4, 0}}},                      // a long decode of one KV head, beside an ended sequence
       {2, 2, 64, {{200, 100}, {90, 1}}, 200.0f},             // probabilities that underflow to 0
+      {2, 4, 128, {{129, 129}, {128, 128}, {127, 127}}},     // around tiles of 128 slots and of 32 queries
+      {1, 1, 128, {{517, 400}, {260, 0}, {385, 129}}},       // blocks that attend to an older cache
+      {1, 8, 64, {{390, 131}, {256, 40}}},                   // many heads a group
+      {2, 7, 64, {{200, 60}, {333, 10}}},                    // a group that does not divide tiles of 64, 128 or 192
+      {1, 5, 128, {{2600, 40}, {600, 3}}},                   // few tiles over long rows, split over slots on a GPU
+      {1, 4, 64, {{500, 260}}, 1, 0.125f},                   // the maximum rises with every tile
+      {1, 4, 128, {{500, 260}}, 1, 0.125f},                  //
+      {1, 4, 64, {{400, 300}}, 1, 0, 20},                    // one column that takes nearly everything
+      {1, 4, 128, {{400, 300}}, 1, 0, 20},                   //
+      {2, 2, 64, {{9, 1}, {3000, 1}, {1, 1}, {40, 1}, {17, 0}, {700, 1}}},  // a very ragged decode
+      {4, 1, 16, std::vector<Sequence>(4500, {18, 1})},  // more rows than a GPU's block lists at once
   };
   for (const Shape& shape : shapes) {
     SCOPED_TRACE(::testing::Message() << shape.kv_heads << " heads, group " << shape.group << ", dim " << shape.head_dim

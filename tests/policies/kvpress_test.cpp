@@ -11,6 +11,7 @@
 #include "sim/model_source.h"
 #include "sim/safetensors.h"
 #include "sim/weights.h"
+#include "tests/ref/paths.h"
 
 namespace kv {
 namespace {
@@ -32,8 +33,8 @@ class SlowKvpress : public testing::TestWithParam<Press> {
  protected:
   static void SetUpTestSuite() {
     backend_ = make_backend("cpu").release();
-    source_ = new ModelSource(*backend_, load_model(KV_SOURCE_DIR "/experiments/models/reference"));
-    const auto reference = SafetensorsFile::open(KV_SOURCE_DIR "/tests/data/reference/expected.safetensors");
+    source_ = new ModelSource(*backend_, load_model(ref::source_path("experiments/models/reference")));
+    const auto reference = SafetensorsFile::open(ref::source_path("tests/data/reference/expected.safetensors"));
     ids_ = reference.read_i32(reference.require("book0.input_ids"));
     ids_.resize(kTokens);
   }
@@ -79,7 +80,7 @@ void compare(const Row& row, const Protection& protection) {
 
 TEST_P(SlowKvpress, ScoresAndKeptSetsAgree) {
   const Press& press = GetParam();
-  const auto expected = SafetensorsFile::open(KV_SOURCE_DIR "/tests/data/kvpress/expected.safetensors");
+  const auto expected = SafetensorsFile::open(ref::source_path("tests/data/kvpress/expected.safetensors"));
   const std::string prefix = "book0." + press.name + "@" + press.removed;
   const TensorInfo& score = expected.require(prefix + ".score");
   const std::vector<float> want = expected.read_f32(score);

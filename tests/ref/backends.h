@@ -12,7 +12,8 @@ namespace kv::ref {
 // Every backend the op tests run over; those this build or machine lacks are reported as skipped.
 std::vector<std::string> backend_names();
 
-// Null when the backend cannot run here.
+// Null when the backend cannot run here. Where the environment has KV_REQUIRE_CUDA (a test run on a GPU machine), that
+// of "cuda" is an error with the reason: a GPU's tests must not pass by being skipped.
 std::unique_ptr<Backend> try_backend(const std::string& name);
 
 // Values as the backend's activation type stores them (f32: unchanged), so that references start from equal inputs.

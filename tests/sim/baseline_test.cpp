@@ -6,6 +6,7 @@
 
 #include "sim/model_source.h"
 #include "sim/safetensors.h"
+#include "tests/ref/paths.h"
 
 namespace kv {
 namespace {
@@ -16,7 +17,7 @@ constexpr int kBlock = 16;
 class BaselineOfLlama : public ::testing::Test {
  protected:
   void SetUp() override {
-    const auto file = SafetensorsFile::open(KV_SOURCE_DIR "/tests/data/llama/expected.safetensors");
+    const auto file = SafetensorsFile::open(ref::source_path("tests/data/llama/expected.safetensors"));
     ids_ = file.read_i32(file.require("input_ids"));
     ids_.resize(kTokens);
     const std::span<const int32_t> sequences[] = {ids_};
@@ -30,7 +31,7 @@ class BaselineOfLlama : public ::testing::Test {
   }
 
   std::unique_ptr<Backend> backend_ = make_backend("cpu");
-  ModelSource source_{*backend_, load_model(KV_SOURCE_DIR "/tests/data/llama")};
+  ModelSource source_{*backend_, load_model(ref::source_path("tests/data/llama"))};
   std::vector<int32_t> ids_;
   Baseline baseline_;
 };

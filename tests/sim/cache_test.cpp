@@ -34,7 +34,8 @@ TinyBlock make_tiny_block(Backend& backend, int kv_heads, std::vector<int32_t> f
 }
 
 void append(Cache& cache, int layer, const TinyBlock& tiny) {
-  cache.append(layer, tiny.block.segments, tiny.block.on_device(), tiny.keys.ref(), tiny.values.ref());
+  cache.grow(tiny.block.segments);
+  cache.append(layer, tiny.block, tiny.keys.ref(), tiny.values.ref());
 }
 
 // Positions of a row's slots, read through its pages.
@@ -72,6 +73,7 @@ TEST(Cache, EvictionMovesSurvivorsTogetherAndFreesTheirPages) {
   std::vector<uint8_t> keep(2 * 32, 0);
   for (const int slot : {0, 7, 18}) keep[static_cast<size_t>(slot)] = 1;
   cache.evict(0, keep.data(), 32, std::vector<uint8_t>{1, 0}, std::vector<int32_t>{3, 0});
+  cache.publish();
   EXPECT_EQ(positions(cache, 0, 0), (std::vector<int32_t>{0, 7, 18}));
   EXPECT_EQ(positions(cache, 0, 1).size(), 20u) << "a row that is not due stays as it is";
   EXPECT_EQ(cache.used_pages(), 1 + 2);
@@ -100,13 +102,29 @@ TEST(Cache, EntryColumnsStartAtZeroMoveWithTheirEntryAndAreCounted) {
 TEST(Cache, ResetGivesBackEveryPage) {
   const auto backend = make_backend("cpu");
   Cache cache(*backend, {.sequences = 1, .layers = 3, .kv_heads = 1, .head_dim = kHeadDim});
-  for (int layer = 0; layer < 3; ++layer) append(cache, layer, make_tiny_block(*backend, 1, {0}, {33}));
+  cache.grow(make_tiny_block(*backend, 1, {0}, {33}).block.segments);
   EXPECT_EQ(cache.used_pages(), 9);
   cache.reset();
   EXPECT_EQ(cache.used_pages(), 0);
   EXPECT_EQ(cache.entries(), 0);
   append(cache, 1, make_tiny_block(*backend, 1, {0}, {2}));
   EXPECT_EQ(positions(cache, 1, 0), (std::vector<int32_t>{0, 1}));
+}
+
+TEST(Cache, RoomForSeveralStepsIsTakenAtOnceAndFilledOneByOne) {
+  const auto backend = make_backend("cpu");
+  Cache cache(*backend, {.sequences = 2, .layers = 2, .kv_heads = 1, .head_dim = kHeadDim});
+  append(cache, 1, make_tiny_block(*backend, 1, {0, 0}, {15, 3}));
+  TinyBlock step = make_tiny_block(*backend, 1, {15, 3}, {1, 0});
+  cache.grow(step.block.segments, 3);
+  EXPECT_EQ(cache.used_pages(), 2 * (2 + 1)) << "15 + 3 entries need two pages";
+  EXPECT_EQ(cache.view(0).max_length, 18);
+  EXPECT_EQ(cache.view(1).lengths[0], 16) << "only the first step is counted";
+  cache.append(1, step.block, step.keys.ref(), step.values.ref());
+  cache.advance(step.block.segments);
+  EXPECT_EQ(cache.lengths(1)[0], 17);
+  EXPECT_EQ(cache.lengths(1)[1], 3);
+  EXPECT_EQ(cache.view(1).lengths[0], 16) << "the op `advance` counts on the backend";
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tests/ref/paths.h"
 #include "tests/sim/file_fixtures.h"
 
 namespace kv {
@@ -217,14 +218,14 @@ TEST(ModelConfig, RefusesSizesThatCannotBe) {
 }
 
 TEST(ModelConfig, ReadsTheShippedModels) {
-  const ModelConfig small = load_model_config(KV_SOURCE_DIR "/tests/data/llama");
+  const ModelConfig small = load_model_config(ref::source_path("tests/data/llama"));
   EXPECT_EQ(small.family, ModelFamily::kLlama);
   EXPECT_EQ(small.kv_heads, 2);
   EXPECT_EQ(small.head_dim, 16);
   EXPECT_EQ(small.rms_norm_eps, 1e-5);
   EXPECT_EQ(small.rope.theta, 500000.0);
   EXPECT_EQ(small.dtype, "float32");
-  const ModelConfig reference = load_model_config(KV_SOURCE_DIR "/experiments/models/reference");
+  const ModelConfig reference = load_model_config(ref::source_path("experiments/models/reference"));
   EXPECT_EQ(reference.family, ModelFamily::kQwen3);
   EXPECT_EQ(reference.layers, 8);
   EXPECT_EQ(reference.q_size(), 512);

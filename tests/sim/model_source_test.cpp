@@ -10,12 +10,13 @@
 #include "sim/baseline.h"
 #include "sim/replay.h"
 #include "sim/safetensors.h"
+#include "tests/ref/paths.h"
 
 namespace kv {
 namespace {
 
-const std::filesystem::path kData = KV_SOURCE_DIR "/tests/data";
-const std::filesystem::path kReference = KV_SOURCE_DIR "/experiments/models/reference";
+const std::filesystem::path kData = ref::source_path("tests/data");
+const std::filesystem::path kReference = ref::source_path("experiments/models/reference");
 
 struct Scored {
   std::vector<float> nll, entropy, logits;
@@ -23,7 +24,7 @@ struct Scored {
 
 Scored full_pass(const std::filesystem::path& model, const std::vector<int32_t>& ids, int logits_tail) {
   const auto backend = make_backend("cpu");
-  const ModelWeights weights = load_model(model);
+  const ModelFiles weights = load_model(model);
   ModelSource source(*backend, weights);
   source.keep_logits_tail(logits_tail);
   const std::span<const int32_t> sequences[] = {ids};
@@ -94,7 +95,7 @@ std::vector<int32_t> llama_ids(size_t count) {
 // Chunks and batches are only ways of computing the same thing.
 TEST(ModelSource, BlocksAndBatchesDoNotChangeLosses) {
   const auto backend = make_backend("cpu");
-  const ModelWeights weights = load_model(kData / "llama");
+  const ModelFiles weights = load_model(kData / "llama");
   ModelSource source(*backend, weights);
   const auto longer = llama_ids(200);
   const auto shorter = llama_ids(77);
@@ -112,7 +113,7 @@ TEST(ModelSource, BlocksAndBatchesDoNotChangeLosses) {
 
 TEST(ModelSource, RefusesIdsOutsideTheVocabulary) {
   const auto backend = make_backend("cpu");
-  const ModelWeights weights = load_model(kData / "llama");
+  const ModelFiles weights = load_model(kData / "llama");
   ModelSource source(*backend, weights);
   const std::vector<int32_t> ids = {1, 2, 1024};
   const std::span<const int32_t> sequences[] = {ids};

@@ -8,6 +8,7 @@
 #include "kernels/error.h"
 #include "sim/model_source.h"
 #include "sim/safetensors.h"
+#include "tests/ref/paths.h"
 
 namespace kv {
 namespace {
@@ -49,7 +50,7 @@ class Losses final : public Observer {
 class Replay : public ::testing::Test {
  protected:
   Replay() {
-    const auto file = SafetensorsFile::open(KV_SOURCE_DIR "/tests/data/llama/expected.safetensors");
+    const auto file = SafetensorsFile::open(ref::source_path("tests/data/llama/expected.safetensors"));
     ids_ = file.read_i32(file.require("input_ids"));
     ids_.resize(120);
   }
@@ -66,7 +67,7 @@ class Replay : public ::testing::Test {
   }
 
   std::unique_ptr<Backend> backend_ = make_backend("cpu");
-  ModelSource source_{*backend_, load_model(KV_SOURCE_DIR "/tests/data/llama")};
+  ModelSource source_{*backend_, load_model(ref::source_path("tests/data/llama"))};
   std::vector<int32_t> ids_;
   const int32_t length_ = 120;
 };

@@ -14,17 +14,18 @@
 #include "kernels/error.h"
 #include "sim/hash.h"
 #include "sim/tokenizer.h"
+#include "tests/ref/paths.h"
 
 namespace kv {
 namespace {
 
 const Tokenizer& tokenizer() {
-  static const Tokenizer kTokenizer = Tokenizer::load(KV_SOURCE_DIR "/experiments/models/reference/tokenizer.json");
+  static const Tokenizer kTokenizer = Tokenizer::load(ref::source_path("experiments/models/reference/tokenizer.json"));
   return kTokenizer;
 }
 
 const TextData& data() {
-  static const TextData kData = TextData::load(KV_SOURCE_DIR "/experiments/data");
+  static const TextData kData = TextData::load(ref::source_path("experiments/data"));
   return kData;
 }
 
@@ -427,7 +428,7 @@ TEST(MakeSample, KeepsAWholeReasoningTextWhereAsked) {
 }
 
 TEST(TextDataFiles, AreSmallReadableAndLongEnough) {
-  const std::filesystem::path folder = KV_SOURCE_DIR "/experiments/data";
+  const std::filesystem::path folder = ref::source_path("experiments/data");
   uintmax_t bytes = 0;
   for (const char* name : {"books.jsonl", "code.jsonl", "gsm8k.jsonl"})
     bytes += std::filesystem::file_size(folder / name);

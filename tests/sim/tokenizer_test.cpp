@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/error.h"
+#include "tests/ref/paths.h"
 
 namespace kv {
 namespace {
@@ -15,7 +16,7 @@ namespace {
 using Ids = std::vector<int32_t>;
 
 const Tokenizer& reference() {
-  static const Tokenizer kTokenizer = Tokenizer::load(KV_SOURCE_DIR "/experiments/models/reference/tokenizer.json");
+  static const Tokenizer kTokenizer = Tokenizer::load(ref::source_path("experiments/models/reference/tokenizer.json"));
   return kTokenizer;
 }
 
@@ -61,7 +62,7 @@ std::string error_of(const std::string& json) {
 }
 
 TEST(Tokenizer, GivesTheIdsOfTheReferenceCases) {
-  std::ifstream file(KV_SOURCE_DIR "/tests/data/reference/tokenizer_cases.json");
+  std::ifstream file(ref::source_path("tests/data/reference/tokenizer_cases.json"));
   ASSERT_TRUE(file) << "the reference cases are missing";
   const auto cases = nlohmann::json::parse(file);
   ASSERT_GT(cases.size(), 0u);

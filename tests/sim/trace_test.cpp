@@ -12,6 +12,7 @@
 #include "sim/recorder.h"
 #include "sim/replay.h"
 #include "sim/trace_source.h"
+#include "tests/ref/paths.h"
 
 namespace kv {
 namespace {
@@ -23,7 +24,7 @@ class TraceOfLlama : public ::testing::Test {
               ("kvlab_trace_" + std::string(::testing::UnitTest::GetInstance()->current_test_info()->name()));
     std::filesystem::create_directories(folder_);
     path_ = folder_ / "llama.safetensors";
-    const auto file = SafetensorsFile::open(KV_SOURCE_DIR "/tests/data/llama/expected.safetensors");
+    const auto file = SafetensorsFile::open(ref::source_path("tests/data/llama/expected.safetensors"));
     sample_.ids = file.read_i32(file.require("input_ids"));
     sample_.ids.resize(60);
     sample_.labels.assign(60, Label::context);
@@ -45,7 +46,7 @@ class TraceOfLlama : public ::testing::Test {
   }
 
   std::unique_ptr<Backend> backend_ = make_backend("cpu");
-  ModelSource source_{*backend_, load_model(KV_SOURCE_DIR "/tests/data/llama")};
+  ModelSource source_{*backend_, load_model(ref::source_path("tests/data/llama"))};
   Sample sample_;
   std::filesystem::path folder_, path_;
 };
@@ -117,7 +118,7 @@ TEST_F(TraceOfLlama, ADamagedFileIsRefused) {
 }
 
 TEST_F(TraceOfLlama, OtherSafetensorsFilesAreNoTraces) {
-  path_ = KV_SOURCE_DIR "/tests/data/llama/expected.safetensors";
+  path_ = ref::source_path("tests/data/llama/expected.safetensors");
   EXPECT_EQ(error_of_open(), path_.string() + ": not a kvlab trace: metadata lacks 'format'");
 }
 

@@ -2,14 +2,18 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 
+#include "kernels/backend.h"
 #include "sim/half.h"
 #include "sim/hash.h"
 #include "sim/safetensors.h"
+#include "tests/ref/paths.h"
 #include "tests/sim/file_fixtures.h"
 
 namespace kv {
@@ -70,10 +74,22 @@ void write_sharded(const TempFolder& folder) {
   write_weights(folder / kShard, second);
 }
 
-std::vector<float> plain(const AlignedVector<float>& values) { return {values.begin(), values.end()}; }
+// A folder's tensors on the CPU, whose activations are f32.
+struct Loaded {
+  std::unique_ptr<Backend> backend = make_backend("cpu");
+  ModelTensors tensors;
+
+  explicit Loaded(const std::filesystem::path& folder) : tensors(load_tensors(load_model(folder), *backend)) {}
+};
+
+std::vector<float> plain(const kv::Tensor& tensor) {
+  std::vector<float> values(static_cast<size_t>(tensor.elements()));
+  tensor.download(values.data(), tensor.bytes());
+  return values;
+}
 
 std::string refusal(const TempFolder& folder) {
-  return user_error([&] { load_model(folder.path()); });
+  return user_error([&] { Loaded{folder.path()}; });
 }
 
 TEST(Weights, SingleAndShardedFilesGiveTheSameModel) {
@@ -82,16 +98,16 @@ TEST(Weights, SingleAndShardedFilesGiveTheSameModel) {
   write_single(single, tensors);
   write_sharded(sharded);
   for (const TempFolder* folder : {&single, &sharded}) {
-    const ModelWeights model = load_model(folder->path());
+    const Loaded loaded(folder->path());
+    const ModelTensors& model = loaded.tensors;
     ASSERT_EQ(model.layers.size(), 1u);
-    const LayerWeights& layer = model.layers[0];
+    const LayerTensors& layer = model.layers[0];
     EXPECT_EQ(plain(layer.v), tensors.at(kValue).values);
     EXPECT_EQ(plain(layer.q_bias), tensors.at("model.layers.0.self_attn.q_proj.bias").values);
     EXPECT_EQ(plain(layer.post_norm), tensors.at("model.layers.0.post_attention_layernorm.weight").values);
     EXPECT_EQ(plain(layer.down), tensors.at("model.layers.0.mlp.down_proj.weight").values);
     EXPECT_EQ(plain(model.output_embedding()), tensors.at("lm_head.weight").values);
-    EXPECT_TRUE(layer.o_bias.empty() && layer.q_norm.empty() && layer.k_norm.empty());
-    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(layer.k_bias.data()) % 64, 0u);
+    EXPECT_FALSE(layer.o_bias || layer.q_norm || layer.k_norm);
   }
 }
 
@@ -242,11 +258,13 @@ TEST(Weights, FingerprintFollowsTheContentNotTheFolder) {
 
 // Against the raw bytes of the shard: the embedding's rows as bf16.
 TEST(Weights, ReadsTheReferenceModelFromItsShards) {
-  const std::string folder = KV_SOURCE_DIR "/experiments/models/reference";
-  const ModelWeights model = load_model(folder);
+  const std::string folder = ref::source_path("experiments/models/reference");
+  const Loaded loaded(folder);
+  const ModelTensors& model = loaded.tensors;
   EXPECT_EQ(model.layers.size(), 8u);
-  EXPECT_TRUE(model.lm_head.empty());
-  EXPECT_EQ(model.output_embedding().size(), 8192u * 384u);
+  EXPECT_FALSE(model.lm_head);
+  EXPECT_EQ(model.output_embedding().elements(), 8192 * 384);
+  const std::vector<float> embedding = plain(model.embedding);
   const std::string bytes = test::read_file(folder + "/model-00001-of-00003.safetensors");
   uint64_t length = 0;
   std::memcpy(&length, bytes.data(), sizeof length);
@@ -255,17 +273,39 @@ TEST(Weights, ReadsTheReferenceModelFromItsShards) {
   for (const std::size_t i : {0u, 1u, 383u, 384u, 8192u * 384u - 1}) {
     uint16_t bits = 0;
     std::memcpy(&bits, bytes.data() + begin + 2 * i, sizeof bits);
-    EXPECT_EQ(model.embedding[i], bf16_to_f32(bits)) << i;
+    EXPECT_EQ(embedding[i], bf16_to_f32(bits)) << i;
   }
 }
 
 TEST(Weights, ReadsTheSmallParityModels) {
-  const ModelWeights llama = load_model(KV_SOURCE_DIR "/tests/data/llama");
-  EXPECT_EQ(llama.lm_head.size(), 1024u * 128u);
-  EXPECT_TRUE(llama.layers[0].q_norm.empty());
-  const ModelWeights qwen3 = load_model(KV_SOURCE_DIR "/tests/data/qwen3");
-  EXPECT_EQ(qwen3.layers[2].q_norm.size(), 32u);
-  EXPECT_EQ(qwen3.layers[2].o.size(), 128u * 256u);
+  const Loaded llama(ref::source_path("tests/data/llama"));
+  EXPECT_EQ(llama.tensors.lm_head.elements(), 1024 * 128);
+  EXPECT_FALSE(llama.tensors.layers[0].q_norm);
+  const Loaded qwen3(ref::source_path("tests/data/qwen3"));
+  EXPECT_EQ(qwen3.tensors.layers[2].q_norm.elements(), 32);
+  EXPECT_EQ(qwen3.tensors.layers[2].o.elements(), 128 * 256);
+}
+
+TEST(RandomWeights, AreSeededNormalMatricesAndNormsOfOne) {
+  const auto backend = make_backend("cpu");
+  json text = json::parse(kConfig);
+  text["hidden_size"] = 64;
+  text["vocab_size"] = 500;
+  const ModelConfig config = parse_model_config(text.dump(), "c");
+  const ModelTensors model = load_tensors(RandomWeights(config, 3), *backend);
+  const std::vector<float> embedding = plain(model.embedding);
+  double squares = 0;
+  for (const float x : embedding) squares += double{x} * x;
+  // Five standard errors of a variance over 32000 values: 5 · sqrt(2 / 32000) of it.
+  EXPECT_NEAR(squares / 32000 / (0.02 * 0.02), 1, 5 * std::sqrt(2.0 / 32000));
+  EXPECT_NE(std::count(embedding.begin(), embedding.end(), 0.0f), 32000);
+  EXPECT_EQ(plain(model.layers[0].input_norm), std::vector<float>(64, 1.0f));
+  EXPECT_EQ(plain(model.final_norm), std::vector<float>(64, 1.0f));
+  EXPECT_NE(plain(model.layers[0].gate), plain(model.layers[0].up));  // a stream a tensor
+  EXPECT_NE(plain(model.layers[0].q_bias), std::vector<float>(64, 0.0f));
+
+  EXPECT_EQ(plain(load_tensors(RandomWeights(config, 3), *backend).embedding), embedding);
+  EXPECT_NE(plain(load_tensors(RandomWeights(config, 4), *backend).embedding), embedding);
 }
 
 }  // namespace

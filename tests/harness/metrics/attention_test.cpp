@@ -6,6 +6,7 @@
 #include "sim/safetensors.h"
 #include "tests/harness/metrics/replayed.h"
 #include "tests/ref/naive_metrics.h"
+#include "tests/ref/paths.h"
 
 // Metrics on attention: cosine, local_error, dilution, survival.
 
@@ -198,8 +199,8 @@ TEST_F(AttentionMetricsAtRandom, DilutionStaysBetweenZeroAndOne) {
 
 TEST(CosineMetric, OfFullIsOneOnAModel) {
   const auto backend = make_backend("cpu");
-  ModelSource source(*backend, load_model(KV_SOURCE_DIR "/tests/data/llama"));
-  const auto file = SafetensorsFile::open(KV_SOURCE_DIR "/tests/data/llama/expected.safetensors");
+  ModelSource source(*backend, load_model(ref::source_path("tests/data/llama")));
+  const auto file = SafetensorsFile::open(ref::source_path("tests/data/llama/expected.safetensors"));
   Sample sample;
   sample.ids = file.read_i32(file.require("input_ids"));
   sample.ids.resize(80);

@@ -6,6 +6,7 @@
 #include "sim/model_source.h"
 #include "sim/safetensors.h"
 #include "tests/harness/metrics/replayed.h"
+#include "tests/ref/paths.h"
 
 // Metrics that read losses only: loss, entropy_split, top_increases.
 
@@ -63,6 +64,15 @@ TEST_F(LossMetricsByHand, SumsAreOverPredictedTokensAndTheTailBeginsAtTheFirstEv
   EXPECT_EQ(value(rows, "nll_sum_tail"), 2.5);
   EXPECT_EQ(value(rows, "nll_sum_tail_full"), 1);
   EXPECT_EQ(value(rows, "loss_ratio_tail"), 2.5);
+}
+
+TEST_F(LossMetricsByHand, BinsAverageTheIncreaseOverTheTargetsTheyHold) {
+  const auto rows = run("loss", {{.key = "bin", .text = "2"}});
+  // Bin 0 holds target 1 alone (nothing predicts token 0), bin 2 targets 2 and 3, bin 4 targets 4 and 5.
+  std::map<double, double> increase;
+  for (const Measured& row : rows)
+    if (row.metric == "loss_increase_at") increase[row.x.value()] = row.value;
+  EXPECT_EQ(increase, (std::map<double, double>{{0, 0}, {2, 0}, {4, 0.75}}));
 }
 
 TEST_F(LossMetricsByHand, AnswersAreCountedByTheLabelOfTheTarget) {
@@ -162,8 +172,8 @@ TEST(LossMetrics, SayThatATraceHasNoLosses) {
 // Same steps, same bits: the ratio of `full` is one exactly.
 TEST(LossMetrics, FullHasRatioOneOnAModel) {
   const auto backend = make_backend("cpu");
-  ModelSource source(*backend, load_model(KV_SOURCE_DIR "/tests/data/llama"));
-  const auto file = SafetensorsFile::open(KV_SOURCE_DIR "/tests/data/llama/expected.safetensors");
+  ModelSource source(*backend, load_model(ref::source_path("tests/data/llama")));
+  const auto file = SafetensorsFile::open(ref::source_path("tests/data/llama/expected.safetensors"));
   Sample sample;
   sample.ids = file.read_i32(file.require("input_ids"));
   sample.ids.resize(96);

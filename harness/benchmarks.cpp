@@ -1,0 +1,162 @@
+#include "harness/benchmarks.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <tuple>
+
+#include "kernels/error.h"
+#include "sim/strict_json.h"
+
+namespace kv {
+namespace {
+
+using Json = nlohmann::json;
+
+// One JSON object of the file; every error names the file and the place in it.
+class Reader {
+ public:
+  Reader(const Json& object, std::string where) : object_(object), where_(std::move(where)) {
+    if (!object.is_object()) fail("expected an object");
+  }
+
+  const Json& at(const std::string& key) {
+    known_.push_back(key);
+    if (!object_.contains(key)) fail(fmt::format("lacks the key '{}'", key));
+    return object_.at(key);
+  }
+  std::string text(const std::string& key) {
+    const Json& value = at(key);
+    if (!value.is_string() || value.get<std::string>().empty()) wrong(key, value, "a text");
+    return value.get<std::string>();
+  }
+  double number(const std::string& key, double least) {
+    const Json& value = at(key);
+    if (!value.is_number() || value.get<double>() < least) wrong(key, value, fmt::format("a number >= {}", least));
+    return value.get<double>();
+  }
+  double positive(const std::string& key) {
+    const Json& value = at(key);
+    if (!value.is_number() || value.get<double>() <= 0) wrong(key, value, "a number > 0");
+    return value.get<double>();
+  }
+  void finish() const {
+    for (const auto& [key, value] : object_.items()) {
+      if (std::find(known_.begin(), known_.end(), key) != known_.end()) continue;
+      fail(fmt::format("unknown key {}, expected one of {}", in_quotes(key), fmt::join(known_, ", ")));
+    }
+  }
+
+  [[noreturn]] void fail(const std::string& what) const { throw UserError(where_ + ": " + what); }
+
+ private:
+  [[noreturn]] void wrong(const std::string& key, const Json& value, const std::string& expected) const {
+    fail(fmt::format("{} is {}, expected {}", key, shown(value), expected));
+  }
+
+  const Json& object_;
+  std::string where_;
+  std::vector<std::string> known_;
+};
+
+Benchmark parse_benchmark(const Json& json, const std::string& where) {
+  Reader reader(json, where);
+  Benchmark one{.by = reader.text("by"),
+                .kernel = reader.text("kernel"),
+                .shape = reader.text("shape"),
+                .median_s = reader.positive("median_s"),
+                .low_s = reader.positive("low_s"),
+                .high_s = reader.positive("high_s"),
+                .samples = static_cast<int64_t>(reader.number("samples", 1)),
+                .bytes = reader.number("bytes", 0),
+                .flops = reader.number("flops", 0)};
+  reader.finish();
+  if (one.low_s > one.median_s || one.high_s < one.median_s) {
+    reader.fail(fmt::format("median_s {} is not between low_s {} and high_s {}", one.median_s, one.low_s, one.high_s));
+  }
+  if (one.bytes == 0 && one.flops == 0) reader.fail("bytes and flops are both 0");
+  return one;
+}
+
+bool is_backend(const std::string& by) { return by == "cpu" || by == "cuda"; }
+
+Row row_of(const std::string& experiment, const Benchmark& one) {
+  Row row{.experiment = experiment, .axes = {one.kernel, one.shape, one.by}};
+  if (is_backend(one.by)) row.device = one.by;
+  return row;
+}
+
+void add(std::vector<Row>& rows, Row row, const std::string& metric, double value, const std::string& unit) {
+  row.metric = metric;
+  row.value = value;
+  row.unit = unit;
+  rows.push_back(std::move(row));
+}
+
+void add_peers(std::vector<Row>& rows, const Row& row, const Benchmark& one, const BenchmarkFile& file) {
+  for (const Benchmark& other : file.benchmarks) {
+    if (is_backend(other.by) || other.kernel != one.kernel || other.shape != one.shape) continue;
+    add(rows, row, "vs_" + other.by, other.median_s / one.median_s, "");
+  }
+}
+
+}  // namespace
+
+BenchmarkFile parse_benchmarks(std::string_view json, std::string_view owner) {
+  const Json root = parse_strict_json(json, owner);
+  const std::string name(owner);
+  Reader reader(root, name);
+  BenchmarkFile file;
+  const Json& manifest = reader.at("manifest");
+  if (!manifest.is_object()) reader.fail("manifest: expected an object");
+  file.manifest = manifest.dump();
+  Reader peaks(reader.at("peaks"), name + ": peaks");
+  file.copy_bytes_per_s = peaks.positive("copy_bytes_per_s");
+  file.gemm_flops_per_s = peaks.positive("gemm_flops_per_s");
+  peaks.finish();
+  const Json& list = reader.at("benchmarks");
+  if (!list.is_array() || list.empty()) reader.fail("benchmarks: expected a list of at least one");
+  reader.finish();
+  std::set<std::tuple<std::string, std::string, std::string>> taken;
+  for (size_t i = 0; i < list.size(); ++i) {
+    const std::string where = fmt::format("{}: benchmarks[{}]", name, i);
+    Benchmark one = parse_benchmark(list[i], where);
+    if (!taken.emplace(one.by, one.kernel, one.shape).second) {
+      throw UserError(fmt::format("{}: {} appears twice", where,
+                                  in_quotes(fmt::format("{}/{}/{}", one.by, one.kernel, one.shape))));
+    }
+    file.benchmarks.push_back(std::move(one));
+  }
+  return file;
+}
+
+std::span<const std::string> benchmark_axes() {
+  static const std::array<std::string, 3> kAxes = {"kernel", "shape", "by"};
+  return kAxes;
+}
+
+std::vector<Row> benchmark_rows(const BenchmarkFile& file, const std::string& experiment) {
+  std::vector<Row> rows;
+  const Row whole{.experiment = experiment, .axes = {"", "", ""}};
+  add(rows, whole, "copy_peak", file.copy_bytes_per_s * 1e-12, "TB/s");
+  add(rows, whole, "gemm_peak", file.gemm_flops_per_s * 1e-12, "TFLOP/s");
+  for (const Benchmark& one : file.benchmarks) {
+    const Row row = row_of(experiment, one);
+    const double bound = std::max(one.bytes / file.copy_bytes_per_s, one.flops / file.gemm_flops_per_s);
+    add(rows, row, "median_time", one.median_s * 1e6, "µs");
+    add(rows, row, "spread", 100 * (one.high_s - one.low_s) / one.median_s, "%");
+    add(rows, row, "timings", static_cast<double>(one.samples), "");
+    add(rows, row, "bandwidth", one.bytes / one.median_s * 1e-12, "TB/s");
+    add(rows, row, "compute", one.flops / one.median_s * 1e-12, "TFLOP/s");
+    if (one.bytes > 0 && one.flops > 0) add(rows, row, "intensity", one.flops / one.bytes, "FLOP/byte");
+    add(rows, row, "bound_share", 100 * bound / one.median_s, "%");
+    if (is_backend(one.by)) add_peers(rows, row, one, file);
+  }
+  return rows;
+}
+
+}  // namespace kv

@@ -1,0 +1,165 @@
+#pragma once
+
+#include <optional>
+
+#include "kernels/attend.h"
+#include "kernels/cuda/mma.cuh"
+
+// What the attention kernels share. Rows of a tile are the pairs m = i · group + g (query i of the block, query head g
+// of the group) of one KV head, so that all query heads of a group share one reading of its keys and values. Any kernel
+// may split a row's keys into pieces, which `combine_pieces` joins; attend_few splits by the lengths on the device and
+// joins by itself. Splits never depend on timing, and every sum has a fixed order.
+
+namespace kv::cuda {
+
+inline constexpr float kToLog2 = 1.4426950408889634f;  // e^x = 2^(x · kToLog2)
+
+// Of one (query, query head): largest logit, in units of log 2, and Σ 2^(logit − largest) or its inverse.
+struct Softmax {
+  float largest;
+  float sum;
+};
+
+struct AttendWork {
+  const bf16* queries;
+  bf16* output;
+  float* piece_outputs;    // [pieces, vectors, head_dim], not divided by the sum
+  Softmax* piece_softmax;  // [pieces, vectors]
+  Softmax* softmax;        // [vectors], sum inverted; null when nobody asks for column statistics
+  int64_t vectors;         // segment_count · max_count · q_heads
+  int64_t tiles;           // of (query, head) pairs a KV head
+  int64_t piece_keys;      // a piece is that many keys; a multiple of what a step takes
+  int pieces;
+  int group;
+};
+
+// What the pair m of one (segment, KV head) stands for.
+struct AttendBlock {
+  Segment segment;
+  int64_t index;
+  int64_t kv_head;
+  int64_t row;
+  int64_t base;  // keys that were there before the block: query i sees [0, base + i]
+  int pairs;
+
+  __device__ AttendBlock(const AttendArgs& args, const AttendWork& work, int64_t segment_index, int64_t head)
+      : segment(args.segments[segment_index]),
+        index(segment_index),
+        kv_head(head),
+        row(int64_t{segment.sequence} * args.cache.kv_heads + head),
+        base(args.cache.lengths[row] - segment.count),
+        pairs(segment.count * work.group) {}
+
+  // A row holds at least the block's own keys.
+  __device__ void check() const { KV_DEVICE_CHECK(base >= 0); }
+
+  // In the packed tensors, times head_dim.
+  __device__ int64_t vector(const AttendArgs& args, const AttendWork& work, int pair) const {
+    return int64_t{segment.first_token + pair / work.group} * args.q_heads + kv_head * work.group + pair % work.group;
+  }
+  // In the scratch arrays, which leave room for max_count queries a segment.
+  __device__ int64_t scratch(const AttendArgs& args, const AttendWork& work, int pair) const {
+    return (index * args.max_count + pair / work.group) * args.q_heads + kv_head * work.group + pair % work.group;
+  }
+};
+
+__device__ inline void write_output(const AttendWork& work, int64_t at, float a, float b) {
+  *reinterpret_cast<__nv_bfloat162*>(work.output + at) = __floats2bfloat162_rn(a, b);
+}
+
+// Writes one pair's two neighbouring output values, or the piece's share of them.
+__device__ inline void write_values(const AttendArgs& args, const AttendWork& work, const AttendBlock& block, int piece,
+                                    int pair, int d, float a, float b, float sum) {
+  const int dim = args.cache.head_dim;
+  if (d >= dim) return;
+  if (work.pieces == 1) {
+    write_output(work, block.vector(args, work, pair) * dim + d, a / sum, b / sum);
+  } else {
+    float* to = work.piece_outputs + (piece * work.vectors + block.scratch(args, work, pair)) * dim + d;
+    to[0] = a;
+    to[1] = b;
+  }
+}
+
+__device__ inline void write_softmax(const AttendArgs& args, const AttendWork& work, const AttendBlock& block,
+                                     int piece, int pair, Softmax softmax) {
+  const int64_t at = block.scratch(args, work, pair);
+  if (work.pieces > 1) {
+    work.piece_softmax[piece * work.vectors + at] = softmax;
+  } else if (work.softmax) {
+    // A true division is a function call, which would make the compiler wait after each of Hopper's products.
+    work.softmax[at] = {softmax.largest, __fdividef(1.0f, softmax.sum)};
+  }
+}
+
+// One step of the online softmax for one row of a warp's tile, held by four lanes: `logits` (raw products, −∞ where
+// masked) become probabilities relative to the new maximum; returns what older sums and outputs shrink by.
+template <int N>
+__device__ float online_step(float (&logits)[N][4], int half, float scale, Softmax& state) {
+  float largest = -kInfinity;
+#pragma unroll
+  for (int n = 0; n < N; ++n) largest = fmaxf(largest, fmaxf(logits[n][2 * half], logits[n][2 * half + 1]));
+  largest = fmaxf(largest, __shfl_xor_sync(kWarp, largest, 1));
+  largest = fmaxf(largest, __shfl_xor_sync(kWarp, largest, 2));
+  largest = fmaxf(largest * scale, state.largest);
+  const float from = largest == -kInfinity ? 0.0f : largest;  // nothing seen yet: −∞ − −∞ is no number
+  const float shrink = exp2_fast(state.largest - from);
+  float sum = 0;
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      float& x = logits[n][2 * half + e];
+      x = exp2_fast(x * scale - from);
+      sum += x;
+    }
+  }
+  state = {largest, state.sum * shrink + sum};  // this lane's share of the sum
+  return shrink;
+}
+
+__device__ inline float sum_of_four_lanes(float x) {
+  x += __shfl_xor_sync(kWarp, x, 1);
+  return x + __shfl_xor_sync(kWarp, x, 2);
+}
+
+// How a kernel wants rows split: so that its blocks fill the device about `waves` times, each piece a multiple of
+// `step` keys, of at least `least` and, if given, at most `most`.
+struct SplitRule {
+  int64_t blocks = 0;  // without splitting
+  int64_t waves = 0;
+  int64_t step = 0;
+  int64_t least = 0;
+  int64_t most = 0;
+};
+
+// Splits the rows of one launch, and holds the memory of the pieces' results until they are joined.
+class Pieces {
+ public:
+  Pieces(const AttendArgs& args, AttendWork& work, const SplitRule& rule);
+
+ private:
+  std::optional<Scratch<float>> outputs_;
+  std::optional<Scratch<Softmax>> softmax_;
+};
+
+// Joins the pieces' results; nothing to do for a single piece.
+void combine_pieces(const AttendArgs& args, const AttendWork& work);
+
+inline constexpr int kFewPairs = 16;
+
+// The kernels. Each fills the output and, if asked for, work.softmax.
+void run_few(const AttendArgs& args, AttendWork work);      // at most kFewPairs pairs a KV head: decoding
+void run_tiles(const AttendArgs& args, AttendWork work);    // any number
+void run_prefill(const AttendArgs& args, AttendWork work);  // any number, where has_prefill()
+
+// Recompute the probabilities from work.softmax and reduce them over the queries.
+void run_columns(const AttendArgs& args, const AttendWork& work);
+void run_prefill_columns(const AttendArgs& args, const AttendWork& work);  // where has_prefill()
+
+// The kernels of Hopper's warpgroup products take head dimensions 64 and 128.
+inline bool has_prefill(const AttendArgs& args) {
+  return compute_capability() == 90 && (args.cache.head_dim == 64 || args.cache.head_dim == 128);
+}
+
+}  // namespace kv::cuda

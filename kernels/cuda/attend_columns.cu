@@ -1,0 +1,123 @@
+#include "kernels/cuda/attend.cuh"
+
+namespace kv::cuda {
+
+namespace {
+
+// A thread block keeps its keys in registers and streams the queries that see them: a column's sum and maximum never
+// leave its four lanes until the end. Sums go by tile of 64 queries first, then over tiles, against the rounding of
+// long chains.
+template <int D>
+__global__ void __launch_bounds__(KeyTile<D>::kThreads)
+    column_statistics(AttendArgs args, AttendWork work, int64_t key_tiles) {
+  using Tile = KeyTile<D>;
+  constexpr int M = Tile::kM;
+  extern __shared__ __align__(16) unsigned char shared[];
+  bf16* staged = reinterpret_cast<bf16*>(shared);  // two tiles of queries; at first the keys
+  __shared__ Softmax softmax[2][Tile::kQueries];
+  const PagedView& cache = args.cache;
+  const int dim = cache.head_dim;
+  // Query heads of a group run next to each other and share its keys in L2.
+  int64_t rest = blockIdx.x;
+  const int g = static_cast<int>(rest % work.group);
+  rest /= work.group;
+  const int64_t first_slot = rest % key_tiles * Tile::kKeys;
+  rest /= key_tiles;
+  const AttendBlock block(args, work, rest / cache.kv_heads, rest % cache.kv_heads);
+  block.check();
+  const int64_t length = block.base + block.segment.count;
+  if (block.segment.count == 0 || first_slot >= length) return;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+
+  stage_rows<D>(staged, Tile::kKeys, dim, threadIdx.x, Tile::kThreads,
+                [&](int r) { return first_slot + r < length ? key_of(cache, block.row, first_slot + r) : nullptr; });
+  commit_copies();
+  wait_copies<0>();
+  __syncthreads();
+  HeldRows<D, M> keys;
+  keys.load(staged, warp * 16 * M, lane);
+  __syncthreads();
+
+  const int count = block.segment.count;
+  const auto stage = [&](int first, int buffer) {
+    stage_rows<D>(staged + buffer * Tile::kQueries * kStride<D>, Tile::kQueries, dim, threadIdx.x, Tile::kThreads,
+                  [&](int r) {
+                    const int pair = (first + r) * work.group + g;
+                    return first + r < count ? work.queries + block.vector(args, work, pair) * dim : nullptr;
+                  });
+    commit_copies();
+    if (threadIdx.x < Tile::kQueries) {
+      const int query = first + static_cast<int>(threadIdx.x);
+      // A query beyond the block weighs nothing.
+      softmax[buffer][threadIdx.x] =
+          query < count ? work.softmax[block.scratch(args, work, query * work.group + g)] : Softmax{0, 0};
+    }
+  };
+  const float scale = args.scale * kToLog2;
+  float sums[M][2] = {}, largest[M][2] = {};
+  // The first query that sees any of these keys.
+  int first = static_cast<int>(max(int64_t{0}, first_slot - block.base)) / Tile::kQueries * Tile::kQueries;
+  stage(first, 0);
+  for (int buffer = 0; first < count; first += Tile::kQueries, buffer = 1 - buffer) {
+    wait_copies<0>();
+    __syncthreads();
+    if (first + Tile::kQueries < count) stage(first + Tile::kQueries, 1 - buffer);
+    float logits[M][8][4];
+    keys.template times<8>(staged + buffer * Tile::kQueries * kStride<D>, lane, logits);
+    const bool masked = first_slot + Tile::kKeys - 1 > block.base + first;
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int64_t slot = first_slot + warp * 16 * M + m * 16 + lane / 4 + 8 * half;
+        float sum = 0;
+#pragma unroll
+        for (int n = 0; n < 8; ++n) {
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            const int query = n * 8 + lane % 4 * 2 + e;
+            const Softmax of = softmax[buffer][query];
+            float probability = exp2_fast(logits[m][n][2 * half + e] * scale - of.largest) * of.sum;
+            if (masked && slot > block.base + first + query) probability = 0;
+            sum += probability;
+            largest[m][half] = fmaxf(largest[m][half], probability);
+          }
+        }
+        sums[m][half] += sum;
+      }
+    }
+  }
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float sum = sum_of_four_lanes(sums[m][half]);
+      float most = largest[m][half];
+      most = fmaxf(most, __shfl_xor_sync(kWarp, most, 1));
+      most = fmaxf(most, __shfl_xor_sync(kWarp, most, 2));
+      const int64_t slot = first_slot + warp * 16 * M + m * 16 + lane / 4 + 8 * half;
+      if (lane % 4 != 0 || slot >= length) continue;
+      const int64_t at = (block.row * work.group + g) * args.column_pitch + slot;
+      if (args.column_sums) args.column_sums[at] = sum;
+      if (args.column_max) args.column_max[at] = most;
+    }
+  }
+}
+
+template <int D>
+void run(const AttendArgs& args, const AttendWork& work) {
+  using Tile = KeyTile<D>;
+  const int64_t key_tiles = ceil_div(args.cache.max_length, Tile::kKeys);
+  const size_t bytes = 2 * Tile::kQueries * kStride<D> * sizeof(bf16);
+  static_assert(Tile::kKeys <= 2 * Tile::kQueries);
+  launch(column_statistics<D>, args.segment_count * args.cache.kv_heads * key_tiles * work.group, Tile::kThreads, bytes,
+         args, work, key_tiles);
+}
+
+}  // namespace
+
+void run_columns(const AttendArgs& args, const AttendWork& work) {
+  with_width(args.cache.head_dim, [&](auto width) { run<width>(args, work); });
+}
+
+}  // namespace kv::cuda

@@ -1,0 +1,65 @@
+#include "sim/footprint.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "kernels/error.h"
+#include "sim/cache.h"
+
+namespace kv {
+
+RunShape run_shape(std::span<const int32_t> max_resident, int64_t tokens) {
+  RunShape shape{.sequences = std::ssize(max_resident), .tokens = tokens};
+  for (const int32_t entries : max_resident) {
+    shape.pages += (int64_t{entries} + kPageTokens - 1) / kPageTokens;
+    shape.longest = std::max<int64_t>(shape.longest, entries);
+  }
+  return shape;
+}
+
+Footprint run_footprint(const Backend& backend, const Source& source, const Policy& policy, const RunShape& shape) {
+  const SourceInfo& info = source.info();
+  const PolicyNeeds needs = policy.scorer ? policy.scorer->needs() : PolicyNeeds{};
+  const size_t element = bytes_of(backend.activation_type());
+  const auto query = static_cast<size_t>(info.q_heads) * static_cast<size_t>(info.head_dim);
+  const auto layers = static_cast<size_t>(info.layers);
+  const CacheShape cache{
+      .layers = info.layers, .kv_heads = info.kv_heads, .head_dim = info.head_dim, .column_width = needs.entry_columns};
+  // A buffer of one number a slot of every row, as scores are.
+  const size_t pitch = static_cast<size_t>(shape.longest + kPageTokens - 1) / kPageTokens * kPageTokens;
+  const size_t slots = static_cast<size_t>(shape.sequences * info.kv_heads) * pitch;
+
+  Footprint need;
+  need.cache = static_cast<size_t>(shape.pages * info.kv_heads) * layers * page_bytes(cache, backend.activation_type());
+  need.activations = source.activation_bytes(shape.tokens) + static_cast<size_t>(shape.tokens) * query * element +
+                     static_cast<size_t>(shape.logits) * sizeof(float);
+  need.activations += static_cast<size_t>(shape.sequences * needs.window_queries) * query * element * layers;
+  if (needs.column_sums) need.activations += slots * static_cast<size_t>(info.group()) * sizeof(float);
+  // An event holds the scores of every layer until all are scored, and one layer's mask.
+  if (policy.scorer) need.activations += slots * (layers * sizeof(float) * (policy.scorer->has_ties() ? 2 : 1) + 1);
+  return need;
+}
+
+std::string bytes_text(size_t bytes) {
+  if (bytes < 1'000'000) return fmt::format("{} bytes", bytes);
+  if (bytes < 1'000'000'000) return fmt::format("{:.1f} MB", static_cast<double>(bytes) / 1e6);
+  return fmt::format("{:.2f} GB", static_cast<double>(bytes) / 1e9);
+}
+
+void require_memory(const Backend& backend, const Footprint& footprint, std::string_view owner) {
+  const Memory memory = backend.memory();
+  if (footprint.total() <= memory.free) return;
+  std::string parts;
+  const auto add = [&](const char* name, size_t bytes) {
+    if (bytes > 0) parts += fmt::format("{}{} {}", parts.empty() ? "" : ", ", name, bytes_text(bytes));
+  };
+  add("weights", footprint.weights);
+  add("KV cache", footprint.cache);
+  add("activations", footprint.activations);
+  throw MemoryError(fmt::format("{} does not fit: it needs {} ({}), and {} of {} are free on {}", owner,
+                                bytes_text(footprint.total()), parts, bytes_text(memory.free), bytes_text(memory.total),
+                                backend.name()));
+}
+
+}  // namespace kv

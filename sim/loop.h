@@ -1,0 +1,111 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "sim/cache.h"
+#include "sim/observer.h"
+#include "sim/policy.h"
+#include "sim/replay.h"
+#include "sim/schedule.h"
+#include "sim/source.h"
+#include "sim/stopwatch.h"
+
+namespace kv {
+
+struct LoopArgs {
+  Backend& backend;
+  Source& source;
+  Policy& policy;
+  int sequences = 0;
+  int budget = 0;  // as in ReplayArgs
+  int interval = 0;
+  uint64_t seed = 0;
+  std::span<const int32_t> sample_numbers;
+  const Baseline* baseline = nullptr;
+  std::span<Observer* const> observers;
+  bool time_phases = true;  // attention and observation; each then waits for the device twice a layer
+};
+
+// The one loop, which replay() drives by a schedule and generate() token by token: project, append, attend, observe,
+// absorb; at an event score every layer, then cut every layer. KV_CHECKs that every event keeps exactly what was asked.
+// Calls: begin, then steps and decodes, then finish.
+class Loop {
+ public:
+  // Throws UserError when the source lacks what the policy needs.
+  explicit Loop(const LoopArgs& args);
+  ~Loop();
+
+  // Calls begin of source, scorer and observers. `max_resident` entries a KV head of each sequence get their pages at
+  // once (empty: as they come).
+  void begin(std::span<const std::span<const int32_t>> sequences, std::span<const int32_t> max_resident = {});
+  void step(const Step& step);
+  // In place of the steps that process the first `entries` tokens: every head of every sequence gets that many entries
+  // of random keys and values, and every window of queries random ones. No scorer observes them.
+  void fill(int32_t entries);
+
+  // Up to `steps` steps without an event, of one token for each active sequence (active[s] = 1, else 0). Pages are
+  // taken for all of them; the first runs eagerly, the rest from a recording, where nobody wants to see each step and
+  // there are enough of them to repay it. After every `pause_every` of them, and at the end, `pause` is told how many
+  // were made since and whether from a recording; false ends the run. The source must find its ids on the backend:
+  // nothing is uploaded between steps.
+  using Pause = std::function<bool(int steps, bool recorded)>;
+  void decode(std::span<const int32_t> active, int steps, int pause_every, const Pause& pause);
+
+  ReplayResult finish();
+
+  std::span<const int32_t> tokens_done() const { return done_; }  // [sequences]
+  double eviction_seconds() const { return result_.score_seconds + result_.evict_seconds; }
+
+ private:
+  class RecentQueries;
+  struct Cut;
+
+  int sequences() const { return args_.sequences; }
+  void start_block(std::span<const int32_t> counts, int steps);
+  void run_block(TokenLosses& losses);
+  void count();
+  void tell(const TokenLosses& losses);
+  void note_next();
+  void run_next();
+  bool is_recordable() const;
+  void mark_due(const Step& step);
+  LayerView layer_view(int layer);
+  float* column_buffer(Tensor& tensor, bool wanted, const LayerView& view);
+  void run_layer(int layer);
+  void score(const LayerView& view);
+  std::vector<Cut> cuts_of(const Step& step);
+  void cut(const Step& step);
+  void cut_layer(int layer, std::span<const int32_t> kept, std::span<const Cut> cuts);
+  void select(const LayerView& view, const Cut& cut);
+  void check_kept(const LayerView& view, std::span<const int32_t> kept);
+  void count_pairs();
+  void note_peak();
+  template <class Visit>
+  void for_each_length(int sequence, Visit visit) const;
+  void measure_kept(int sequence);
+
+  const LoopArgs args_;
+  const SourceInfo& info_;
+  PolicyNeeds needs_;
+  Cache cache_;
+  Stopwatch watch_;
+  ReplayResult result_;
+  Block block_;
+  std::vector<int32_t> done_;  // tokens processed, per sequence
+  std::vector<int32_t> numbers_;
+  bool column_sums_wanted_ = false;
+  bool column_max_wanted_ = false;
+  std::vector<RecentQueries> recent_;
+  Tensor column_sums_, column_max_, outputs_, keep_;
+  std::vector<uint8_t> sequences_due_, rows_due_;
+  bool any_due_ = false;
+  Tensor device_rows_due_, device_done_, device_kept_;
+  std::vector<Tensor> scores_, ties_;  // [layers] of [rows, pitch]
+  std::vector<int64_t> pitches_;
+};
+
+}  // namespace kv

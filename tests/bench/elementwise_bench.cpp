@@ -1,0 +1,109 @@
+#include <fmt/format.h>
+
+#include "kernels/embed.h"
+#include "kernels/rms_norm.h"
+#include "kernels/rope.h"
+#include "kernels/row_cosine.h"
+#include "kernels/silu_mul.h"
+#include "tests/bench/bench.h"
+#include "tests/bench/tensors.h"
+
+// Ops that read and write every value once: the reference model's sizes on the CPU, Llama-3.1-8B's else.
+
+namespace kv::bench {
+namespace {
+
+struct Model {
+  int64_t tokens, width, intermediate, vocab;
+  int heads, head_dim;
+};
+constexpr Model kReference{4096, 384, 1024, 8192, 8, 64};
+constexpr Model kLlama{8192, 4096, 14336, 128256, 32, 128};
+
+Model model_of(const Device& device) { return device.pick(kReference, kLlama); }
+
+double bytes(const Device& device, int64_t activations) {
+  return device.activation() * static_cast<double>(activations);
+}
+
+void rms_norm(Device& device, Samples& samples) {
+  const Model model = model_of(device);
+  Backend& backend = device.backend();
+  const int64_t count = model.tokens * model.width;
+  const Tensor input = random_activations(backend, count, 1), weight = random_activations(backend, model.width, 2);
+  Tensor output(backend, backend.activation_type(), count);
+  samples.take({.bytes = bytes(device, 2 * count), .flops = 4.0 * static_cast<double>(count)}, [&] {
+    backend.rms_norm({.input = input.ref(),
+                      .weight = weight.ref(),
+                      .output = output.ref(),
+                      .rows = model.tokens,
+                      .width = model.width});
+  });
+}
+
+void rope(Device& device, Samples& samples) {
+  const Model model = model_of(device);
+  Backend& backend = device.backend();
+  const int64_t count = model.tokens * model.heads * model.head_dim;
+  const Tensor input = random_activations(backend, count, 1), positions = counting(backend, model.tokens);
+  const Tensor inv_freq = upload(backend, std::vector<float>(static_cast<size_t>(model.head_dim / 2), 0.1f));
+  Tensor output(backend, backend.activation_type(), count);
+  samples.take({.bytes = bytes(device, 2 * count), .flops = 3.0 * static_cast<double>(count)}, [&] {
+    backend.rope({.input = input.ref(),
+                  .positions = positions.ref().as<int32_t>(),
+                  .inv_freq = inv_freq.ref().as<float>(),
+                  .output = output.ref(),
+                  .tokens = model.tokens,
+                  .heads = model.heads,
+                  .head_dim = model.head_dim});
+  });
+}
+
+void silu_mul(Device& device, Samples& samples) {
+  const Model model = model_of(device);
+  Backend& backend = device.backend();
+  const int64_t count = model.tokens * model.intermediate;
+  const Tensor gate = random_activations(backend, count, 1), up = random_activations(backend, count, 2);
+  Tensor output(backend, backend.activation_type(), count);
+  samples.take({.bytes = bytes(device, 3 * count), .flops = 4.0 * static_cast<double>(count)},
+               [&] { backend.silu_mul({.gate = gate.ref(), .up = up.ref(), .output = output.ref(), .count = count}); });
+}
+
+void embed(Device& device, Samples& samples) {
+  const Model model = model_of(device);
+  Backend& backend = device.backend();
+  const int64_t count = model.tokens * model.width;
+  const Tensor table = random_activations(backend, model.vocab * model.width, 1), ids = counting(backend, model.tokens);
+  Tensor output(backend, backend.activation_type(), count);
+  samples.take({.bytes = bytes(device, 2 * count)}, [&] {
+    backend.embed({.table = table.ref(),
+                   .ids = ids.ref().as<int32_t>(),
+                   .output = output.ref(),
+                   .rows = model.tokens,
+                   .width = model.width});
+  });
+}
+
+void row_cosine(Device& device, Samples& samples) {
+  const Model model = model_of(device);
+  Backend& backend = device.backend();
+  const int64_t count = model.tokens * model.width;
+  const Tensor a = random_activations(backend, count, 1), b = random_activations(backend, count, 2);
+  Tensor cosine(backend, DType::f32, model.tokens);
+  samples.take({.bytes = bytes(device, 2 * count), .flops = 6.0 * static_cast<double>(count)}, [&] {
+    backend.row_cosine(
+        {.a = a.ref(), .b = b.ref(), .cosine = cosine.ref().as<float>(), .rows = model.tokens, .width = model.width});
+  });
+}
+
+const Family kElementwise{[](Device& device) {
+  const Model model = model_of(device);
+  device.add(fmt::format("rms_norm/{}x{}", model.tokens, model.width), rms_norm);
+  device.add(fmt::format("rope/{}x{}x{}", model.tokens, model.heads, model.head_dim), rope);
+  device.add(fmt::format("silu_mul/{}x{}", model.tokens, model.intermediate), silu_mul);
+  device.add(fmt::format("embed/{}x{}", model.tokens, model.width), embed);
+  device.add(fmt::format("row_cosine/{}x{}", model.tokens, model.width), row_cosine);
+}};
+
+}  // namespace
+}  // namespace kv::bench

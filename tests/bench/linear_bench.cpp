@@ -1,0 +1,95 @@
+#include <string>
+
+#include "kernels/linear.h"
+#include "kernels/token_loss.h"
+#include "tests/bench/bench.h"
+#include "tests/bench/tensors.h"
+
+// Products with weights: the layers of Llama-3.1-8B in prefill, batched and single decode; on the CPU the reference
+// model's.
+
+namespace kv::bench {
+namespace {
+
+struct Shape {
+  std::string name;
+  int64_t rows, in, out;
+};
+
+// input [rows, in] · weight [out, in]ᵀ.
+Work work_of(const Shape& shape, double activation) {
+  const auto rows = static_cast<double>(shape.rows), in = static_cast<double>(shape.in),
+             out = static_cast<double>(shape.out);
+  return {.bytes = activation * (rows * in + out * in + rows * out), .flops = 2 * rows * in * out};
+}
+
+void run(Device& device, Samples& samples, const Shape& shape) {
+  Backend& backend = device.backend();
+  const Tensor input = random_activations(backend, shape.rows * shape.in, 1);
+  const Tensor weight = random_activations(backend, shape.out * shape.in, 2);
+  Tensor output(backend, backend.activation_type(), shape.rows * shape.out);
+  samples.take(work_of(shape, device.activation()), [&] {
+    backend.linear({.input = input.ref(),
+                    .weight = weight.ref(),
+                    .output = output.ref(),
+                    .rows = shape.rows,
+                    .in = shape.in,
+                    .out = shape.out});
+  });
+}
+
+// The loss of every token: the product with the vocabulary, whose logits must not count as traffic.
+void run_loss(Device& device, Samples& samples, const Shape& shape) {
+  Backend& backend = device.backend();
+  const Tensor hidden = random_activations(backend, shape.rows * shape.in, 1);
+  const Tensor weight = random_activations(backend, shape.out * shape.in, 2);
+  const Tensor targets = counting(backend, shape.rows);
+  Tensor nll(backend, DType::f32, shape.rows), entropy(backend, DType::f32, shape.rows);
+  Tensor argmax(backend, DType::i32, shape.rows);
+  Work work = work_of(shape, device.activation());
+  work.bytes -= device.activation() * static_cast<double>(shape.rows * shape.out);
+  samples.take(work, [&] {
+    backend.token_loss({.hidden = hidden.ref(),
+                        .weight = weight.ref(),
+                        .targets = targets.ref().as<int32_t>(),
+                        .nll = nll.ref().as<float>(),
+                        .entropy = entropy.ref().as<float>(),
+                        .argmax = argmax.ref().as<int32_t>(),
+                        .rows = shape.rows,
+                        .width = shape.in,
+                        .vocab = shape.out});
+  });
+}
+
+const std::vector<Shape> kCpu = {
+    {"linear/2048x2048x2048", 2048, 2048, 2048},  // the yardstick of the other benchmarks
+    {"linear/4096x384x512", 4096, 384, 512},     {"linear/4096x384x256", 4096, 384, 256},
+    {"linear/4096x384x1024", 4096, 384, 1024},   {"linear/4096x1024x384", 4096, 1024, 384},
+    {"linear/512x384x1024", 512, 384, 1024},     {"linear/16x384x1024", 16, 384, 1024},
+    {"linear/4x384x1024", 4, 384, 1024},         {"linear/1x384x1024", 1, 384, 1024},
+};
+// rows x in x out
+const std::vector<Shape> kCuda = {
+    {"linear/8192x8192x8192", 8192, 8192, 8192},   {"linear/8192x4096x4096", 8192, 4096, 4096},
+    {"linear/8192x4096x1024", 8192, 4096, 1024},   {"linear/8192x4096x14336", 8192, 4096, 14336},
+    {"linear/8192x14336x4096", 8192, 14336, 4096}, {"linear/96x4096x14336", 96, 4096, 14336},
+    {"linear/96x14336x4096", 96, 14336, 4096},     {"linear/1x4096x4096", 1, 4096, 4096},
+    {"linear/1x4096x14336", 1, 4096, 14336},       {"linear/1x14336x4096", 1, 14336, 4096},
+    {"linear/1x4096x128256", 1, 4096, 128256},
+};
+
+const std::vector<Shape> kCpuLoss = {{"token_loss/4096x384x8192", 4096, 384, 8192}};
+const std::vector<Shape> kCudaLoss = {{"token_loss/8192x384x8192", 8192, 384, 8192},
+                                      {"token_loss/2048x4096x128256", 2048, 4096, 128256}};
+
+const Family kLinear{[](Device& device) {
+  for (const Shape& shape : device.pick(kCpu, kCuda)) {
+    device.add(shape.name, [shape](Device& on, Samples& samples) { run(on, samples, shape); });
+  }
+  for (const Shape& shape : device.pick(kCpuLoss, kCudaLoss)) {
+    device.add(shape.name, [shape](Device& on, Samples& samples) { run_loss(on, samples, shape); });
+  }
+}};
+
+}  // namespace
+}  // namespace kv::bench

@@ -1,0 +1,97 @@
+"""Peers of our kernels, timed as kvlab_bench times ours: CUDA events, cold L2, the same shapes and sample counts.
+
+cudnn and flash: torch's scaled_dot_product_attention with that backend forced; torch: its linear (cuBLAS or cuBLASLt).
+"""
+
+import re
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+ATTENTION = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
+Q_HEADS, KV_HEADS = 32, 8  # as tests/bench/attention.h
+THOUSAND = {"": 1, "K": 1024}
+
+
+def versions():
+    return {"torch": torch.__version__, "cudnn": str(torch.backends.cudnn.version())}
+
+
+def random(*shape):
+    return torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
+
+
+def attention(backend, q, k, v, causal):
+    def run():
+        with sdpa_kernel(ATTENTION[backend]):
+            return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
+
+    return run
+
+
+def operations(kernel, shape):
+    """(peer, operation) for each peer of a benchmark of ours; operands are made when the operation is asked for."""
+    prefill = re.fullmatch(r"(\d+)(K?) d(\d+)", shape) if kernel == "prefill" else None
+    decode = re.fullmatch(r"(\d+)x(\d+)(K?) d(\d+)", shape) if kernel == "decode" else None
+    linear = re.fullmatch(r"(\d+)x(\d+)x(\d+)", shape) if kernel == "linear" else None
+    if prefill:
+        tokens, dim = int(prefill[1]) * THOUSAND[prefill[2]], int(prefill[3])
+        q, k, v = (random(1, heads, tokens, dim) for heads in (Q_HEADS, KV_HEADS, KV_HEADS))
+        for backend in ATTENTION:
+            yield backend, attention(backend, q, k, v, True)
+    elif decode:
+        # Decode's K is a thousand: 100K is 100 000 tokens.
+        batch, tokens, dim = int(decode[1]), int(decode[2]) * (1000 if decode[3] else 1), int(decode[4])
+        q, k, v = (random(batch, heads, length, dim)
+                   for heads, length in ((Q_HEADS, 1), (KV_HEADS, tokens), (KV_HEADS, tokens)))
+        for backend in ATTENTION:
+            yield backend, attention(backend, q, k, v, False)
+    elif linear:
+        rows, width, out = (int(n) for n in linear.groups())
+        x, weight = random(rows, width), random(out, width)
+        yield "torch", lambda: F.linear(x, weight)
+
+
+class Events:
+    def __init__(self):
+        l2 = torch.cuda.get_device_properties(0).L2_cache_size
+        self.flush = torch.zeros(l2, device="cuda")  # four times the L2, in bytes
+        self.sum = torch.zeros((), device="cuda")
+
+    def seconds(self, operation):
+        torch.sum(self.flush, 0, out=self.sum)  # reads, as kvlab_bench does
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        operation()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) * 1e-3
+
+
+def samples(events, operation):
+    events.seconds(operation)
+    count = min(max(int(0.25 / events.seconds(operation)), 10), 50)
+    return [events.seconds(operation) for _ in range(count)]
+
+
+def quantile(sorted_values, q):
+    place = q * (len(sorted_values) - 1)
+    low = int(place)
+    high = min(low + 1, len(sorted_values) - 1)
+    return sorted_values[low] + (sorted_values[high] - sorted_values[low]) * (place - low)
+
+
+def measure(benchmarks, log):
+    """Entries of the peers of `benchmarks`, in the same form; a peer that refuses a shape is logged and left out."""
+    events, found = Events(), []
+    for ours in benchmarks:
+        for peer, operation in operations(ours["kernel"], ours["shape"]):
+            try:
+                seconds = sorted(samples(events, operation))
+            except (RuntimeError, torch.cuda.OutOfMemoryError) as error:
+                log(f"{peer}: {ours['kernel']}/{ours['shape']}: {str(error).splitlines()[0]}")
+                continue
+            found.append(ours | {"by": peer, "samples": len(seconds), "median_s": quantile(seconds, 0.5),
+                                 "low_s": quantile(seconds, 0.25), "high_s": quantile(seconds, 0.75)})
+    return found

@@ -1,0 +1,319 @@
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "kernels/blend.h"
+#include "kernels/column_add.h"
+#include "kernels/expected_attention.h"
+#include "kernels/future_scores.h"
+#include "kernels/key_difference.h"
+#include "kernels/pool.h"
+#include "kernels/redundancy.h"
+#include "kernels/visibility.h"
+#include "kernels/window_attention.h"
+#include "tests/bench/attention.h"
+#include "tests/bench/bench.h"
+#include "tests/bench/tensors.h"
+
+// What a policy's scores cost at an eviction event: on the CPU 8 layers x 4 KV heads of 1280 entries (the reference
+// model, B = 1024, L = 256), else a layer of 64 sequences x 8 KV heads of 2304 entries (B = 2048, L = 256).
+
+namespace kv::bench {
+namespace {
+
+struct Event {
+  int64_t rows;
+  int32_t length;
+  int head_dim;
+};
+constexpr Event kReference{32, 1280, 64};
+constexpr Event kServing{512, 2304, 128};
+
+Event event_of(const Device& device) { return device.pick(kReference, kServing); }
+
+CacheLayer cache_of(Device& device, const Event& event, bool similar_keys = false) {
+  return CacheLayer(device.backend(), {.lengths = equal_lengths(event.rows, event.length),
+                                       .kv_heads = heads_of(device).kv,
+                                       .head_dim = event.head_dim,
+                                       .similar_keys = similar_keys});
+}
+
+double entries_of(const Event& event) { return static_cast<double>(event.rows) * event.length; }
+
+using Mode = WindowAttentionArgs::Mode;
+
+struct Window {
+  std::string name;
+  int sequences;
+  int32_t length;
+  int window;
+  int head_dim;
+  Mode mode;
+};
+
+// Keys once, one query product a pair, the scores out.
+void window_attention(Device& device, Samples& samples, const Window& shape) {
+  const Heads heads = heads_of(device);
+  Backend& backend = device.backend();
+  const int64_t rows = int64_t{shape.sequences} * heads.kv;
+  const CacheLayer cache(
+      backend, {.lengths = equal_lengths(rows, shape.length), .kv_heads = heads.kv, .head_dim = shape.head_dim});
+  const int group = shape.mode == Mode::per_query_head ? heads.query / heads.kv : 1;
+  const Tensor queries =
+      random_activations(backend, int64_t{shape.sequences} * shape.window * heads.query * shape.head_dim, 5);
+  Tensor scores(backend, DType::f32, rows * group * shape.length);
+  const Work work = {.bytes = cache.half_bytes() + 4.0 * group * cache.entries(),
+                     .flops = 2.0 * shape.head_dim * shape.window * heads.query / heads.kv * cache.entries()};
+  samples.take(work, [&] {
+    backend.window_attention({.mode = shape.mode,
+                              .queries = queries.ref(),
+                              .cache = cache.view(),
+                              .window = shape.window,
+                              .q_heads = heads.query,
+                              .scale = scale_of(shape.head_dim),
+                              .scores = scores.ref().as<float>(),
+                              .pitch = shape.length});
+  });
+}
+
+const std::vector<Window> kCpuWindows = {
+    {"window_attention/8x1280 W8 d64", 8, 1280, 8, 64, Mode::per_query_head},
+    {"window_attention/8x1280 W32 d64", 8, 1280, 32, 64, Mode::per_query_head},
+    {"window_attention/8x1280 W8 d64 group max", 8, 1280, 8, 64, Mode::group_max_older},
+};
+const std::vector<Window> kCudaWindows = {
+    {"window_attention/64x2304 W8 d128", 64, 2304, 8, 128, Mode::per_query_head},
+    {"window_attention/64x2304 W8 d128 group max", 64, 2304, 8, 128, Mode::group_max_older},
+    {"window_attention/1x128K W8 d128", 1, 128 * 1024, 8, 128, Mode::per_query_head},
+    {"window_attention/1x128K W64 d128", 1, 128 * 1024, 64, 128, Mode::per_query_head},
+    {"window_attention/1x128K W256 d128", 1, 128 * 1024, 256, 128, Mode::per_query_head},
+};
+
+// Without similar keys every pair of a row is looked at once; with them the column mean alone remains.
+void redundancy(Device& device, Samples& samples, bool similar_keys) {
+  const Event event = event_of(device);
+  CacheLayer cache = cache_of(device, event, similar_keys);
+  Tensor scores(device.backend(), DType::f32, event.rows * event.length);
+  const double means = 4.0 * event.head_dim * entries_of(event);
+  const double pairs = similar_keys ? 0 : static_cast<double>(event.head_dim) * event.length * entries_of(event);
+  samples.take({.bytes = cache.half_bytes() + 4 * entries_of(event), .flops = means + pairs}, [&] {
+    device.backend().redundancy({.cache = cache.view(), .scores = scores.ref().as<float>(), .pitch = event.length});
+  });
+}
+
+void key_difference(Device& device, Samples& samples) {
+  const Event event = event_of(device);
+  const CacheLayer cache = cache_of(device, event, true);
+  Tensor scores(device.backend(), DType::f32, event.rows * event.length);
+  samples.take({.bytes = cache.half_bytes() + 4 * entries_of(event), .flops = 6.0 * event.head_dim * entries_of(event)},
+               [&] {
+                 device.backend().key_difference(
+                     {.cache = cache.view(), .scores = scores.ref().as<float>(), .pitch = event.length});
+               });
+}
+
+Tensor frequencies(Backend& backend, int head_dim) {
+  std::vector<float> values(static_cast<size_t>(head_dim / 2));
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = std::pow(10000.0f, -2.0f * static_cast<float>(i) / static_cast<float>(head_dim));
+  }
+  return upload(backend, values);
+}
+
+// Zeros in memory that holds doubles.
+Tensor doubles(Backend& backend, int64_t count) {
+  Tensor tensor(backend, DType::u8, count * static_cast<int64_t>(sizeof(double)));
+  tensor.fill_zero();
+  return tensor;
+}
+
+// A quadratic form an entry and query head; values for their norms.
+void expected_attention(Device& device, Samples& samples) {
+  const Event event = event_of(device);
+  const Heads heads = heads_of(device);
+  Backend& backend = device.backend();
+  const CacheLayer cache = cache_of(device, event);
+  const int64_t sequences = event.rows / heads.kv;
+  const int64_t dim = event.head_dim;
+  const Tensor sums = doubles(backend, sequences * heads.query * dim);
+  // Moments of 1000 independent queries of unit variance.
+  std::vector<double> identity(static_cast<size_t>(dim * dim));
+  for (int64_t d = 0; d < dim; ++d) identity[static_cast<size_t>(d * dim + d)] = 1000;
+  const int64_t bytes_each = dim * dim * static_cast<int64_t>(sizeof(double));
+  Tensor products(backend, DType::u8, sequences * heads.query * bytes_each);
+  for (int64_t i = 0; i < sequences * heads.query; ++i) {
+    backend.upload(products.at(i * bytes_each).data, identity.data(), static_cast<size_t>(bytes_each));
+  }
+  const Tensor counts = upload(backend, std::vector<int32_t>(static_cast<size_t>(sequences), 1000));
+  const Tensor next = upload(backend, std::vector<int32_t>(static_cast<size_t>(sequences), event.length));
+  const Tensor inv_freq = frequencies(backend, event.head_dim);
+  Tensor scores(backend, DType::f32, event.rows * event.length);
+  const double group = static_cast<double>(heads.query) / heads.kv;
+  const Work work = {.bytes = 2 * cache.half_bytes() + 4 * entries_of(event),
+                     .flops = 2.0 * static_cast<double>(dim * dim) * group * entries_of(event)};
+  samples.take(work, [&] {
+    backend.expected_attention({.cache = cache.view(),
+                                .sums = static_cast<const double*>(sums.ref().data),
+                                .products = static_cast<const double*>(products.ref().data),
+                                .counts = counts.ref().as<int32_t>(),
+                                .next_position = next.ref().as<int32_t>(),
+                                .inv_freq = inv_freq.ref().as<float>(),
+                                .q_heads = heads.query,
+                                .scores = scores.ref().as<float>(),
+                                .pitch = event.length});
+  });
+}
+
+// Sums and outer products of a block of queries, in double.
+void query_moments(Device& device, Samples& samples) {
+  const Heads heads = heads_of(device);
+  Backend& backend = device.backend();
+  const int32_t tokens = device.pick(256, 8192);
+  const int dim = device.pick(64, 128);
+  const int64_t values = int64_t{tokens} * heads.query * dim;
+  const Tensor queries = random_activations(backend, values, 1);
+  const Tensor segments = upload_segments(backend, {{.count = tokens}});
+  Tensor sums = doubles(backend, int64_t{heads.query} * dim);
+  Tensor products = doubles(backend, int64_t{heads.query} * dim * dim);
+  const Work work = {.bytes = device.activation() * static_cast<double>(values),
+                     .flops = 2.0 * static_cast<double>(values) * dim};
+  samples.take(work, [&] {
+    backend.query_moments({.queries = queries.ref(),
+                           .segments = segments_of(segments),
+                           .segment_count = 1,
+                           .q_heads = heads.query,
+                           .head_dim = dim,
+                           .sums = static_cast<double*>(sums.ref().data),
+                           .products = static_cast<double*>(products.ref().data)});
+  });
+}
+
+void future_scores(Device& device, Samples& samples) {
+  const Event event = event_of(device);
+  const CacheLayer cache = cache_of(device, event);
+  Backend& backend = device.backend();
+  const int64_t blocks = device.pick(16, 32), tokens = int64_t{2} * event.length;
+  const Tensor table = random_floats(backend, event.rows * blocks * tokens, 5);
+  const int64_t sequences = event.rows / heads_of(device).kv;
+  const Tensor from = upload(backend, std::vector<int32_t>(static_cast<size_t>(sequences), 3));
+  Tensor scores(backend, DType::f32, event.rows * event.length);
+  samples.take({.bytes = 12 * entries_of(event)}, [&] {
+    backend.future_scores({.cache = cache.view(),
+                           .table = table.ref().as<float>(),
+                           .from_block = from.ref().as<int32_t>(),
+                           .blocks = blocks,
+                           .tokens = tokens,
+                           .scores = scores.ref().as<float>(),
+                           .pitch = event.length});
+  });
+}
+
+void future_table(Device& device, Samples& samples) {
+  Backend& backend = device.backend();
+  const int64_t heads = device.pick(8, 32), blocks = device.pick(16, 128), tokens = device.pick(4096, 32768);
+  const int64_t count = heads * blocks * tokens;
+  const Tensor input = random_floats(backend, count, 1);
+  Tensor output(backend, DType::f32, count);
+  samples.take({.bytes = 8.0 * static_cast<double>(count), .flops = static_cast<double>(count)}, [&] {
+    backend.future_table({.input = input.ref().as<float>(),
+                          .output = output.ref().as<float>(),
+                          .heads = heads,
+                          .blocks = blocks,
+                          .tokens = tokens});
+  });
+}
+
+void blend(Device& device, Samples& samples) {
+  const Event event = event_of(device);
+  Backend& backend = device.backend();
+  const Tensor a = random_floats(backend, event.rows * event.length, 1);
+  const Tensor b = random_floats(backend, event.rows * event.length, 2);
+  const Tensor lengths = upload(backend, equal_lengths(event.rows, event.length));
+  Tensor output(backend, DType::f32, event.rows * event.length);
+  samples.take({.bytes = 12 * entries_of(event), .flops = 3 * entries_of(event)}, [&] {
+    backend.blend({.a = a.ref().as<float>(),
+                   .b = b.ref().as<float>(),
+                   .weight_a = 0.1f,
+                   .weight_b = 0.9f,
+                   .output = output.ref().as<float>(),
+                   .lengths = lengths.ref().as<int32_t>(),
+                   .rows = event.rows,
+                   .pitch = event.length});
+  });
+}
+
+// Of each query head, as SnapKV pools.
+void pool(Device& device, Samples& samples) {
+  const Event event = event_of(device);
+  const Heads heads = heads_of(device);
+  const int group = heads.query / heads.kv;
+  Backend& backend = device.backend();
+  const Tensor input = random_floats(backend, event.rows * group * event.length, 1);
+  const Tensor lengths = upload(backend, equal_lengths(event.rows, event.length));
+  Tensor output(backend, DType::f32, input.elements());
+  samples.take({.bytes = 8.0 * group * entries_of(event), .flops = 7.0 * group * entries_of(event)}, [&] {
+    backend.pool({.kernel = 7,
+                  .input = input.ref().as<float>(),
+                  .output = output.ref().as<float>(),
+                  .lengths = lengths.ref().as<int32_t>(),
+                  .rows = event.rows,
+                  .vectors_per_row = group,
+                  .pitch = event.length});
+  });
+}
+
+void group_mean(Device& device, Samples& samples) {
+  const Event event = event_of(device);
+  const Heads heads = heads_of(device);
+  const int group = heads.query / heads.kv;
+  Backend& backend = device.backend();
+  const Tensor input = random_floats(backend, event.rows * group * event.length, 1);
+  const Tensor lengths = upload(backend, equal_lengths(event.rows, event.length));
+  Tensor output(backend, DType::f32, event.rows * event.length);
+  samples.take({.bytes = 4.0 * (group + 1) * entries_of(event), .flops = group * entries_of(event)}, [&] {
+    backend.group_mean({.input = input.ref().as<float>(),
+                        .output = output.ref().as<float>(),
+                        .lengths = lengths.ref().as<int32_t>(),
+                        .rows = event.rows,
+                        .group = group,
+                        .pitch = event.length});
+  });
+}
+
+void visibility(Device& device, Samples& samples) {
+  const Event event = event_of(device);
+  const CacheLayer cache = cache_of(device, event);
+  Backend& backend = device.backend();
+  const int64_t sequences = event.rows / heads_of(device).kv;
+  const Tensor seen = upload(backend, std::vector<int32_t>(static_cast<size_t>(sequences), event.length));
+  Tensor scores = random_floats(backend, event.rows * event.length, 1);
+  samples.take({.bytes = 12 * entries_of(event), .flops = entries_of(event)}, [&] {
+    backend.visibility({.cache = cache.view(),
+                        .tokens_seen = seen.ref().as<int32_t>(),
+                        .scores = scores.ref().as<float>(),
+                        .pitch = event.length});
+  });
+}
+
+const Family kScores{[](Device& device) {
+  for (const Window& shape : device.pick(kCpuWindows, kCudaWindows)) {
+    device.add(shape.name, [shape](Device& on, Samples& samples) { window_attention(on, samples, shape); });
+  }
+  const Event event = event_of(device);
+  const std::string shape = fmt::format("{}x{}", event.rows, event.length);
+  const std::string with_dim = fmt::format("{} d{}", shape, event.head_dim);
+  device.add("redundancy/" + with_dim + " random", [](Device& on, Samples& s) { redundancy(on, s, false); });
+  device.add("redundancy/" + with_dim + " similar", [](Device& on, Samples& s) { redundancy(on, s, true); });
+  device.add("key_difference/" + with_dim, key_difference);
+  device.add("expected_attention/" + with_dim, expected_attention);
+  device.add(fmt::format("query_moments/{} d{}", device.pick(256, 8192), event.head_dim), query_moments);
+  device.add("future_scores/" + shape, future_scores);
+  device.add(device.pick<std::string>("future_table/8x16x4K", "future_table/32x128x32K"), future_table);
+  device.add("blend/" + shape, blend);
+  device.add("pool/" + shape, pool);
+  device.add("group_mean/" + shape, group_mean);
+  device.add("visibility/" + shape, visibility);
+}};
+
+}  // namespace
+}  // namespace kv::bench

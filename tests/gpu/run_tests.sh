@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# run_tests.sh TESTS [--sanitize[=TOOL,...]] [GOOGLETEST OPTION...]
+# Runs TESTS, the kvlab_tests of a CUDA build, on a machine with a GPU. A CUDA case that cannot run there is a failure.
+# Needs neither a network, nor a compiler, nor gnuplot. --sanitize: afterwards the CUDA cases once more under each of
+# compute-sanitizer's tools (default: memcheck, racecheck and initcheck); a --gtest_filter holds for them, too.
+# Fails when any test fails, or none ran.
+set -euo pipefail
+
+die() {
+  echo "dev: test --gpu: $*" >&2
+  exit 1
+}
+
+tests=${1:?"run_tests.sh: expected the test binary"}
+shift
+tools=()
+case ${1-} in
+  --sanitize) tools=(memcheck racecheck initcheck) ;;
+  --sanitize=*) IFS=, read -ra tools <<< "${1#--sanitize=}" ;;
+esac
+if ((${#tools[@]})); then
+  PATH=$PATH:/usr/local/cuda/bin
+  command -v compute-sanitizer > /dev/null || die "no compute-sanitizer in the PATH or /usr/local/cuda/bin"
+  shift
+fi
+[[ -x $tests ]] || die "no test binary $tests"
+gpus=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2> /dev/null) && [[ -n $gpus ]] ||
+  die "no GPU here (nvidia-smi finds none)"
+missing=$(ldd "$tests" | grep 'not found' || true)
+[[ -z $missing ]] || die "$tests lacks $(awk '{printf sep $1; sep = ", "}' <<< "$missing"); is LD_LIBRARY_PATH set?"
+
+export KV_REQUIRE_CUDA=1 OMP_WAIT_POLICY=passive OMP_NUM_THREADS=2
+if ! command -v gnuplot > /dev/null; then
+  echo "dev: no gnuplot here: the tests that draw are left out"
+  export KV_WITHOUT_GNUPLOT=1
+fi
+
+# The output of each test that did not end well, the last one of a process that died among them.
+failures() {
+  awk '
+    /^\[ RUN / { text = ""; open = 1 }
+    open { text = text $0 "\n" }
+    /^\[       OK |^\[  SKIPPED \].*\([0-9]+ ms\)$/ { open = 0 }
+    /^\[  FAILED  \].*\([0-9]+ ms\)$/ { if (open) printf "%s", text; open = 0 }
+    END { if (open) printf "%s(the process ended here)\n", text }' "$@"
+}
+
+count() {
+  local pattern=$1
+  shift
+  cat "$@" | grep -cE "$pattern" || true
+}
+
+# run NAME COMMAND...: the tests in shards of one process each, two threads a shard; prints what failed and a summary.
+run() {
+  local name=$1 shards=$((($(nproc) + 1) / 2)) shard failed=0 pids=() start=$SECONDS
+  shift
+  for ((shard = 0; shard < shards; ++shard)); do
+    GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$shard "$@" > "$logs/$name.$shard" 2>&1 &
+    pids+=($!)
+  done
+  for shard in "${!pids[@]}"; do
+    wait "${pids[$shard]}" && continue
+    failed=1
+    echo "---- $name, shard $shard of $shards ended with an error"
+    failures "$logs/$name.$shard"
+    grep -E '^=========' "$logs/$name.$shard" | head -40 || true  # compute-sanitizer's own lines
+  done
+  local ran passed skipped
+  ran=$(count '^\[ RUN ' "$logs/$name".*)
+  passed=$(count '^\[       OK ' "$logs/$name".*)
+  skipped=$(count '^\[  SKIPPED \].*\([0-9]+ ms\)$' "$logs/$name".*)
+  echo "dev: $name: $ran tests in $((SECONDS - start)) s: $passed passed" \
+    "($(count '^\[       OK .*/cuda' "$logs/$name".*) of them on the GPU)," \
+    "$skipped skipped, $((ran - passed - skipped)) failed"
+  ((ran > skipped)) || { echo "dev: $name: nothing ran" && failed=1; }
+  ((failed == 0)) || status=1
+}
+
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+status=0
+echo "dev: $gpus (driver)"
+run tests "$tests" --gtest_color=no "$@"
+for tool in "${tools[@]}"; do
+  run "$tool" compute-sanitizer --tool "$tool" --error-exitcode 9 "$tests" --gtest_color=no --gtest_filter='*/cuda*' "$@"
+done
+if ((status)); then echo "dev: test --gpu: FAILED"; else echo "dev: test --gpu: all passed"; fi
+exit $status

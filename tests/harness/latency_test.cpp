@@ -1,0 +1,116 @@
+#include "harness/latency.h"
+
+#include <map>
+#include <set>
+
+#include "kernels/error.h"
+#include "tests/harness/run_fixture.h"
+
+namespace kv {
+namespace {
+
+class Latency : public RunFixture {
+ protected:
+  // Values by metric of the policy's rows at this batch, in order; "" holds the number of skipped ones.
+  std::map<std::string, std::vector<double>> measured(const std::string& policy, const std::string& batch = "2") const {
+    std::map<std::string, std::vector<double>> values;
+    for (const Row& row : read_rows(folder_ / "out" / "rows.csv").rows) {
+      if (row.policy != policy || row.axes[0] != batch) continue;
+      if (row.value) values[row.metric].push_back(*row.value);
+      if (!row.skipped.empty()) reasons_[policy] = row.skipped;
+    }
+    return values;
+  }
+
+  RunSummary run(const std::string& text) const {
+    write_atomically(spec_file(),
+                     "# How fast?\nmodel: {random: tiny}\nprotocol: latency\nsamples: 3\nprefill_chunk: 64\n" + text);
+    return run_experiment(spec(), options("out"));
+  }
+
+  mutable std::map<std::string, std::string> reasons_;
+};
+
+TEST_F(Latency, WorksOutAGenerationFromItsPieces) {
+  const RunSummary summary =
+      run("policies: [full, streaming]\naxes: {batch: 2, new_tokens: 200, budget: 64, interval: 32}\n");
+  EXPECT_EQ(summary.skipped, 0);
+  for (const char* policy : {"full", "streaming"}) {
+    const auto values = measured(policy);
+    for (size_t r = 0; r < 3; ++r) {
+      EXPECT_GT(values.at("decode_time")[r], 0);
+      EXPECT_DOUBLE_EQ(values.at("decode_step_time")[r], values.at("decode_time")[r] / 200);
+      EXPECT_DOUBLE_EQ(values.at("generation_time")[r], values.at("decode_time")[r] + values.at("eviction_time")[r]);
+      EXPECT_DOUBLE_EQ(values.at("decode_throughput")[r], 2 * 200 / values.at("generation_time")[r]);
+    }
+    EXPECT_FALSE(values.contains("prefill_time"));  // there is no prompt
+    EXPECT_EQ(values.at("batch_size"), std::vector<double>{2});
+  }
+  EXPECT_EQ(measured("full").at("evictions"), std::vector<double>{0});
+  EXPECT_EQ(measured("full").at("eviction_time"), (std::vector<double>(3, 0)));
+  // From 1 entry on: events at 96 residents, then every 32 steps; 201 entries were made, the last event at 192.
+  const auto pruned = measured("streaming");
+  EXPECT_EQ(pruned.at("evictions"), std::vector<double>{4});
+  for (size_t r = 0; r < 3; ++r) {
+    EXPECT_DOUBLE_EQ(pruned.at("eviction_time")[r], 4 * pruned.at("eviction_event_time")[r]);
+    EXPECT_GT(pruned.at("eviction_score_time")[r], 0);
+    EXPECT_GT(pruned.at("eviction_cut_time")[r], 0);
+  }
+}
+
+TEST_F(Latency, MemoryIsWhatTheShapesSay) {
+  run("policies: [full, streaming]\naxes: {batch: 2, new_tokens: 200, budget: 64, interval: 32}\n");
+  // A page: 16 entries of 16 floats each in K and V, and a position; 2 sequences, 2 layers, 2 heads.
+  const double page = 16 * (2 * 16 * 4 + 4);
+  EXPECT_EQ(measured("full").at("peak_kv_bytes"), std::vector<double>{8 * 13 * page});      // 201 entries
+  EXPECT_EQ(measured("streaming").at("peak_kv_bytes"), std::vector<double>{8 * 6 * page});  // 64 + 32
+  EXPECT_EQ(measured("full").at("weight_bytes"), std::vector<double>{4 * 205120});
+  EXPECT_GT(measured("full").at("peak_bytes")[0], measured("streaming").at("peak_bytes")[0]);
+}
+
+TEST_F(Latency, AOneShotCutIsPartOfTheTimeToFirstToken) {
+  run("policies: [full, {policy: snapkv, mode: kvpress, window: 8}]\naxes: {batch: 2, context: 160, keep: 0.25}\n");
+  const double entry = 2 * 16 * 4;  // K and V of one head
+  EXPECT_EQ(measured("full").at("kept_kv_bytes"), std::vector<double>{8 * 160 * entry});
+  EXPECT_EQ(measured("snapkv").at("kept_kv_bytes"), std::vector<double>{8 * 40 * entry});
+  for (const char* policy : {"full", "snapkv"}) {
+    EXPECT_EQ(measured(policy).at("prefill_time").size(), 3u);
+    EXPECT_EQ(measured(policy).at("decode_step_time").size(), 3u);
+    EXPECT_FALSE(measured(policy).contains("generation_time"));
+  }
+}
+
+TEST_F(Latency, AnAbsurdBatchIsARowWithItsReasonAndTheOthersRun) {
+  const RunSummary summary = run("policies: [full]\naxes: {batch: [1000000000, 2], context: 64}\n");
+  EXPECT_EQ(summary.skipped, 1);
+  EXPECT_TRUE(measured("full", "1000000000").empty());
+  const std::string reason = reasons_.at("full");
+  EXPECT_TRUE(reason.starts_with("a batch of 1000000000 with 80 entries a head does not fit: it needs ")) << reason;
+  EXPECT_NE(reason.find("KV cache "), std::string::npos) << reason;
+  EXPECT_TRUE(reason.ends_with(" are free on cpu")) << reason;
+  EXPECT_EQ(measured("full").at("prefill_time").size(), 3u);
+}
+
+TEST_F(Latency, AModelThatDoesNotFitIsARowWithItsReason) {
+  // 32.8 billion parameters in f32 are 131 GB.
+  if (make_backend("cpu")->memory().free > 131'000'000'000) GTEST_SKIP() << "it fits here";
+  run("policies: [full]\naxes: {batch: 2, context: 64}\n");
+  const RunSummary summary = run_experiment(spec({"model={random: qwen2.5-32b}"}), options("out"));
+  EXPECT_EQ(summary.skipped, 1);
+  EXPECT_TRUE(measured("full").empty());
+  EXPECT_TRUE(reasons_.at("full").starts_with("a qwen2 model of 64 layers does not fit: it needs 131.06 GB (weights "))
+      << reasons_.at("full");
+}
+
+TEST_F(Latency, TimingRowsAloneDependOnTheClock) {
+  const char* text = "policies: [full, streaming]\naxes: {batch: 2, new_tokens: 120, budget: 64, interval: 32}\n";
+  run(text);
+  const std::string first = rows_of("out");
+  RunOptions again = options("again");
+  run_experiment(spec(), again);
+  EXPECT_EQ(first, rows_of("again"));
+  EXPECT_NE(first.find("peak_kv_bytes"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace kv

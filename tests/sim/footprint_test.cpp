@@ -1,0 +1,92 @@
+#include "sim/footprint.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+#include "kernels/error.h"
+#include "sim/model_source.h"
+#include "sim/named_models.h"
+#include "sim/replay.h"
+#include "tests/sim/file_fixtures.h"
+
+namespace kv {
+namespace {
+
+class FootprintOfTiny : public testing::Test {
+ protected:
+  ReplayResult run(const Policy& policy, const std::vector<std::span<const int32_t>>& sequences,
+                   const Schedule& schedule) {
+    return replay({.backend = *backend_,
+                   .source = source_,
+                   .policy = const_cast<Policy&>(policy),
+                   .sequences = sequences,
+                   .schedule = schedule,
+                   .budget = 32,
+                   .interval = 16});
+  }
+
+  std::unique_ptr<Backend> backend_ = make_backend("cpu");
+  ModelSource source_{*backend_, RandomWeights(find_named_model("tiny").parse(), 1)};
+  std::vector<int32_t> ids_ = std::vector<int32_t>(100, 7);
+};
+
+TEST_F(FootprintOfTiny, CountsTheWeights) {
+  // tiny: embedding and head 2 · 1024 · 64, a final norm; two layers of q, o 64 · 64, k, v 32 · 64, three of 128 · 64
+  // and two norms.
+  EXPECT_EQ(source_.weight_bytes(), 4u * (2 * 1024 * 64 + 64 + 2 * (2 * 4096 + 2 * 2048 + 3 * 8192 + 128)));
+  EXPECT_GE(backend_->bytes_in_use(), source_.weight_bytes());
+}
+
+TEST_F(FootprintOfTiny, OfTheCacheIsWhatAReplayReallyTakes) {
+  const std::vector<int32_t> lengths = {100, 40};
+  const std::vector<std::span<const int32_t>> sequences = {ids_, std::span(ids_).first(40)};
+  for (const char* name : {"full", "h2o", "snapkv"}) {
+    const Policy policy = make_policy(name, {});
+    const bool pruned = policy.scorer != nullptr;
+    const ReplayResult result =
+        run(policy, sequences, pruned ? decode_schedule(lengths, 32, 16) : full_schedule(lengths, 64));
+    // Pruned: 32 + 16 of the long one; the short one ends at 40.
+    const std::vector<int32_t> peaks = pruned ? std::vector<int32_t>{48, 40} : lengths;
+    const Footprint need = run_footprint(*backend_, source_, policy, run_shape(peaks, 128));
+    EXPECT_EQ(need.cache, result.peak_kv_bytes + result.peak_column_bytes) << name;
+  }
+}
+
+TEST_F(FootprintOfTiny, AReplayThatDoesNotFitAllocatesNothing) {
+  // Two million sequences of 100 tokens: 7 pages, 2 layers, 2 heads and 2112 bytes a page are 118 GB, with activations
+  // several times that.
+  const std::vector<std::span<const int32_t>> sequences(2'000'000, ids_);
+  Schedule schedule(1);
+  schedule[0].counts.assign(sequences.size(), 100);
+  schedule[0].keep.assign(sequences.size(), -1);
+  const size_t before = backend_->bytes_in_use();
+  backend_->reset_peak();
+  EXPECT_THROW(run(make_policy("full", {}), sequences, schedule), MemoryError);
+  EXPECT_EQ(backend_->peak_bytes(), before);
+}
+
+TEST(RequireMemory, SaysWhatIsNeededAndWhatIsFree) {
+  const auto backend = make_backend("cpu");
+  const Memory memory = backend->memory();
+  EXPECT_GT(memory.total, size_t{1} << 28);
+  EXPECT_LE(memory.free, memory.total);
+  EXPECT_NO_THROW(require_memory(*backend, {.cache = 1000}, "a run"));
+  const std::string line = test::user_error(
+      [&] { require_memory(*backend, {.weights = 3'000'000'000'000'000, .cache = 2'500'000'000'000'000}, "a run"); });
+  EXPECT_TRUE(
+      line.starts_with("a run does not fit: it needs 5500000.00 GB (weights 3000000.00 GB, KV cache 2500000.00 "
+                       "GB), and "))
+      << line;
+  EXPECT_TRUE(line.ends_with(bytes_text(memory.total) + " are free on cpu")) << line;
+}
+
+TEST(BytesText, UsesDecimalUnits) {
+  EXPECT_EQ(bytes_text(999'999), "999999 bytes");
+  EXPECT_EQ(bytes_text(1'500'000), "1.5 MB");
+  EXPECT_EQ(bytes_text(16'060'522'496), "16.06 GB");
+}
+
+}  // namespace
+}  // namespace kv
