@@ -64,11 +64,19 @@ TEST_F(Cli, EveryVerbHasHelpWithAnExample) {
 TEST_F(Cli, MistakesGiveOneLineAndCodeTwo) {
   write_atomically(folder_ / "bad.yaml", "model: m\npolices: [full]\n");
   for (const std::string& arguments :
-       {std::string("rnu"), std::string("run"), std::string("run --nonsense x"), "run " + path("none.yaml"),
-        "run " + path("bad.yaml"), "validate " + path("bad.yaml"), std::string("describe snapvk"),
-        std::string("list nothing"), "inspect " + path("none"), "score --model " + model() + " --out x",
+       {std::string("rnu"),
+        std::string("run"),
+        std::string("run --nonsense x"),
+        "run " + path("none.yaml"),
+        "run " + path("bad.yaml"),
+        "validate " + path("bad.yaml"),
+        std::string("describe snapvk"),
+        std::string("list nothing"),
+        "inspect " + path("none"),
+        "score --model " + model() + " --out x",
         "score --model " + path("none") + " --ids " + path("ids.safetensors") + " --out x",
-        "tokenize --model " + model() + " --text " + path("tiny.yaml"), "generate --model " + model(),
+        "tokenize --model " + model() + " --text " + path("tiny.yaml"),
+        "generate --model " + model(),
         "generate --model " + path("none") + " --prompt a",
         "generate --model " + reference() + " --prompt a --text " + path("tiny.yaml"),
         "generate --model " + reference() + " --prompt a --policy h2o",
