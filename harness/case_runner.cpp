@@ -43,9 +43,9 @@ Expected expected_of(const Schedule& schedule, size_t s) {
   return expected;
 }
 
+// Budgets are equal totals: the mean is what was asked, whatever the allocation.
 std::string compare(const Expected& expected, const ReplayResult::PerSequence& real) {
-  const bool same = real.events == expected.events && real.kept_max == expected.kept &&
-                    real.kept_mean == static_cast<double>(expected.kept);
+  const bool same = real.events == expected.events && real.kept_mean == static_cast<double>(expected.kept);
   if (same) return {};
   return fmt::format("{}kept {} (mean) and {} (max) tokens in {} events, asked were {} in {}", kFailedPrefix,
                      real.kept_mean, real.kept_max, real.events, expected.kept, expected.events);

@@ -77,7 +77,13 @@ bool is_latency_axis(std::string_view column) {
 // What a policy that never evicts has no use for.
 bool is_cut_axis(std::string_view column) { return column == "budget" || column == "interval" || column == "keep"; }
 
-enum class Owner { kProtocol, kTokens, kTask, kPolicy };
+enum class Owner { kProtocol, kTokens, kTask, kPolicy, kAllocation };
+
+constexpr std::string_view kAllocationAxis = "allocation";
+
+void check_allocation(const std::string& name, const std::string& where) {
+  check_name({.name = name, .where = where}, "allocation", names_of(allocations()));
+}
 
 // Which columns of the axes go where.
 class Columns {
@@ -111,6 +117,7 @@ class Columns {
                                   decode ? "decode" : "one-shot", decode ? "budget and interval" : "keep"));
     }
     if (column == "tokens" && spec_.protocol != Protocol::kLatency) return check_tokens(param);
+    if (column == kAllocationAxis) return check_allocations(param);
     bool task = false, policy = false;
     for (const DataSpec& data : spec_.data) {
       if (!applies_to_task(data, column)) continue;
@@ -129,6 +136,13 @@ class Columns {
     if (task) return Owner::kTask;
     if (policy) return Owner::kPolicy;
     refuse_unknown(param);
+  }
+
+  Owner check_allocations(const GivenParam& param) const {
+    for (const Component& policy : spec_.policies) {
+      if (policy.allocation.name != "uniform") refuse_twice(param, policy.label);
+    }
+    return Owner::kAllocation;
   }
 
   Owner check_tokens(const GivenParam& param) const {
@@ -158,6 +172,7 @@ class Columns {
       if (std::find(known.begin(), known.end(), name) == known.end()) known.push_back(name);
     };
     if (spec_.protocol != Protocol::kLatency) add("tokens");
+    add(std::string(kAllocationAxis));
     for (const DataSpec& data : spec_.data) {
       if (data.kind != DataKind::kTask) continue;
       for (const std::string& option : find_task(data.source.text).options) add(option);
@@ -245,7 +260,9 @@ void set_protocol_axis(Case& one, const GivenParam& param) {
 }
 
 Case make_case(const Spec& spec, size_t policy, const DataSpec* data, const Columns& columns, const Point& point) {
-  Case one{.policy = static_cast<int>(policy), .options = spec.policies[policy].options};
+  Case one{.policy = static_cast<int>(policy),
+           .options = spec.policies[policy].options,
+           .allocation = spec.policies[policy].allocation};
   const bool evicts = make_case_policy(spec, one).scorer != nullptr;
   for (const GivenParam& param : point) {
     bool applies = true;
@@ -257,6 +274,11 @@ Case make_case(const Spec& spec, size_t policy, const DataSpec* data, const Colu
       case Owner::kPolicy:
         applies = columns.applies_to_policy(policy, param.key);
         if (applies) one.options.push_back(param);
+        break;
+      case Owner::kAllocation:
+        applies = evicts;
+        check_allocation(param.text, param.where);
+        if (applies) one.allocation = {param.text};
         break;
       case Owner::kTokens:
         break;
@@ -348,6 +370,7 @@ bool wanted(const Component& policy, const Point& point) {
 void check_names(const Spec& spec) {
   for (const Component& policy : spec.policies) {
     check_name(policy, "policy", names_of(policies()));
+    check_allocation(policy.allocation.name, policy.where);
     check_only(policy, spec.axis_columns());
   }
   for (const Component& metric : spec.metrics) check_name(metric, "metric", names_of(metrics()));
@@ -389,7 +412,14 @@ TaskOptions parse_task_options(const Task& task, const std::vector<GivenParam>& 
 
 Policy make_case_policy(const Spec& spec, const Case& one) {
   const Component& component = spec.policies[static_cast<size_t>(one.policy)];
-  return at(component.where, [&] { return make_policy(component.name, one.options); });
+  SlotChoice allocation = one.allocation;
+  for (const DeclaredParam& declared : describe_allocation(allocation.name)) {
+    if (declared.type != "file") continue;
+    for (GivenParam& option : allocation.options) {
+      if (option.key == declared.key) option.text = resolve_path(spec, {option.text, option.where}).string();
+    }
+  }
+  return at(component.where, [&] { return make_policy(component.name, one.options, std::move(allocation)); });
 }
 
 std::vector<std::unique_ptr<Metric>> make_case_metrics(const Spec& spec) {

@@ -15,6 +15,7 @@ namespace kv {
 struct Case {
   int policy = 0;                     // index into Spec::policies
   std::vector<GivenParam> options{};  // of the policy, those that axes set included
+  SlotChoice allocation{"uniform"};
   std::vector<std::string> axes{};    // one a Spec::axis_columns(); empty where the axis does not apply
   int budget = 0;                     // decode protocol; 0 where no axis sets it
   int interval = 0;
@@ -46,6 +47,7 @@ struct Grid {
 // axes, missing or excess axes of the protocol, budgets that a policy cannot keep.
 Grid make_grid(const Spec& spec);
 
+// Options that name files are resolved as the spec's paths are.
 Policy make_case_policy(const Spec& spec, const Case& one);
 std::vector<std::unique_ptr<Metric>> make_case_metrics(const Spec& spec);
 

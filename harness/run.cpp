@@ -193,6 +193,7 @@ class Experiment {
         fmt::format("code {}\nexperiment {}\nmodel {} {}\ndata {} from {} {}\n", code_identity(), spec_.name,
                     subject_->name(), subject_->fingerprint(), inputs.data, inputs.first, inputs.hash);
     text += fmt::format("policy {} as {}{}\n", policy.name, policy.label, options_text(one.options));
+    text += fmt::format("allocation {}{}\n", one.allocation.name, options_text(one.allocation.options));
     text += fmt::format("protocol {} {} {} {}\n", static_cast<int>(spec_.protocol), one.budget, one.interval, one.keep);
     for (size_t i = 0; i < axes_.size(); ++i) text += fmt::format("axis {} = {}\n", axes_[i], one.axes[i]);
     for (const Component& metric : spec_.metrics)

@@ -84,6 +84,16 @@ std::map<std::string, std::vector<std::string>> parse_only(const YamlDocument& d
   return only;
 }
 
+// A name, or {name: {option: value}}.
+SlotChoice parse_slot(const YamlDocument& document, const YAML::Node& node, const std::string& kind) {
+  if (node.IsScalar() && !node.Scalar().empty()) return {node.Scalar()};
+  if (!node.IsMap() || node.size() != 1 || !node.begin()->second.IsMap()) {
+    document.fail(node, fmt::format("{0}: expected a name or {{NAME: {{option: value}}}}", kind));
+  }
+  MapReader options(document, node.begin()->second, kind);
+  return {node.begin()->first.Scalar(), options.rest()};
+}
+
 Component parse_named(const YamlDocument& document, const YAML::Node& node, const std::string& kind) {
   Component component{.where = document.where(node)};
   if (node.IsScalar() && !node.Scalar().empty()) {
@@ -94,8 +104,15 @@ Component parse_named(const YamlDocument& document, const YAML::Node& node, cons
   MapReader map(document, node, kind);
   component.name = map.text(kind);
   if (component.name.empty()) map.fail_here(fmt::format("lacks the key '{}'", kind));
-  component.label = kind == "policy" ? map.text("label", component.name) : component.name;
-  if (kind == "policy") component.only = parse_only(document, map.find("only"));
+  component.label = component.name;
+  if (kind == "policy") {
+    component.only = parse_only(document, map.find("only"));
+    if (map.has("allocation")) {
+      component.allocation = parse_slot(document, map.find("allocation"), "allocation");
+      component.label += "+" + component.allocation.name;
+    }
+    component.label = map.text("label", component.label);
+  }
   component.options = map.rest();
   return component;
 }

@@ -11,6 +11,7 @@
 
 #include "harness/report/plan.h"
 #include "sim/params.h"
+#include "sim/policy.h"
 
 namespace kv {
 
@@ -26,6 +27,7 @@ struct Component {
   std::vector<GivenParam> options{};
   std::string where{};
   std::map<std::string, std::vector<std::string>> only{};  // a policy's: values of axes at which it runs; else at all
+  SlotChoice allocation{"uniform"};                        // a policy's: how budgets are divided
 };
 
 enum class DataKind { kTask, kText, kIds };

@@ -29,6 +29,22 @@ void require(const Policy& policy, const PolicyNeeds& needs, const Source& sourc
   }
 }
 
+void check_allocated(const AllocateArgs& args, std::span<const int32_t> counts) {
+  for (int s = 0; s < args.sequences; ++s) {
+    if (!args.is_due(s)) continue;
+    int64_t total = 0;
+    for (size_t layer = 0; layer < args.layers.size(); ++layer) {
+      for (int head = 0; head < args.kv_heads; ++head) {
+        const auto row = static_cast<size_t>(s * args.kv_heads + head);
+        const int32_t count = counts[layer * static_cast<size_t>(args.rows()) + row];
+        KV_CHECK(count >= 0 && count <= args.layers[layer].lengths[row]);
+        total += count;
+      }
+    }
+    KV_CHECK(total == args.total());
+  }
+}
+
 // Fewer steps than this are not worth a recording, which costs about as much host time as a step's launches.
 constexpr int kLeastRecorded = 4;
 
@@ -65,6 +81,7 @@ class Loop::RecentQueries {
 
 // Sequences that keep equally many entries, and so protect the same.
 struct Loop::Cut {
+  int kept = 0;  // entries a head, on average
   Protection protection;
   std::vector<uint8_t> sequences_due;
   Tensor rows_due;
@@ -115,6 +132,7 @@ void Loop::begin(std::span<const std::span<const int32_t>> ids, std::span<const 
                    .future = needs_.future ? args_.baseline : nullptr};
   watch_.start();
   if (args_.policy.scorer) args_.policy.scorer->begin(shape);
+  args_.policy.allocation->begin(shape, args_.policy.scorer_name);
   watch_.stop(result_.begin_seconds);
   for (Observer* observer : args_.observers) observer->begin(shape);
   args_.source.begin(ids);
@@ -232,8 +250,9 @@ void Loop::mark_due(const Step& step) {
   if (!args_.policy.scorer) return;
   for (size_t s = 0; s < done_.size(); ++s) {
     if (step.keep[s] < 0) continue;
-    const int32_t resident = cache_.lengths(0)[s * static_cast<size_t>(info_.kv_heads)];
-    sequences_due_[s] = resident > step.keep[s] ? 1 : 0;
+    int64_t resident = 0;
+    for_each_length(static_cast<int>(s), [&](int32_t length) { resident += length; });
+    sequences_due_[s] = resident > int64_t{step.keep[s]} * info_.layers * info_.kv_heads ? 1 : 0;
     any_due_ = any_due_ || sequences_due_[s];
   }
   if (!any_due_) return;
@@ -336,7 +355,7 @@ std::vector<Loop::Cut> Loop::cuts_of(const Step& step) {
   for (auto& [keep, sequences_due] : due) {
     std::vector<uint8_t> rows;
     for (const uint8_t one : sequences_due) rows.insert(rows.end(), static_cast<size_t>(info_.kv_heads), one);
-    Cut cut{args_.policy.scorer->protects(keep, args_.interval), std::move(sequences_due),
+    Cut cut{keep, args_.policy.scorer->protects(keep, args_.interval), std::move(sequences_due),
             Tensor(args_.backend, DType::u8, cache_.rows())};
     cut.rows_due.upload(rows.data(), rows.size());
     cuts.push_back(std::move(cut));
@@ -344,16 +363,46 @@ std::vector<Loop::Cut> Loop::cuts_of(const Step& step) {
   return cuts;
 }
 
+// Counts [layers, rows]; 0 for sequences that are not due.
+std::vector<int32_t> Loop::allocate(std::span<const Cut> cuts) {
+  watch_.start();
+  std::vector<ScoredLayer> layers;
+  for (int layer = 0; layer < info_.layers; ++layer) {
+    const auto index = static_cast<size_t>(layer);
+    layers.push_back({.cache = cache_.view(layer),
+                      .lengths = cache_.lengths(layer),
+                      .scores = scores_[index].ref().as<float>(),
+                      .ties = args_.policy.scorer->has_ties() ? ties_[index].ref().as<float>() : nullptr,
+                      .pitch = pitches_[index]});
+  }
+  std::vector<int32_t> counts(static_cast<size_t>(info_.layers * cache_.rows()), 0);
+  for (const Cut& cut : cuts) {
+    const AllocateArgs args{.backend = args_.backend,
+                            .sequences = sequences(),
+                            .kv_heads = info_.kv_heads,
+                            .kept = cut.kept,
+                            .protection = cut.protection,
+                            .sequences_due = cut.sequences_due,
+                            .rows_due = cut.rows_due.ref().as<uint8_t>(),
+                            .tokens_seen = done_,
+                            .layers = layers};
+    args_.policy.allocation->allocate(args, counts);
+    check_allocated(args, counts);
+  }
+  watch_.stop(result_.evict_seconds);
+  return counts;
+}
+
 void Loop::cut(const Step& step) {
   if (!any_due_) return;
-  std::vector<int32_t> kept;
-  for (const int32_t keep : step.keep) {
-    kept.insert(kept.end(), static_cast<size_t>(info_.kv_heads), std::max(keep, 0));
-  }
-  device_kept_.reserve(args_.backend, DType::i32, cache_.rows());
-  device_kept_.upload(kept.data(), kept.size() * sizeof(int32_t));
   const std::vector<Cut> cuts = cuts_of(step);
-  for (int layer = 0; layer < info_.layers; ++layer) cut_layer(layer, kept, cuts);
+  const std::vector<int32_t> kept = allocate(cuts);
+  device_kept_.reserve(args_.backend, DType::i32, std::ssize(kept));
+  device_kept_.upload(kept.data(), kept.size() * sizeof(int32_t));
+  const auto rows = static_cast<size_t>(cache_.rows());
+  for (int layer = 0; layer < info_.layers; ++layer) {
+    cut_layer(layer, std::span(kept).subspan(static_cast<size_t>(layer) * rows, rows), cuts);
+  }
   watch_.start();
   cache_.publish();
   watch_.stop(result_.evict_seconds);
@@ -371,7 +420,7 @@ void Loop::select(const LayerView& view, const Cut& cut) {
                             .scores = scores_[index].ref().as<float>(),
                             .ties = has_ties ? ties_[index].ref().as<float>() : nullptr,
                             .pitch = view.pitch,
-                            .counts = device_kept_.ref().as<int32_t>(),
+                            .counts = device_kept_.ref().as<int32_t>() + view.layer * view.rows(),
                             .sinks = cut.protection.sinks,
                             .recent = cut.protection.recent,
                             .rows_due = cut.rows_due.ref().as<uint8_t>(),

@@ -31,7 +31,8 @@ struct LoopArgs {
 };
 
 // The one loop, which replay() drives by a schedule and generate() token by token: project, append, attend, observe,
-// absorb; at an event score every layer, then cut every layer. KV_CHECKs that every event keeps exactly what was asked.
+// absorb; at an event score every layer, divide the budget over layers and heads, then cut every layer. KV_CHECKs that
+// every event keeps exactly what was asked.
 // Calls: begin, then steps and decodes, then finish.
 class Loop {
  public:
@@ -79,6 +80,7 @@ class Loop {
   void score(const LayerView& view);
   std::vector<Cut> cuts_of(const Step& step);
   void cut(const Step& step);
+  std::vector<int32_t> allocate(std::span<const Cut> cuts);
   void cut_layer(int layer, std::span<const int32_t> kept, std::span<const Cut> cuts);
   void select(const LayerView& view, const Cut& cut);
   void check_kept(const LayerView& view, std::span<const int32_t> kept);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
 
 #include "kernels/error.h"
 
@@ -61,6 +62,15 @@ std::string Params::get(std::string_view key, std::string_view fallback,
   if (std::find(choices.begin(), choices.end(), given->text) == choices.end()) {
     fail(key, fmt::format("expected {}", accepted));
   }
+  return given->text;
+}
+
+std::string Params::file(std::string_view key, std::string_view help) {
+  declare(key, "file", "none", help);
+  const GivenParam* given = find(key);
+  if (!given) return {};
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(given->text, error)) fail(key, "no such file");
   return given->text;
 }
 

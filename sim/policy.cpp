@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 
 #include "kernels/error.h"
@@ -23,6 +24,17 @@ const PolicyEntry& find_policy(std::string_view name) {
   throw UserError(fmt::format("unknown policy '{}' (expected one of: {})", name, known));
 }
 
+// "snapkv {window: 32}": options by key, so that their order does not matter.
+std::string quoted(const std::string& name, std::vector<GivenParam> options) {
+  if (options.empty()) return name;
+  std::sort(options.begin(), options.end(), [](const auto& a, const auto& b) { return a.key < b.key; });
+  std::string list;
+  for (const GivenParam& option : options) {
+    list += fmt::format("{}{}: {}", list.empty() ? "" : ", ", option.key, option.text);
+  }
+  return fmt::format("{} {{{}}}", name, list);
+}
+
 }  // namespace
 
 void Scorer::check(int, int) const {}
@@ -38,12 +50,18 @@ std::vector<const PolicyEntry*> policies() {
   return all;
 }
 
-Policy make_policy(std::string_view name, std::vector<GivenParam> options) {
+Policy make_policy(std::string_view name, std::vector<GivenParam> options, SlotChoice allocation) {
   const PolicyEntry& entry = find_policy(name);
+  Policy policy{.name = entry.name, .scorer_name = quoted(entry.name, options)};
   Params params(entry.name, std::move(options));
-  Policy policy{.name = entry.name, .scorer = entry.make(params)};
+  policy.scorer = entry.make(params);
   params.finish();
-  policy.oracle = policy.scorer && policy.scorer->needs().future;
+  policy.allocation = make_allocation(allocation.name, std::move(allocation.options));
+  if (!policy.scorer && allocation.name != "uniform") {
+    throw UserError(fmt::format("{}: never evicts, so there is nothing to allocate (allocation: {})", policy.name,
+                                allocation.name));
+  }
+  policy.oracle = (policy.scorer && policy.scorer->needs().future) || policy.allocation->needs_future();
   return policy;
 }
 

@@ -10,8 +10,10 @@
 
 #include "kernels/backend.h"
 #include "kernels/paged.h"
+#include "sim/allocation.h"
 #include "sim/baseline.h"
 #include "sim/params.h"
+#include "sim/protection.h"
 #include "sim/source.h"
 
 namespace kv {
@@ -82,12 +84,6 @@ struct ScoreOutput {
   const int32_t* device_tokens_seen = nullptr;  // [sequences]
 };
 
-// Entries that an event never takes: positions [0, sinks) and the newest `recent` slots.
-struct Protection {
-  int sinks = 0;
-  int recent = 0;
-};
-
 // Ranks cache entries. One call covers every sequence and KV head of a layer; nothing per token reaches the host.
 class Scorer {
  public:
@@ -108,8 +104,16 @@ class Scorer {
 // A policy is its slots. `full` has no scorer and never evicts.
 struct Policy {
   std::string name;
+  std::string scorer_name;  // the policy's name with the options given to it, as profiles quote it
   std::unique_ptr<Scorer> scorer;
+  std::unique_ptr<Allocation> allocation;  // never null
   bool oracle = false;
+};
+
+// A slot's filling by name.
+struct SlotChoice {
+  std::string name;
+  std::vector<GivenParam> options{};
 };
 
 using ScorerFactory = std::function<std::unique_ptr<Scorer>(Params&)>;
@@ -132,8 +136,9 @@ std::vector<const PolicyEntry*> policies();
 // L are the block itself), or what its scorer refuses. Returns the interval that it really runs at.
 int check_decode(const Policy& policy, int budget, int interval);
 
-// Throws UserError: unknown name (lists the known ones), unknown or ill-typed option.
-Policy make_policy(std::string_view name, std::vector<GivenParam> options);
+// Throws UserError: unknown name (lists the known ones), unknown or ill-typed option, an allocation other than uniform
+// for a policy that never evicts.
+Policy make_policy(std::string_view name, std::vector<GivenParam> options, SlotChoice allocation = {"uniform"});
 std::vector<DeclaredParam> describe_policy(std::string_view name);
 
 }  // namespace kv

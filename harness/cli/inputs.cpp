@@ -44,7 +44,7 @@ CLI::Validator at_least(double least) {
 
 Policy load_policy(const std::string& yaml_or_file) {
   const Component component = parse_component(yaml_or_file, "policy");
-  return make_policy(component.name, component.options);
+  return make_policy(component.name, component.options, component.allocation);
 }
 
 }  // namespace kv

@@ -51,6 +51,7 @@ void print_models() {
 
 void list(const std::string& kind) {
   if (kind == "policies") print_entries(policies());
+  if (kind == "allocations") print_entries(allocations());
   if (kind == "metrics") print_entries(metrics());
   if (kind == "tasks") print_entries(all_tasks());
   if (kind == "models") print_models();
@@ -108,6 +109,12 @@ void describe(const std::string& name) {
     fmt::print("policy {}: {}\n", name, entry->summary);
     return print_options(describe_policy(name));
   }
+  for (const AllocationEntry* entry : allocations()) {
+    known.push_back(entry->name);
+    if (entry->name != name) continue;
+    fmt::print("allocation {}: {}\n", name, entry->summary);
+    return print_options(describe_allocation(name));
+  }
   for (const MetricEntry* entry : metrics()) {
     known.push_back(entry->name);
     if (entry->name != name) continue;
@@ -124,26 +131,28 @@ void describe(const std::string& name) {
   }
   if (describe_experiment(name)) return;
   const std::string close = nearest(name, known);
-  throw UserError(fmt::format("describe: '{}' is no policy, metric, task, model shape or experiment{}; see kvlab list",
-                              name, close.empty() ? "" : fmt::format(", did you mean '{}'?", close)));
+  throw UserError(
+      fmt::format("describe: '{}' is no policy, allocation, metric, task, model shape or experiment{}; see kvlab list",
+                  name, close.empty() ? "" : fmt::format(", did you mean '{}'?", close)));
 }
 
 }  // namespace
 
 void add_list(CLI::App& app, Verbs&) {
   auto kind = std::make_shared<std::string>();
-  CLI::App* verb = app.add_subcommand("list", "Lists policies, metrics, tasks, model shapes or experiments");
-  verb->add_option("KIND", *kind, "policies | metrics | tasks | models | experiments")
+  CLI::App* verb =
+      app.add_subcommand("list", "Lists policies, allocations, metrics, tasks, model shapes or experiments");
+  verb->add_option("KIND", *kind, "policies | allocations | metrics | tasks | models | experiments")
       ->required()
-      ->check(CLI::IsMember({"policies", "metrics", "tasks", "models", "experiments"}));
+      ->check(CLI::IsMember({"policies", "allocations", "metrics", "tasks", "models", "experiments"}));
   verb->footer("Examples:\n  kvlab list policies\n  kvlab list experiments");
   verb->callback([kind] { list(*kind); });
 }
 
 void add_describe(CLI::App& app, Verbs&) {
   auto name = std::make_shared<std::string>();
-  CLI::App* verb =
-      app.add_subcommand("describe", "Explains a policy, metric, task, model shape or experiment and its options");
+  CLI::App* verb = app.add_subcommand(
+      "describe", "Explains a policy, allocation, metric, task, model shape or experiment and its options");
   verb->add_option("NAME", *name, "what kvlab list shows")->required();
   verb->footer("Examples:\n  kvlab describe h2o\n  kvlab describe recall\n  kvlab describe 001-table2");
   verb->callback([name] { describe(*name); });

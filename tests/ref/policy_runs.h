@@ -40,6 +40,7 @@ struct RunArgs {
   int budget = 0;
   int interval = 0;
   uint64_t seed = 1;
+  SlotChoice allocation{"uniform"};
 };
 
 // Decode-time pruning as the harness runs it: the policy's own interval, its check().

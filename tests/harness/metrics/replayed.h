@@ -112,7 +112,9 @@ inline std::vector<Measured> measure(ReplayedCase& own, const std::string& metri
                        .decode_time = own.decode_time,
                        .first_event = first,
                        .decode = {}});
-  Policy policy{.name = own.scorer ? "by-position" : "full", .scorer = std::move(own.scorer)};
+  Policy policy{.name = own.scorer ? "by-position" : "full",
+                .scorer = std::move(own.scorer),
+                .allocation = make_allocation("uniform", {})};
   std::vector<Observer*> observers = own.others;
   observers.push_back(watched.get());
   const ReplayResult result = replay({.backend = own.backend,

@@ -1,0 +1,29 @@
+// Every layer and KV head keeps equally many entries: what all policies of 001 and most published code do.
+
+#include "sim/allocation.h"
+#include "sim/apportion.h"
+#include "sim/policy.h"
+
+namespace kv {
+
+namespace {
+
+class Uniform final : public Allocation {
+ public:
+  void allocate(const AllocateArgs& args, std::span<int32_t> counts) override {
+    const std::vector<double> alike(static_cast<size_t>(args.heads()), 1.0);
+    for (int s = 0; s < args.sequences; ++s) {
+      if (args.is_due(s)) divide(args, s, alike, counts);
+    }
+  }
+};
+
+const RegisterAllocation registered{{
+    .name = "uniform",
+    .summary = "every layer and KV head keeps equally many entries",
+    .make = [](Params&) { return std::make_unique<Uniform>(); },
+}};
+
+}  // namespace
+
+}  // namespace kv

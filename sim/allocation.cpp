@@ -1,0 +1,79 @@
+#include "sim/allocation.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "kernels/error.h"
+#include "sim/apportion.h"
+
+namespace kv {
+
+namespace {
+
+std::map<std::string, AllocationEntry, std::less<>>& registry() {
+  static std::map<std::string, AllocationEntry, std::less<>> map;
+  return map;
+}
+
+const AllocationEntry& find_allocation(std::string_view name) {
+  const auto found = registry().find(name);
+  if (found != registry().end()) return found->second;
+  std::string known;
+  for (const auto& [other, entry] : registry()) known += (known.empty() ? "" : ", ") + other;
+  throw UserError(fmt::format("unknown allocation '{}' (expected one of: {})", name, known));
+}
+
+}  // namespace
+
+int32_t AllocateArgs::longest(int sequence) const {
+  int32_t longest = 0;
+  for (const ScoredLayer& layer : layers) {
+    const auto own = layer.lengths.subspan(static_cast<size_t>(sequence * kv_heads), static_cast<size_t>(kv_heads));
+    longest = std::max(longest, *std::max_element(own.begin(), own.end()));
+  }
+  return longest;
+}
+
+void divide(const AllocateArgs& args, int sequence, std::span<const double> weights, std::span<int32_t> counts) {
+  const auto heads = static_cast<size_t>(args.kv_heads), rows = static_cast<size_t>(args.rows());
+  const size_t first = static_cast<size_t>(sequence) * heads;
+  std::vector<int32_t> most, own(weights.size());
+  for (const ScoredLayer& layer : args.layers) {
+    const auto lengths = layer.lengths.subspan(first, heads);
+    most.insert(most.end(), lengths.begin(), lengths.end());
+  }
+  apportion(args.total(), weights, most, own);
+  for (size_t layer = 0; layer < args.layers.size(); ++layer) {
+    std::copy_n(own.data() + layer * heads, heads, counts.data() + layer * rows + first);
+  }
+}
+
+RegisterAllocation::RegisterAllocation(AllocationEntry entry) {
+  const std::string name = entry.name;
+  KV_CHECK(registry().emplace(name, std::move(entry)).second);
+}
+
+std::vector<const AllocationEntry*> allocations() {
+  std::vector<const AllocationEntry*> all;
+  for (const auto& [name, entry] : registry()) all.push_back(&entry);
+  return all;
+}
+
+std::unique_ptr<Allocation> make_allocation(std::string_view name, std::vector<GivenParam> options) {
+  const AllocationEntry& entry = find_allocation(name);
+  Params params(entry.name, std::move(options));
+  std::unique_ptr<Allocation> made = entry.make(params);
+  params.finish();
+  return made;
+}
+
+std::vector<DeclaredParam> describe_allocation(std::string_view name) {
+  const AllocationEntry& entry = find_allocation(name);
+  Params params(entry.name);
+  entry.make(params);
+  return params.declared();
+}
+
+}  // namespace kv

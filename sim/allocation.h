@@ -1,0 +1,84 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/paged.h"
+#include "sim/params.h"
+#include "sim/protection.h"
+
+namespace kv {
+
+struct BatchShape;
+
+// One layer after all layers were scored. Row = sequence · kv_heads + head.
+struct ScoredLayer {
+  PagedView cache;
+  std::span<const int32_t> lengths;  // [rows], host
+  const float* scores = nullptr;     // [rows, pitch], backend memory; protected slots may be unwritten
+  const float* ties = nullptr;       // [rows, pitch] or null
+  int64_t pitch = 0;
+};
+
+// An event of the sequences that keep equally many entries.
+struct AllocateArgs {
+  Backend& backend;
+  int sequences = 0;
+  int kv_heads = 0;
+  int kept = 0;  // entries a (layer, KV head) keeps, on average
+  Protection protection;
+  std::span<const uint8_t> sequences_due;  // [sequences]
+  const uint8_t* rows_due = nullptr;       // [rows], the same in backend memory
+  std::span<const int32_t> tokens_seen;    // [sequences]
+  std::span<const ScoredLayer> layers;
+
+  int rows() const { return sequences * kv_heads; }
+  int64_t heads() const { return kv_heads * std::ssize(layers); }
+  // Entries that a due sequence keeps over all layers and heads, whatever the allocation: budgets are equal totals.
+  int64_t total() const { return kept * heads(); }
+  bool is_due(int sequence) const { return sequences_due[static_cast<size_t>(sequence)] != 0; }
+  int32_t longest(int sequence) const;  // entries of its longest head
+};
+
+// Divides the total of one sequence in proportion to weights [layers · kv_heads] (sim/apportion.h) into its places of
+// counts [layers, rows].
+void divide(const AllocateArgs& args, int sequence, std::span<const double> weights, std::span<int32_t> counts);
+
+// Divides a budget over layers and KV heads. Which entries of a head stay is still the scorer's order; a head whose
+// count is below the protected set loses its oldest recent entries first, then its newer sinks (kernels/select_top.h).
+class Allocation {
+ public:
+  virtual ~Allocation() = default;
+  virtual bool needs_future() const { return false; }  // an oracle
+  // `scorer` names the scorer with the options that differ from their defaults, as a profile was made for it.
+  virtual void begin(const BatchShape&, std::string_view /*scorer*/) {}
+  // Writes counts [layers, rows], host memory, of the due sequences: 0 to the head's length each, their sum over a
+  // sequence is total(). The loop checks both.
+  virtual void allocate(const AllocateArgs& args, std::span<int32_t> counts) = 0;
+};
+
+struct AllocationEntry {
+  std::string name;
+  std::string summary;  // one line, with the source
+  std::function<std::unique_ptr<Allocation>(Params&)> make;
+};
+
+// Registers from a static object in the allocation's .cpp.
+struct RegisterAllocation {
+  explicit RegisterAllocation(AllocationEntry entry);
+};
+
+// Sorted by name.
+std::vector<const AllocationEntry*> allocations();
+
+// Throws UserError: unknown name (lists the known ones), unknown or ill-typed option.
+std::unique_ptr<Allocation> make_allocation(std::string_view name, std::vector<GivenParam> options);
+std::vector<DeclaredParam> describe_allocation(std::string_view name);
+
+}  // namespace kv

@@ -1,0 +1,150 @@
+// What holds of every allocation over scorers of different kinds: a new one joins by being registered.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <tuple>
+
+#include "kernels/error.h"
+#include "tests/ref/policy_runs.h"
+
+namespace kv::ref {
+namespace {
+
+const std::vector<int32_t> kLengths = {90, 61, 75};
+const std::vector<int32_t> kKeep = {30, 20, 16};  // one-shot
+constexpr int kBudget = 24;
+constexpr int kInterval = 12;
+
+using Combination = std::tuple<std::string, std::string>;  // allocation, scorer
+
+std::vector<std::string> divided() {
+  std::vector<std::string> names;
+  for (const AllocationEntry* entry : allocations()) {
+    // One that looks its shares up has nothing to look into here.
+    const auto options = describe_allocation(entry->name);
+    if (std::none_of(options.begin(), options.end(), [](const auto& option) { return option.type == "file"; })) {
+      names.push_back(entry->name);
+    }
+  }
+  return names;
+}
+
+class EveryAllocation : public testing::TestWithParam<Combination> {
+ protected:
+  EveryAllocation() : backend_(make_backend("cpu")), info_(tiny_info(3, 4, 2, 8)) {
+    std::vector<TinySample> samples;
+    for (size_t s = 0; s < kLengths.size(); ++s) {
+      samples.push_back(random_sample(info_, kLengths[s], static_cast<uint32_t>(s) + 1));
+    }
+    source_ = std::make_unique<TinySource>(*backend_, info_, std::move(samples));
+  }
+
+  std::vector<RunArgs> runs(const std::vector<int32_t>& samples = {0, 1, 2}) const {
+    std::vector<int32_t> lengths, keep;
+    for (const int32_t sample : samples) {
+      lengths.push_back(kLengths[static_cast<size_t>(sample)]);
+      keep.push_back(kKeep[static_cast<size_t>(sample)]);
+    }
+    const auto& [allocation, scorer] = GetParam();
+    std::vector<RunArgs> all = {decode_run(scorer, {}, samples, lengths, kBudget, kInterval),
+                                one_shot_run(scorer, {}, samples, lengths, keep)};
+    // These budgets are small for a pyramid of 20.
+    Options options;
+    if (allocation == "pyramid") options = {{.key = "beta", .text = "3", .where = ""}};
+    for (RunArgs& args : all) args.allocation = {allocation, options};
+    return all;
+  }
+
+  PolicyRun run(const RunArgs& args) { return run_policy(*source_, *backend_, args); }
+
+  std::unique_ptr<Backend> backend_;
+  SourceInfo info_;
+  std::unique_ptr<TinySource> source_;
+};
+
+// Events of one cut, by sequence and tokens seen.
+std::map<std::pair<int, int>, std::vector<Event>> cuts_of(const PolicyRun& run) {
+  std::map<std::pair<int, int>, std::vector<Event>> cuts;
+  for (const Event& event : run.events) cuts[{event.sequence, event.tokens_seen}].push_back(event);
+  return cuts;
+}
+
+TEST_P(EveryAllocation, KeepsExactlyTheTotal) {
+  for (const RunArgs& args : runs()) {
+    const auto cuts = cuts_of(run(args));
+    ASSERT_FALSE(cuts.empty());
+    for (const auto& [key, heads] : cuts) {
+      const int32_t mean = args.interval > 0 ? kBudget : kKeep[static_cast<size_t>(key.first)];
+      ASSERT_EQ(heads.size(), 6U);
+      size_t total = 0;
+      for (const Event& head : heads) total += head.kept.size();
+      EXPECT_EQ(total, 6U * static_cast<size_t>(mean));
+    }
+  }
+}
+
+// Sinks, then the newest recent ones, then the best scores, equal ones newer first: as many as the head was given.
+TEST_P(EveryAllocation, OfEachHeadTheScorersBestStay) {
+  for (const RunArgs& args : runs()) {
+    for (const Event& event : run(args).events) {
+      const int n = static_cast<int>(event.resident.size());
+      const auto rank = [&](int slot) {
+        const bool sink = event.resident[static_cast<size_t>(slot)] < event.protection.sinks;
+        const bool recent = n - slot <= event.protection.recent;
+        const double score = sink || recent ? 0 : -event.scores[static_cast<size_t>(slot)];
+        return std::tuple(sink ? 0 : recent ? 1 : 2, score, sink ? slot : -slot);
+      };
+      std::vector<int> order(event.resident.size());
+      std::iota(order.begin(), order.end(), 0);
+      std::sort(order.begin(), order.end(), [&](int a, int b) { return rank(a) < rank(b); });
+      std::vector<int32_t> best;
+      for (size_t i = 0; i < event.kept.size(); ++i) best.push_back(event.resident[static_cast<size_t>(order[i])]);
+      std::sort(best.begin(), best.end());
+      EXPECT_EQ(event.kept, best);
+    }
+  }
+}
+
+TEST_P(EveryAllocation, RaggedBatchEqualsSingleSequences) {
+  const std::vector<RunArgs> batched = runs();
+  for (size_t protocol = 0; protocol < batched.size(); ++protocol) {
+    const auto all = cuts_of(run(batched[protocol]));
+    for (int32_t sample = 0; sample < 3; ++sample) {
+      for (const auto& [key, heads] : cuts_of(run(runs({sample})[protocol]))) {
+        const std::vector<Event>& other = all.at({sample, key.second});
+        ASSERT_EQ(heads.size(), other.size());
+        for (size_t i = 0; i < heads.size(); ++i) EXPECT_EQ(heads[i].kept, other[i].kept);
+      }
+    }
+  }
+}
+
+// random and keydiff have scores without second keys; streaming and h2o protect by the budget.
+INSTANTIATE_TEST_SUITE_P(Registered, EveryAllocation,
+                         testing::Combine(testing::ValuesIn(divided()),
+                                          testing::Values("random", "keydiff", "streaming", "h2o")),
+                         [](const auto& test) {
+                           std::string name = std::get<0>(test.param) + "_" + std::get<1>(test.param);
+                           std::erase(name, '-');
+                           return name;
+                         });
+
+TEST(Allocation, RefusesAnUnknownOneAndOneForFull) {
+  const auto message = [](const std::string& policy, const std::string& allocation) -> std::string {
+    try {
+      make_policy(policy, {}, {allocation});
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_TRUE(message("h2o", "adaa").starts_with("unknown allocation 'adaa' (expected one of: ada, "))
+      << message("h2o", "adaa");
+  EXPECT_EQ(message("full", "ada"), "full: never evicts, so there is nothing to allocate (allocation: ada)");
+}
+
+}  // namespace
+}  // namespace kv::ref
