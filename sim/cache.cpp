@@ -27,7 +27,34 @@ size_t page_bytes(const CacheShape& shape, DType type) {
   return static_cast<size_t>(kPageTokens) * (vectors + sizeof(int32_t) + columns);
 }
 
-Cache::Cache(Backend& backend, const CacheShape& shape) : backend_(backend), shape_(shape) { reset(); }
+Cache::Cache(Backend& backend, const CacheShape& shape) : backend_(&backend), shape_(shape) { reset(); }
+
+Cache Cache::clone() const {
+  Cache copy(*backend_, shape_);
+  const auto copied = [&](const Tensor& from, DType type, int64_t width) {
+    Tensor tensor;
+    if (!from) return tensor;
+    tensor = Tensor(*backend_, type, pool_pages_ * kPageTokens * width);
+    backend_->copy(tensor.ref().data, from.ref().data, tensor.bytes());
+    return tensor;
+  };
+  const DType type = backend_->activation_type();
+  copy.keys_ = copied(keys_, type, shape_.head_dim);
+  copy.values_ = copied(values_, type, shape_.head_dim);
+  copy.positions_ = copied(positions_, DType::i32, 1);
+  copy.columns_ = copied(columns_, DType::f32, shape_.column_width);
+  copy.lengths_ = lengths_;
+  copy.held_ = held_;
+  copy.page_tables_ = page_tables_;
+  copy.max_pages_ = max_pages_;
+  copy.max_lengths_ = max_lengths_;
+  copy.pool_pages_ = pool_pages_;
+  copy.free_pages_ = free_pages_;
+  copy.used_pages_ = copy.peak_pages_ = used_pages_;
+  copy.tables_changed_ = true;
+  copy.publish();
+  return copy;
+}
 
 void Cache::reset() {
   used_pages_ = 0;
@@ -44,14 +71,14 @@ void Cache::reset() {
 }
 
 void Cache::upload_lengths() {
-  device_lengths_.reserve(backend_, DType::i32, std::ssize(lengths_));
+  device_lengths_.reserve(*backend_, DType::i32, std::ssize(lengths_));
   device_lengths_.upload(lengths_.data(), lengths_.size() * sizeof(int32_t));
 }
 
 void Cache::publish() {
   upload_lengths();
   if (!tables_changed_) return;
-  device_tables_.reserve(backend_, DType::i32, std::ssize(page_tables_));
+  device_tables_.reserve(*backend_, DType::i32, std::ssize(page_tables_));
   device_tables_.upload(page_tables_.data(), page_tables_.size() * sizeof(int32_t));
   tables_changed_ = false;
 }
@@ -81,12 +108,12 @@ float* Cache::columns() { return static_cast<float*>(columns_.ref().data); }
 
 void Cache::reserve(int64_t pages) {
   if (pages <= pool_pages_) return;
-  const DType type = backend_.activation_type();
+  const DType type = backend_->activation_type();
   const int64_t page_elements = static_cast<int64_t>(kPageTokens) * shape_.head_dim;
-  enlarge(backend_, keys_, type, pages * page_elements);
-  enlarge(backend_, values_, type, pages * page_elements);
-  enlarge(backend_, positions_, DType::i32, pages * kPageTokens);
-  if (shape_.column_width > 0) enlarge(backend_, columns_, DType::f32, pages * kPageTokens * shape_.column_width);
+  enlarge(*backend_, keys_, type, pages * page_elements);
+  enlarge(*backend_, values_, type, pages * page_elements);
+  enlarge(*backend_, positions_, DType::i32, pages * kPageTokens);
+  if (shape_.column_width > 0) enlarge(*backend_, columns_, DType::f32, pages * kPageTokens * shape_.column_width);
   for (int64_t page = pages - 1; page >= pool_pages_; --page) free_pages_.push_back(static_cast<int32_t>(page));
   pool_pages_ = pages;
 }
@@ -178,30 +205,30 @@ void Cache::advance(std::span<const Segment> segments) {
 
 void Cache::append(int layer, const Block& block, ConstRef keys, ConstRef values) {
   if (block.max_count == 0) return;
-  backend_.append({.keys = keys,
-                   .values = values,
-                   .segments = block.on_device(),
-                   .segment_count = std::ssize(block.segments),
-                   .max_count = block.max_count,
-                   .cache = view(layer),
-                   .pool_keys = keys_.ref(),
-                   .pool_values = values_.ref(),
-                   .pool_positions = static_cast<int32_t*>(positions_.ref().data),
-                   .pool_columns = columns()});
-}
-
-void Cache::evict(int layer, const uint8_t* keep, int64_t pitch, std::span<const uint8_t> rows_due,
-                  std::span<const int32_t> kept) {
-  Tensor due(backend_, DType::u8, rows());
-  due.upload(rows_due.data(), rows_due.size());
-  backend_.compact({.cache = view(layer),
-                    .keep = keep,
-                    .keep_pitch = pitch,
-                    .rows_due = due.ref().as<uint8_t>(),
+  backend_->append({.keys = keys,
+                    .values = values,
+                    .segments = block.on_device(),
+                    .segment_count = std::ssize(block.segments),
+                    .max_count = block.max_count,
+                    .cache = view(layer),
                     .pool_keys = keys_.ref(),
                     .pool_values = values_.ref(),
                     .pool_positions = static_cast<int32_t*>(positions_.ref().data),
                     .pool_columns = columns()});
+}
+
+void Cache::evict(int layer, const uint8_t* keep, int64_t pitch, std::span<const uint8_t> rows_due,
+                  std::span<const int32_t> kept) {
+  Tensor due(*backend_, DType::u8, rows());
+  due.upload(rows_due.data(), rows_due.size());
+  backend_->compact({.cache = view(layer),
+                     .keep = keep,
+                     .keep_pitch = pitch,
+                     .rows_due = due.ref().as<uint8_t>(),
+                     .pool_keys = keys_.ref(),
+                     .pool_values = values_.ref(),
+                     .pool_positions = static_cast<int32_t*>(positions_.ref().data),
+                     .pool_columns = columns()});
   for (int64_t row = 0; row < rows(); ++row) {
     if (!rows_due[static_cast<size_t>(row)]) continue;
     const int64_t index = layer * rows() + row;
@@ -218,6 +245,6 @@ size_t Cache::column_page_bytes() const {
   return static_cast<size_t>(kPageTokens) * static_cast<size_t>(shape_.column_width) * sizeof(float);
 }
 
-size_t Cache::page_bytes() const { return kv::page_bytes(shape_, backend_.activation_type()); }
+size_t Cache::page_bytes() const { return kv::page_bytes(shape_, backend_->activation_type()); }
 
 }  // namespace kv

@@ -27,6 +27,8 @@ size_t page_bytes(const CacheShape& shape, DType type);
 class Cache {
  public:
   Cache(Backend& backend, const CacheShape& shape);
+  // A copy of everything resident, in memory of its own.
+  Cache clone() const;
 
   const CacheShape& shape() const { return shape_; }
   int64_t rows() const { return static_cast<int64_t>(shape_.sequences) * shape_.kv_heads; }
@@ -62,6 +64,7 @@ class Cache {
   int64_t peak_pages() const { return peak_pages_; }
   size_t page_bytes() const;         // K, V, positions and columns of one page
   size_t column_page_bytes() const;  // of which columns
+  size_t bytes() const { return static_cast<size_t>(pool_pages_) * page_bytes(); }  // of the whole pool
   void reset();
 
  private:
@@ -74,7 +77,7 @@ class Cache {
   void widen_tables(int64_t pages);
   void upload_lengths();
 
-  Backend& backend_;
+  Backend* backend_;
   CacheShape shape_;
   std::vector<int32_t> lengths_;      // [layers, rows]
   std::vector<int32_t> held_;         // [layers, rows] pages

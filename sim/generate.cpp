@@ -64,6 +64,7 @@ int check_protocol(const GenerateArgs& args) {
     throw UserError(
         fmt::format("generation: budget {}, interval {}: expected at least 1 each", args.budget, args.interval));
   }
+  KV_CHECK(!args.resumed || (!args.policy.scorer && args.filled == 0));
   if (!args.policy.scorer) {
     if (decode || args.keep) {
       throw UserError(
@@ -85,8 +86,9 @@ int32_t kept_of(const GenerateArgs& args, int32_t length) {
 // Entries a head of each sequence at its peak. The last new token is never processed.
 std::vector<int32_t> most_resident(const GenerateArgs& args, int interval) {
   std::vector<int32_t> most;
-  for (const auto& prompt : args.prompts) {
-    const auto length = static_cast<int32_t>(prompt.size());
+  for (size_t s = 0; s < args.prompts.size(); ++s) {
+    auto length = static_cast<int32_t>(args.prompts[s].size());
+    if (args.resumed) length -= args.resumed->done[s];
     const int32_t all = std::max(length, kept_of(args, length) + args.max_new_tokens - 1);
     most.push_back(interval > 0 ? std::min(all, args.budget + interval) : all);
   }
@@ -95,8 +97,9 @@ std::vector<int32_t> most_resident(const GenerateArgs& args, int interval) {
 
 void check_memory(const GenerateArgs& args, int interval) {
   int64_t tokens = 0;
-  for (const auto& prompt : args.prompts) {
-    tokens += std::min<int64_t>(std::ssize(prompt) - args.filled, args.prefill_chunk);
+  for (size_t s = 0; s < args.prompts.size(); ++s) {
+    const int64_t there = args.resumed ? args.resumed->done[s] : args.filled;
+    tokens += std::min<int64_t>(std::ssize(args.prompts[s]) - there, args.prefill_chunk);
   }
   RunShape shape = run_shape(most_resident(args, interval), tokens);
   shape.logits = shape.sequences * args.source.vocab();
@@ -220,10 +223,11 @@ class Generation {
   Generation(const GenerateArgs& args, int interval)
       : args_(args),
         interval_(interval),
+        policies_{&args.policy},
         writer_(args),
         loop_({.backend = args.backend,
                .source = writer_,
-               .policy = args.policy,
+               .policies = policies_,
                .sequences = static_cast<int>(args.prompts.size()),
                .budget = args.budget,
                .interval = interval_,
@@ -240,7 +244,11 @@ class Generation {
   GenerateResult go() {
     Stopwatch watch(args_.backend);
     watch.start();
-    loop_.begin(args_.prompts, most_resident(args_, interval_));
+    if (args_.resumed) {
+      loop_.resume(args_.prompts, std::move(*args_.resumed));
+    } else {
+      loop_.begin(args_.prompts, most_resident(args_, interval_));
+    }
     if (args_.filled > 0) loop_.fill(args_.filled);
     for (const Step& step : prompt_schedule()) loop_.step(step);
     look(1);
@@ -261,7 +269,7 @@ class Generation {
   int steps_left() const { return args_.max_new_tokens - made_; }
 
   Schedule prompt_schedule() const {
-    if (args_.filled > 0) return rest_of_prompts();
+    if (args_.filled > 0 || args_.resumed) return rest_of_prompts();
     if (interval_ > 0) return pruned_prompts();
     if (!args_.keep) return full_schedule(lengths_, args_.prefill_chunk);
     std::vector<int32_t> keep;
@@ -275,9 +283,9 @@ class Generation {
   Schedule rest_of_prompts() const {
     KV_CHECK(!args_.keep);
     std::vector<int32_t> rest = lengths_;
-    for (int32_t& length : rest) {
-      KV_CHECK(length > args_.filled && (interval_ == 0 || length < args_.budget + interval_));
-      length -= args_.filled;
+    for (size_t s = 0; s < rest.size(); ++s) {
+      KV_CHECK(rest[s] > loop_.tokens_done()[s] && (interval_ == 0 || rest[s] < args_.budget + interval_));
+      rest[s] -= loop_.tokens_done()[s];
     }
     return full_schedule(rest, args_.prefill_chunk);
   }
@@ -372,6 +380,7 @@ class Generation {
 
   const GenerateArgs& args_;
   int interval_;
+  Policy* const policies_[1];
   Writer writer_;
   Loop loop_;
   std::vector<int32_t> lengths_;  // of the prompts

@@ -7,8 +7,10 @@
 #include <vector>
 
 #include "sim/cache.h"
+#include "sim/due.h"
 #include "sim/observer.h"
 #include "sim/policy.h"
+#include "sim/ranker.h"
 #include "sim/replay.h"
 #include "sim/schedule.h"
 #include "sim/source.h"
@@ -19,7 +21,7 @@ namespace kv {
 struct LoopArgs {
   Backend& backend;
   Source& source;
-  Policy& policy;
+  std::span<Policy* const> policies;  // one, which cuts; or several, which only rank the same pass
   int sequences = 0;
   int budget = 0;  // as in ReplayArgs
   int interval = 0;
@@ -30,10 +32,16 @@ struct LoopArgs {
   bool time_phases = true;  // attention and observation; each then waits for the device twice a layer
 };
 
-// The one loop, which replay() drives by a schedule and generate() token by token: project, append, attend, observe,
-// absorb; at an event score every layer, divide the budget over layers and heads, then cut every layer. KV_CHECKs that
-// every event keeps exactly what was asked.
-// Calls: begin, then steps and decodes, then finish.
+// What a loop leaves for others to go on from.
+struct LoopState {
+  Cache cache;
+  std::vector<int32_t> done;    // [sequences] tokens processed
+  std::vector<int64_t> events;  // [sequences] cuts so far
+};
+
+// The one loop, which replay() drives by a schedule, generate() token by token and Prefill over contexts: project,
+// append, attend, observe, absorb; at an event score every layer, then cut (sim/cut.h).
+// Calls: begin or resume, then steps and decodes, then finish.
 class Loop {
  public:
   // Throws UserError when the source lacks what the policy needs.
@@ -43,7 +51,12 @@ class Loop {
   // Calls begin of source, scorer and observers. `max_resident` entries a KV head of each sequence get their pages at
   // once (empty: as they come).
   void begin(std::span<const std::span<const int32_t>> sequences, std::span<const int32_t> max_resident = {});
+  // In place of begin: goes on from there, with sequences that begin with the tokens done.
+  void resume(std::span<const std::span<const int32_t>> sequences, LoopState state);
   void step(const Step& step);
+  // A step after which every policy has ranked the entries of each sequence that had tokens in it; nothing is cut.
+  void rank(std::span<const int32_t> counts);
+  const Ranker& ranker(size_t policy) const { return rankers_.at(policy); }
   // In place of the steps that process the first `entries` tokens: every head of every sequence gets that many entries
   // of random keys and values, and every window of queries random ones. No scorer observes them.
   void fill(int32_t entries);
@@ -59,13 +72,12 @@ class Loop {
   ReplayResult finish();
 
   std::span<const int32_t> tokens_done() const { return done_; }  // [sequences]
+  const Cache& cache() const { return cache_; }
   double eviction_seconds() const { return result_.score_seconds + result_.evict_seconds; }
 
  private:
-  class RecentQueries;
-  struct Cut;
-
   int sequences() const { return args_.sequences; }
+  BatchShape batch_shape();
   void start_block(std::span<const int32_t> counts, int steps);
   void run_block(TokenLosses& losses);
   void count();
@@ -74,16 +86,9 @@ class Loop {
   void run_next();
   bool is_recordable() const;
   void mark_due(const Step& step);
-  LayerView layer_view(int layer);
   float* column_buffer(Tensor& tensor, bool wanted, const LayerView& view);
   void run_layer(int layer);
-  void score(const LayerView& view);
-  std::vector<Cut> cuts_of(const Step& step);
   void cut(const Step& step);
-  std::vector<int32_t> allocate(std::span<const Cut> cuts);
-  void cut_layer(int layer, std::span<const int32_t> kept, std::span<const Cut> cuts);
-  void select(const LayerView& view, const Cut& cut);
-  void check_kept(const LayerView& view, std::span<const int32_t> kept);
   void count_pairs();
   void note_peak();
   template <class Visit>
@@ -92,7 +97,7 @@ class Loop {
 
   const LoopArgs args_;
   const SourceInfo& info_;
-  PolicyNeeds needs_;
+  std::vector<Ranker> rankers_;  // one a policy with a scorer
   Cache cache_;
   Stopwatch watch_;
   ReplayResult result_;
@@ -101,13 +106,8 @@ class Loop {
   std::vector<int32_t> numbers_;
   bool column_sums_wanted_ = false;
   bool column_max_wanted_ = false;
-  std::vector<RecentQueries> recent_;
-  Tensor column_sums_, column_max_, outputs_, keep_;
-  std::vector<uint8_t> sequences_due_, rows_due_;
-  bool any_due_ = false;
-  Tensor device_rows_due_, device_done_, device_kept_;
-  std::vector<Tensor> scores_, ties_;  // [layers] of [rows, pitch]
-  std::vector<int64_t> pitches_;
+  Tensor column_sums_, column_max_, outputs_;
+  Due due_;
 };
 
 }  // namespace kv

@@ -44,9 +44,10 @@ ReplayResult replay(const ReplayArgs& args) {
                  fmt::format("a batch of {} under {}", args.sequences.size(), args.policy.name));
   Stopwatch total(args.backend);
   total.start();
+  Policy* const policies[] = {&args.policy};
   Loop loop({.backend = args.backend,
              .source = args.source,
-             .policy = args.policy,
+             .policies = policies,
              .sequences = static_cast<int>(args.sequences.size()),
              .budget = args.budget,
              .interval = args.interval,

@@ -1,0 +1,11 @@
+#pragma once
+
+#include "sim/cache.h"
+#include "sim/policy.h"
+
+namespace kv {
+
+// A layer of the cache; what belongs to a block or a scorer is left empty.
+LayerView layer_view(Backend& backend, const SourceInfo& info, Cache& cache, int layer);
+
+}  // namespace kv

@@ -1,0 +1,127 @@
+#include "sim/prefill.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/error.h"
+#include "sim/cut.h"
+#include "sim/footprint.h"
+#include "sim/schedule.h"
+#include "sim/stopwatch.h"
+
+namespace kv {
+
+namespace {
+
+std::vector<Policy*> one_of_each(std::span<Policy* const> policies) {
+  std::vector<Policy*> distinct;
+  for (Policy* policy : policies) {
+    const auto same = [&](const Policy* other) { return other->scorer_name == policy->scorer_name; };
+    if (policy->scorer && std::none_of(distinct.begin(), distinct.end(), same)) distinct.push_back(policy);
+  }
+  return distinct;
+}
+
+std::vector<int> rankers_of(std::span<Policy* const> policies, std::span<Policy* const> ranking) {
+  std::vector<int> rankers;
+  for (const Policy* policy : policies) {
+    const auto found = std::find_if(ranking.begin(), ranking.end(),
+                                    [&](const Policy* other) { return other->scorer_name == policy->scorer_name; });
+    rankers.push_back(found == ranking.end() ? -1 : static_cast<int>(found - ranking.begin()));
+  }
+  return rankers;
+}
+
+std::vector<int32_t> lengths_of(const PrefillArgs& args) {
+  std::vector<int32_t> lengths;
+  for (const auto& context : args.contexts) {
+    if (context.empty()) throw UserError(fmt::format("prefill: context {} is empty", lengths.size()));
+    lengths.push_back(static_cast<int32_t>(context.size()));
+  }
+  return lengths;
+}
+
+}  // namespace
+
+Prefill::Prefill(const PrefillArgs& args)
+    : args_(args),
+      ranking_(one_of_each(args.policies)),
+      ranker_of_(rankers_of(args.policies, ranking_)),
+      lengths_(lengths_of(args)),
+      loop_({.backend = args.backend,
+             .source = args.source,
+             .policies = ranking_,
+             .sequences = static_cast<int>(args.contexts.size()),
+             .seed = args.seed,
+             .sample_numbers = args.sample_numbers,
+             .time_phases = false}) {
+  Stopwatch watch(args_.backend);
+  watch.start();
+  loop_.begin(args_.contexts, lengths_);
+  const Schedule steps = schedule();
+  for (size_t i = 0; i + 1 < steps.size(); ++i) loop_.step(steps[i]);
+  loop_.rank(steps.back().counts);
+  scoring_ = loop_.eviction_seconds();
+  watch.stop(seconds_);
+  for (Policy* policy : args_.policies) {
+    const BatchShape shape{.backend = &args_.backend,
+                           .source = &args_.source.info(),
+                           .sequences = static_cast<int>(lengths_.size()),
+                           .seed = args_.seed,
+                           .sample_numbers = args_.sample_numbers};
+    policy->allocation->begin(shape, policy->scorer_name);
+  }
+}
+
+// The pieces of a replay, but every context's last one in the last step, where all are ranked at once.
+Schedule Prefill::schedule() const {
+  Schedule steps;
+  for (size_t s = 0; s < lengths_.size(); ++s) {
+    const Schedule own = full_schedule(std::span(&lengths_[s], 1), args_.prefill_chunk);
+    while (steps.size() < own.size()) {
+      steps.insert(steps.begin(),
+                   {std::vector<int32_t>(lengths_.size(), 0), std::vector<int32_t>(lengths_.size(), -1)});
+    }
+    for (size_t i = 0; i < own.size(); ++i) steps[steps.size() - own.size() + i].counts[s] = own[i].counts[0];
+  }
+  return steps;
+}
+
+size_t Prefill::context_bytes() const {
+  return static_cast<size_t>(loop_.cache().used_pages()) *
+         (loop_.cache().page_bytes() - loop_.cache().column_page_bytes());
+}
+
+LoopState Prefill::compressed(size_t policy, std::span<const int32_t> keep, double& seconds) {
+  KV_CHECK(keep.size() == lengths_.size());
+  Policy& own = *args_.policies[policy];
+  const int ranker = ranker_of_[policy];
+  require_memory(args_.backend, {.cache = loop_.cache().bytes()}, fmt::format("a copy of the cache for {}", own.name));
+  Stopwatch watch(args_.backend);
+  watch.start();
+  LoopState state{.cache = loop_.cache().clone(), .done = lengths_, .events = std::vector<int64_t>(keep.size(), 0)};
+  watch.stop(seconds);
+  if (ranker < 0) return state;
+  std::vector<uint8_t> due;
+  for (size_t s = 0; s < keep.size(); ++s) {
+    own.scorer->check(keep[s], 0);
+    due.push_back(keep[s] < lengths_[s] ? 1 : 0);
+    state.events[s] = due.back();
+  }
+  Due marked(args_.backend, args_.source.info().kv_heads);
+  marked.set(due, lengths_);
+  if (!marked.any()) return state;
+  cut({.backend = args_.backend,
+       .info = args_.source.info(),
+       .cache = state.cache,
+       .policy = own,
+       .ranker = loop_.ranker(static_cast<size_t>(ranker)),
+       .due = marked,
+       .keep = keep},
+      seconds);
+  return state;
+}
+
+}  // namespace kv

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "sim/loop.h"
+#include "sim/model_source.h"
+#include "sim/policy.h"
+
+namespace kv {
+
+struct PrefillArgs {
+  Backend& backend;
+  ModelSource& source;
+  std::span<const std::span<const int32_t>> contexts;  // token ids, at least one each; lengths may differ
+  std::span<Policy* const> policies;                   // those without a scorer leave the context as it is
+  uint64_t seed = 0;
+  std::span<const int32_t> sample_numbers;  // [contexts], as in ReplayArgs
+  int prefill_chunk = 1024;
+};
+
+// One pass over a batch of contexts that serves every policy which leaves prefill alone (one-shot compression): all
+// scorers rank the entries in the same pass, and each policy then cuts a copy of the cache. Policies with the same
+// scorer and options share its ranking, whatever their allocation.
+class Prefill {
+ public:
+  // Throws UserError where a context is empty, or a policy needs what the model lacks (oracles: the future).
+  explicit Prefill(const PrefillArgs& args);
+
+  // The contexts' cache as that policy leaves it: keep[s] entries a (layer, KV head) on average; at least the
+  // context's length, or no scorer: all of them. Seconds of copying and cutting are added to `seconds`.
+  // Throws UserError where the policy cannot keep so few.
+  LoopState compressed(size_t policy, std::span<const int32_t> keep, double& seconds);
+
+  double seconds() const { return seconds_; }        // of the pass, with the scorers' work
+  double score_seconds() const { return scoring_; }  // of which the scorers took
+  size_t context_bytes() const;                      // K, V and positions of all contexts
+
+ private:
+  Schedule schedule() const;
+
+  const PrefillArgs args_;
+  std::vector<Policy*> ranking_;  // one of each scorer: what the loop runs
+  std::vector<int> ranker_of_;    // [policies], −1 without a scorer
+  std::vector<int32_t> lengths_;  // [contexts]
+  Loop loop_;
+  double seconds_ = 0;
+  double scoring_ = 0;
+};
+
+}  // namespace kv

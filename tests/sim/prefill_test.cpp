@@ -1,0 +1,235 @@
+#include "sim/prefill.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "kernels/error.h"
+#include "sim/compress.h"
+#include "sim/generate.h"
+#include "sim/replay.h"
+#include "sim/safetensors.h"
+#include "sim/schedule.h"
+#include "tests/ref/backends.h"
+#include "tests/ref/paths.h"
+#include "tests/ref/slices.h"
+
+namespace kv {
+namespace {
+
+using Ids = std::vector<int32_t>;
+using Policies = std::vector<Policy>;
+
+constexpr uint64_t kSeed = 3;
+
+Ids text(const char* name, size_t first, size_t count) {
+  const auto file = SafetensorsFile::open(ref::source_path("tests/data/reference/expected.safetensors"));
+  const Ids ids = file.read_i32(file.require(std::string(name) + ".input_ids"));
+  return ref::slice(ids, static_cast<int64_t>(first), static_cast<int64_t>(count));
+}
+
+Ids first(const Ids& ids, int32_t count) { return ref::slice(ids, 0, count); }
+
+std::vector<Policy*> pointers(Policies& policies) {
+  std::vector<Policy*> all;
+  for (Policy& policy : policies) all.push_back(&policy);
+  return all;
+}
+
+// Positions resident in each (layer, KV head) of a sequence.
+std::vector<Ids> residents(Backend& backend, const LoopState& state, int sequence) {
+  std::vector<Ids> all;
+  for (int layer = 0; layer < state.cache.shape().layers; ++layer) {
+    const PagedView view = state.cache.view(layer);
+    for (int head = 0; head < view.kv_heads; ++head) {
+      const int64_t row = int64_t{sequence} * view.kv_heads + head;
+      Ids pages(static_cast<size_t>(view.max_pages)), positions;
+      backend.download(pages.data(), view.page_table + row * view.max_pages, pages.size() * sizeof(int32_t));
+      for (int32_t slot = 0; slot < state.cache.lengths(layer)[static_cast<size_t>(row)]; ++slot) {
+        int32_t position = -1;
+        const int64_t place =
+            int64_t{pages[static_cast<size_t>(slot / kPageTokens)]} * kPageTokens + slot % kPageTokens;
+        backend.download(&position, view.positions + place, sizeof(int32_t));
+        positions.push_back(position);
+      }
+      all.push_back(std::move(positions));
+    }
+  }
+  return all;
+}
+
+// The positions that `kvlab compress` keeps, which runs each policy on its own.
+std::vector<Ids> alone(Backend& backend, ModelSource& source, Policy& policy, const Ids& context, double keep) {
+  const CompressResult result = compress(backend, source, policy, context, keep, kSeed);
+  std::vector<Ids> kept(static_cast<size_t>(result.layers * result.kv_heads));
+  for (size_t i = 0; i < result.keep.size(); ++i) {
+    const auto row = i / static_cast<size_t>(result.tokens);
+    if (result.keep[i]) kept[row].push_back(static_cast<int32_t>(i % static_cast<size_t>(result.tokens)));
+  }
+  return kept;
+}
+
+Policies several() {
+  Policies policies;
+  policies.push_back(make_policy("full", {}));
+  // Two with entry columns of their own, two windows of different width, one ranking for two allocations.
+  policies.push_back(make_policy("h2o", {}));
+  policies.push_back(make_policy("snapkv", {}));
+  policies.push_back(make_policy("snapkv", {{.key = "mode", .text = "kvpress", .where = ""}}));
+  policies.push_back(make_policy("snapkv", {{.key = "mode", .text = "kvpress", .where = ""}}, {"ada"}));
+  policies.push_back(make_policy("observed-attention", {}));
+  policies.push_back(make_policy("keydiff", {}));
+  policies.push_back(make_policy("random", {}));
+  return policies;
+}
+
+KV_OVER_BACKENDS(Prefilling);
+
+TEST_P(Prefilling, EachPolicyKeepsWhatItKeepsAlone) {
+  KV_BACKEND_OR_SKIP(backend);
+  ModelSource source(*backend, load_model(ref::source_path("experiments/models/reference")));
+  const Ids context = text("code0", 0, 150);
+  const std::span<const int32_t> contexts[] = {context};
+  Policies policies = several();
+  const auto all = pointers(policies);
+  Prefill prefill({.backend = *backend,
+                   .source = source,
+                   .contexts = contexts,
+                   .policies = all,
+                   .seed = kSeed,
+                   .prefill_chunk = 64});
+  double seconds = 0;
+  const int32_t keep[] = {kept_tokens(150, 0.4)};
+  // Scored again in the order of the policies, and each from the same untouched cache.
+  for (size_t p = 1; p < all.size(); ++p) {
+    SCOPED_TRACE(policies[p].scorer_name);
+    const LoopState state = prefill.compressed(p, keep, seconds);
+    EXPECT_EQ(state.events, std::vector<int64_t>{1});
+    Policy own = std::move(several()[p]);
+    EXPECT_EQ(residents(*backend, state, 0), alone(*backend, source, own, context, 0.4));
+  }
+  const LoopState full = prefill.compressed(0, keep, seconds);
+  EXPECT_EQ(full.events, std::vector<int64_t>{0});
+  for (const Ids& row : residents(*backend, full, 0)) EXPECT_EQ(row.size(), 150U);
+}
+
+TEST_P(Prefilling, ARaggedBatchIsItsContextsAlone) {
+  KV_BACKEND_OR_SKIP(backend);
+  if (GetParam() != "cpu") GTEST_SKIP() << "products of other shapes round differently, and near ties turn";
+  ModelSource source(*backend, load_model(ref::source_path("experiments/models/reference")));
+  const std::vector<Ids> texts = {text("code0", 0, 150), text("book0", 0, 70), text("code0", 100, 64)};
+  const std::vector<std::span<const int32_t>> contexts(texts.begin(), texts.end());
+  const std::vector<int32_t> keep = {60, 40, 64};
+  Policies policies = several();
+  const auto all = pointers(policies);
+  Prefill batch({.backend = *backend,
+                 .source = source,
+                 .contexts = contexts,
+                 .policies = all,
+                 .seed = kSeed,
+                 .prefill_chunk = 64});
+  double seconds = 0;
+  for (const size_t p : {size_t{1}, size_t{3}, size_t{4}}) {
+    SCOPED_TRACE(policies[p].scorer_name);
+    const LoopState together = batch.compressed(p, keep, seconds);
+    EXPECT_EQ(together.events, (std::vector<int64_t>{1, 1, 0}));
+    for (int s = 0; s < 3; ++s) {
+      const auto index = static_cast<size_t>(s);
+      Policies own = several();
+      Policy* const one[] = {&own[p]};
+      const int32_t number[] = {s};
+      Prefill single({.backend = *backend,
+                      .source = source,
+                      .contexts = std::span(&contexts[index], 1),
+                      .policies = one,
+                      .seed = kSeed,
+                      .sample_numbers = number,
+                      .prefill_chunk = 64});
+      const LoopState state = single.compressed(0, std::span(&keep[index], 1), seconds);
+      EXPECT_EQ(residents(*backend, together, s), residents(*backend, state, 0));
+    }
+  }
+}
+
+class ArgmaxKeeper final : public Observer {
+ public:
+  void block_done(const Block& block, const TokenLosses& losses) override {
+    for (int32_t i = 0; i < block.segments[0].count; ++i) argmax.push_back(losses.argmax[static_cast<size_t>(i)]);
+  }
+  Ids argmax;
+};
+
+// The same question over the same compressed context by the replay loop, whose one-shot schedule cuts after the
+// context.
+TEST_P(Prefilling, GenerationGoesOnFromTheCompressedContext) {
+  KV_BACKEND_OR_SKIP(backend);
+  ModelSource source(*backend, load_model(ref::source_path("experiments/models/reference")));
+  const Ids whole = text("code0", 0, 170);
+  const Ids context = first(whole, 150);
+  const std::span<const int32_t> contexts[] = {context}, prompts[] = {whole};
+  for (const char* allocation : {"uniform", "ada"}) {
+    SCOPED_TRACE(allocation);
+    Policy snapkv = make_policy("snapkv", {}, {allocation});
+    Policy* const policies[] = {&snapkv};
+    Prefill prefill({.backend = *backend,
+                     .source = source,
+                     .contexts = contexts,
+                     .policies = policies,
+                     .seed = kSeed,
+                     .prefill_chunk = 64});
+    const int32_t keep[] = {50};
+    double seconds = 0;
+    Ids made;
+    for (int question = 0; question < 2; ++question) {  // asked twice: the first leaves no trace
+      LoopState state = prefill.compressed(0, keep, seconds);
+      Policy full = make_policy("full", {});
+      const GenerateResult result = generate({.backend = *backend,
+                                              .source = source,
+                                              .policy = full,
+                                              .prompts = prompts,
+                                              .resumed = &state,
+                                              .max_new_tokens = 12,
+                                              .prefill_chunk = 64});
+      if (question == 1) EXPECT_EQ(result.sequences[0].ids, made);
+      made = result.sequences[0].ids;
+      EXPECT_EQ(result.costs.sequences[0].events, 1);
+      EXPECT_EQ(result.costs.sequences[0].kept_mean, 50);
+    }
+    Ids forced = whole;
+    forced.insert(forced.end(), made.begin(), made.end());
+    const std::span<const int32_t> sequences[] = {forced};
+    ArgmaxKeeper keeper;
+    Observer* const observers[] = {&keeper};
+    const auto length = static_cast<int32_t>(forced.size());
+    const int32_t context_tokens = 150;
+    const Schedule schedule = one_shot_schedule(std::span(&length, 1), std::span(&context_tokens, 1), keep, 64);
+    replay({.backend = *backend,
+            .source = source,
+            .policy = snapkv,
+            .sequences = sequences,
+            .schedule = schedule,
+            .seed = kSeed,
+            .observers = observers});
+    for (size_t i = 0; i < made.size(); ++i) EXPECT_EQ(keeper.argmax[whole.size() - 1 + i], made[i]);
+  }
+}
+
+TEST_P(Prefilling, RefusesWhatCannotBe) {
+  KV_BACKEND_OR_SKIP(backend);
+  ModelSource source(*backend, load_model(ref::source_path("experiments/models/reference")));
+  const Ids context = text("code0", 0, 64);
+  const std::span<const int32_t> contexts[] = {context}, nothing[] = {std::span<const int32_t>()};
+  Policies policies = several();
+  const auto all = pointers(policies);
+  EXPECT_THROW(Prefill({.backend = *backend, .source = source, .contexts = nothing, .policies = all}), UserError);
+  Prefill prefill({.backend = *backend, .source = source, .contexts = contexts, .policies = all});
+  double seconds = 0;
+  const int32_t keep[] = {8};  // snapkv's own window
+  EXPECT_THROW(prefill.compressed(2, keep, seconds), UserError);
+  Policy golden = make_policy("golden", {});
+  Policy* const oracle[] = {&golden};
+  EXPECT_THROW(Prefill({.backend = *backend, .source = source, .contexts = contexts, .policies = oracle}), UserError);
+}
+
+}  // namespace
+}  // namespace kv
