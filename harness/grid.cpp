@@ -11,6 +11,7 @@
 #include <map>
 #include <numeric>
 
+#include "harness/answers.h"
 #include "harness/yaml_document.h"
 #include "kernels/error.h"
 #include "sim/schedule.h"
@@ -111,10 +112,12 @@ class Columns {
     const std::string& column = param.key;
     const bool decode = spec_.protocol == Protocol::kDecode;
     if (spec_.protocol == Protocol::kLatency && is_latency_axis(column)) return Owner::kProtocol;
+    if (spec_.protocol == Protocol::kAnswer && column == "query") return Owner::kProtocol;
     if (column == "budget" || column == "interval" || column == "keep") {
       if (decode == (column != "keep")) return Owner::kProtocol;
+      const char* protocol = decode ? "decode" : spec_.protocol == Protocol::kAnswer ? "answer" : "one-shot";
       throw UserError(fmt::format("{}: axes: {} does not belong to protocol {} (expected {})", param.where, column,
-                                  decode ? "decode" : "one-shot", decode ? "budget and interval" : "keep"));
+                                  protocol, decode ? "budget and interval" : "keep"));
     }
     if (column == "tokens" && spec_.protocol != Protocol::kLatency) return check_tokens(param);
     if (column == kAllocationAxis) return check_allocations(param);
@@ -163,6 +166,7 @@ class Columns {
   std::vector<std::string> protocol_axes() const {
     if (spec_.protocol == Protocol::kDecode) return {"budget", "interval"};
     if (spec_.protocol == Protocol::kOneShot) return {"keep"};
+    if (spec_.protocol == Protocol::kAnswer) return {"keep", "query"};
     return {kLatencyAxes.begin(), kLatencyAxes.end()};
   }
 
@@ -246,7 +250,12 @@ Workload make_workload(const Spec& spec, int model, int data_index, const Column
 
 void set_protocol_axis(Case& one, const GivenParam& param) {
   if (param.key == "arm") return;
-  if (param.key == "keep") {
+  if (param.key == "query") {
+    if (param.text != "agnostic" && param.text != "aware") {
+      throw UserError(fmt::format("{}: axes: query = {}: expected agnostic or aware", param.where, param.text));
+    }
+    one.query_aware = param.text == "aware";
+  } else if (param.key == "keep") {
     one.keep = number_of<double>(param, 1e-6, 1, "a fraction above 0 and at most 1");
   } else if (param.key == "batch") {
     one.batch = param.text == "max" ? 0 : number_of<int>(param, 1, 1 << 30, "a number of sequences, or max");
@@ -333,7 +342,11 @@ void check_case(const Spec& spec, const Case& one, const Point& point) {
     }
     at(where, [&] { return check_decode(made, one.budget, one.interval); });
   } else if (one.keep == 0) {
-    throw UserError(fmt::format("{}: policy '{}' under protocol one-shot needs the axis keep",
+    throw UserError(fmt::format("{}: policy '{}' under protocol {} needs the axis keep", spec.policies[policy].where,
+                                spec.policies[policy].label,
+                                spec.protocol == Protocol::kAnswer ? "answer" : "one-shot"));
+  } else if (spec.protocol == Protocol::kAnswer && made.oracle) {
+    throw UserError(fmt::format("{}: policy '{}' needs the future, which protocol answer has yet to write",
                                 spec.policies[policy].where, spec.policies[policy].label));
   }
 }
@@ -430,8 +443,18 @@ std::vector<std::unique_ptr<Metric>> make_case_metrics(const Spec& spec) {
   return all;
 }
 
+// Tasks that the full cache fails are left out of averages, so its score must be among the rows.
+void check_answers(const Spec& spec) {
+  if (spec.protocol != Protocol::kAnswer) return;
+  parse_sampling(spec);
+  const bool has_full = std::any_of(spec.policies.begin(), spec.policies.end(),
+                                    [](const Component& policy) { return policy.name == "full"; });
+  if (!has_full) throw UserError(fmt::format("{}: protocol answer needs the policy full among others", spec.file));
+}
+
 Grid make_grid(const Spec& spec) {
   check_names(spec);
+  check_answers(spec);
   const Columns columns(spec);
   Grid grid;
   for (const auto& metric : make_case_metrics(spec)) grid.needs.merge(metric->observer_needs().baseline);

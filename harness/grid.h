@@ -16,10 +16,11 @@ struct Case {
   int policy = 0;                     // index into Spec::policies
   std::vector<GivenParam> options{};  // of the policy, those that axes set included
   SlotChoice allocation{"uniform"};
-  std::vector<std::string> axes{};    // one a Spec::axis_columns(); empty where the axis does not apply
-  int budget = 0;                     // decode protocol; 0 where no axis sets it
+  std::vector<std::string> axes{};  // one a Spec::axis_columns(); empty where the axis does not apply
+  int budget = 0;                   // decode protocol; 0 where no axis sets it
   int interval = 0;
-  double keep = 0;  // one-shot protocol
+  double keep = 0;           // one-shot and answer protocols
+  bool query_aware = false;  // answer protocol
   // Protocol latency, which takes the axes above, too:
   int context = 0;     // tokens of the prompt; 0: none is timed
   int new_tokens = 0;  // of the generation whose time is worked out; 0: none is

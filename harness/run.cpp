@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 
+#include "harness/answers.h"
 #include "harness/benchmarks.h"
 #include "harness/case_runner.h"
 #include "harness/grid.h"
@@ -41,6 +42,19 @@ std::string hash_of_samples(const std::vector<Sample>& samples) {
       hash.update("\n");
     }
   }
+  return hash.hex();
+}
+
+std::string hash_of_exam(const Exam& exam) {
+  Sha256 hash;
+  hash.update(std::as_bytes(std::span(exam.context)));
+  for (const Question& question : exam.questions) {
+    hash.update(fmt::format("\n{} {} {}\n", question.ids.size(), question.prefix.size(), question.max_new_tokens));
+    hash.update(std::as_bytes(std::span(question.ids)));
+    hash.update(std::as_bytes(std::span(question.prefix)));
+    for (const std::string& answer : question.answers) hash.update(fmt::format("{} {}", answer.size(), answer));
+  }
+  hash.update(fmt::format("{} {}", metric_name(exam.metric), exam.one_line));
   return hash.hex();
 }
 
@@ -111,6 +125,9 @@ class Experiment {
     if (spec_.protocol == Protocol::kLatency) {
       LatencyRunner runner(*backend_, spec_, *subject_);
       run_cases(workload, {.data = "random"}, rows, [&](const Case& one) { return runner.run(one); });
+    } else if (spec_.protocol == Protocol::kAnswer) {
+      for (int batch = 0; batch < batches(workload); ++batch) answer_batch(workload, batch, rows);
+      gate_by_full_cache(spec_, workload.cases, rows);
     } else {
       for (int batch = 0; batch < batches(workload); ++batch) run_batch(workload, batch, rows);
     }
@@ -141,6 +158,36 @@ class Experiment {
                        .unavailable = unavailable});
     const std::string hash = unavailable.empty() ? hash_of_samples(samples) : sha256_hex(unavailable);
     run_cases(workload, {.data = data, .first = first, .hash = hash}, rows,
+              [&](const Case& one) { return runner.run(one); });
+  }
+
+  void answer_batch(const Workload& workload, int batch, std::vector<std::vector<Row>>& rows) {
+    const int first = batch * spec_.batch;
+    const int count = std::min(spec_.batch, workload.samples - first);
+    const std::string data = data_name(workload);
+    progress_.doing(fmt::format("{} sample {}", data, first));
+    std::vector<Exam> exams;
+    std::string unavailable;
+    try {
+      exams = subject_->exams(workload, first, count);
+      for (size_t i = 0; i < exams.size(); ++i) {
+        manifest_.prompts.emplace_back(prompt_name(workload, data, first + static_cast<int>(i)),
+                                       hash_of_exam(exams[i]));
+      }
+    } catch (const UserError& error) {
+      unavailable = error.what();
+    }
+    AnswerRunner runner({.backend = *backend_,
+                         .spec = spec_,
+                         .subject = *subject_,
+                         .exams = exams,
+                         .cases = workload.cases,
+                         .first = first,
+                         .data = data,
+                         .unavailable = unavailable});
+    std::string hashes = unavailable;
+    for (const Exam& exam : exams) hashes += hash_of_exam(exam);
+    run_cases(workload, {.data = data, .first = first, .hash = sha256_hex(hashes)}, rows,
               [&](const Case& one) { return runner.run(one); });
   }
 
@@ -178,11 +225,13 @@ class Experiment {
 
   void note_prompts(const Workload& workload, const std::string& data, int first, const std::vector<Sample>& samples) {
     for (size_t i = 0; i < samples.size(); ++i) {
-      std::string name = fmt::format("{}/{}", subject_->name(), data);
-      if (workload.tokens > 0) name += fmt::format("/{} tokens", workload.tokens);
-      name += fmt::format("/{}", first + static_cast<int>(i));
-      manifest_.prompts.emplace_back(std::move(name), hash_of_ids(samples[i]));
+      manifest_.prompts.emplace_back(prompt_name(workload, data, first + static_cast<int>(i)), hash_of_ids(samples[i]));
     }
+  }
+
+  std::string prompt_name(const Workload& workload, const std::string& data, int sample) const {
+    const std::string tokens = workload.tokens > 0 ? fmt::format("/{} tokens", workload.tokens) : "";
+    return fmt::format("{}/{}{}/{}", subject_->name(), data, tokens, sample);
   }
 
   // Everything that determines a case's rows.
@@ -194,7 +243,8 @@ class Experiment {
                     subject_->name(), subject_->fingerprint(), inputs.data, inputs.first, inputs.hash);
     text += fmt::format("policy {} as {}{}\n", policy.name, policy.label, options_text(one.options));
     text += fmt::format("allocation {}{}\n", one.allocation.name, options_text(one.allocation.options));
-    text += fmt::format("protocol {} {} {} {}\n", static_cast<int>(spec_.protocol), one.budget, one.interval, one.keep);
+    text += fmt::format("protocol {} {} {} {} {}{}\n", static_cast<int>(spec_.protocol), one.budget, one.interval,
+                        one.keep, one.query_aware, options_text(spec_.sampling));
     for (size_t i = 0; i < axes_.size(); ++i) text += fmt::format("axis {} = {}\n", axes_[i], one.axes[i]);
     for (const Component& metric : spec_.metrics)
       text += fmt::format("metric {}{}\n", metric.name, options_text(metric.options));

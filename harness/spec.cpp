@@ -249,6 +249,21 @@ void refuse_unmeasured(const Spec& spec, const MapReader& map) {
   if (spec.batch != 1) map.fail("batch", "under protocol latency a batch is an axis, expected axes: {batch: ...}");
 }
 
+// How answers are drawn; greedy without it.
+std::vector<GivenParam> parse_sampling_key(const YamlDocument& document, MapReader& map, Protocol protocol) {
+  const YAML::Node node = map.find("sampling");
+  if (!given(node)) return {};
+  if (protocol != Protocol::kAnswer) map.fail("sampling", "only protocol answer generates, expected no such key");
+  MapReader options(document, node, "sampling");
+  return options.rest();
+}
+
+// What means nothing where answers are graded.
+void refuse_ungraded(const Spec& spec, const MapReader& map) {
+  if (!spec.traces.empty()) map.fail("trace", "protocol answer runs a model, expected the key 'model'");
+  if (!spec.metrics.empty()) map.fail("metrics", "protocol answer has its own rows, expected no such key");
+}
+
 // A file of timings has its rows; what a run would be made of has no meaning beside it.
 Located parse_benchmarks_key(const YamlDocument& document, MapReader& map) {
   const YAML::Node node = map.find("benchmarks");
@@ -272,6 +287,7 @@ void check_sources(const Spec& spec, const MapReader& map) {
   } else if (!spec.models.empty() && spec.data.empty()) {
     map.fail_here("lacks the key 'data': what the model reads");
   }
+  if (spec.protocol == Protocol::kAnswer) refuse_ungraded(spec, map);
   if (!spec.traces.empty() && !spec.data.empty()) map.fail("data", "a trace brings its own data, expected no such key");
   if (spec.policies.empty()) map.fail_here("lacks the key 'policies'");
 }
@@ -287,10 +303,12 @@ Spec parse_document(std::string_view yaml, const std::string& file, std::span<co
   spec.samples = map.integer("samples", spec.samples, 1);
   spec.data = parse_data(document, map.find("data"), spec.samples);
   spec.policies = parse_components(document, map.find("policies"), "policy");
-  const std::string protocol = map.word("protocol", "decode", {"decode", "one-shot", "latency"});
+  const std::string protocol = map.word("protocol", "decode", {"decode", "one-shot", "answer", "latency"});
   spec.protocol = protocol == "decode"     ? Protocol::kDecode
                   : protocol == "one-shot" ? Protocol::kOneShot
+                  : protocol == "answer"   ? Protocol::kAnswer
                                            : Protocol::kLatency;
+  spec.sampling = parse_sampling_key(document, map, spec.protocol);
   spec.axes = parse_axes(document, map.find("axes"));
   spec.metrics = parse_components(document, map.find("metrics"), "metric");
   spec.seed = map.seed("seed", spec.seed);

@@ -47,8 +47,9 @@ struct ModelChoice {
   bool random = false;
 };
 
-// kLatency measures time and memory over random tokens (harness/latency.h); `samples` are then repetitions.
-enum class Protocol { kDecode, kOneShot, kLatency };
+// kLatency measures time and memory over random tokens (harness/latency.h); `samples` are then repetitions. kAnswer
+// asks questions of compressed contexts (harness/answers.h).
+enum class Protocol { kDecode, kOneShot, kAnswer, kLatency };
 
 // One axis: its points, each a value a column. A plain axis has one column; a zipped one several that move together.
 struct Axis {
@@ -71,6 +72,7 @@ struct Spec {
   Protocol protocol = Protocol::kDecode;
   std::vector<Axis> axes{};
   std::vector<Component> metrics{};
+  std::vector<GivenParam> sampling{};  // of protocol answer, as written
   uint64_t seed = 0;
   int samples = 1;
   int batch = 1;

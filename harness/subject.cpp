@@ -66,6 +66,27 @@ class ModelSubject final : public Subject {
     return out;
   }
 
+  std::vector<Exam> exams(const Workload& workload, int first, int count) override {
+    const DataSpec& data = spec_.data[static_cast<size_t>(workload.data)];
+    if (data.kind != DataKind::kTask) {
+      throw UserError(fmt::format("{}: data: '{}' asks nothing; protocol answer expects a task", data.source.where,
+                                  data.source.text));
+    }
+    std::vector<Exam> out;
+    for (int index = first; index < first + count; ++index) {
+      out.push_back(make_exam(request(data, workload, index), tokenizer(), text()));
+    }
+    return out;
+  }
+
+  const Tokenizer& tokenizer() override {
+    if (choice_.random) refuse_text(choice_);
+    if (!tokenizer_) tokenizer_ = load_tokenizer(folder_);
+    return *tokenizer_;
+  }
+
+  std::vector<int32_t> stop_ids() const override { return {config_.eos_ids.begin(), config_.eos_ids.end()}; }
+
  private:
   void load_weights(Backend& backend) {
     folder_ = resolve_path(spec_, choice_.source);
@@ -89,16 +110,23 @@ class ModelSubject final : public Subject {
     open(backend, RandomWeights(config_, spec_.seed));
   }
 
-  Sample draw(const DataSpec& data, const Workload& workload, int index) {
+  const TextData& text() {
     if (!text_) text_ = load_shipped_text(fs::path(spec_.file).parent_path());
-    const TaskRequest request{.task = data.source.text,
-                              .tokens = workload.tokens,
-                              .seed = spec_.seed,
-                              .index = static_cast<uint64_t>(index),
-                              .options = workload.options,
-                              .length = {},
-                              .first_token = first_token_of(config_, tokenizer())};
-    return make_sample(request, tokenizer(), *text_);
+    return *text_;
+  }
+
+  TaskRequest request(const DataSpec& data, const Workload& workload, int index) {
+    return {.task = data.source.text,
+            .tokens = workload.tokens,
+            .seed = spec_.seed,
+            .index = static_cast<uint64_t>(index),
+            .options = workload.options,
+            .length = {},
+            .first_token = first_token_of(config_, tokenizer())};
+  }
+
+  Sample draw(const DataSpec& data, const Workload& workload, int index) {
+    return make_sample(request(data, workload, index), tokenizer(), text());
   }
 
   // Consecutive pieces of a file; each piece of a text starts with the model's first token.
@@ -136,12 +164,6 @@ class ModelSubject final : public Subject {
       throw UserError(fmt::format("{}: data: '{}': token {} at {} is outside the vocabulary of {} ({} tokens)",
                                   data.source.where, data.source.text, sample.ids[i], i, name_, config_.vocab_size));
     }
-  }
-
-  const Tokenizer& tokenizer() {
-    if (choice_.random) refuse_text(choice_);
-    if (!tokenizer_) tokenizer_ = load_tokenizer(folder_);
-    return *tokenizer_;
   }
 
   const Spec& spec_;
@@ -182,6 +204,9 @@ class TraceSubject final : public Subject {
   }
 
   std::function<std::string(std::span<const int32_t>)> decoder() override { return {}; }
+  std::vector<Exam> exams(const Workload&, int, int) override { throw UserError("a trace asks nothing"); }
+  const Tokenizer& tokenizer() override { throw UserError("a trace has no tokenizer"); }
+  std::vector<int32_t> stop_ids() const override { return {}; }
   ModelSource* model() override { return nullptr; }
 
   Source& source(int first, int count) override {

@@ -13,6 +13,7 @@
 #include "sim/model_config.h"
 #include "sim/model_source.h"
 #include "sim/source.h"
+#include "sim/tasks/exam.h"
 #include "sim/tasks/sample.h"
 #include "sim/text_data.h"
 #include "sim/tokenizer.h"
@@ -28,6 +29,11 @@ class Subject {
   // Samples [first, first + count) of the workload, a pure function of the spec. Throws UserError where the data does
   // not offer them.
   virtual std::vector<Sample> samples(const Workload& workload, int first, int count) = 0;
+  // The same as questions on contexts, for protocol answer; throws UserError as samples(), and where nothing is asked.
+  virtual std::vector<Exam> exams(const Workload& workload, int first, int count) = 0;
+  // UserError where there is none.
+  virtual const Tokenizer& tokenizer() = 0;
+  virtual std::vector<int32_t> stop_ids() const = 0;  // the model's own ends of text
   // For those samples; valid until the next call. Throws UserError where the model does not fit the device.
   virtual Source& source(int first, int count) = 0;
   // The model itself, null for traces; throws as source() does.
