@@ -389,6 +389,7 @@ void check_names(const Spec& spec) {
   for (const Component& metric : spec.metrics) check_name(metric, "metric", names_of(metrics()));
   for (const DataSpec& data : spec.data) {
     if (data.kind != DataKind::kTask) continue;
+    at(data.source.where, [&] { refuse_data_set_task(data.source.text); });
     check_name({.name = data.source.text, .where = data.source.where}, "task", names_of(all_tasks()));
   }
 }
@@ -414,9 +415,26 @@ TaskOptions parse_task_options(const Task& task, const std::vector<GivenParam>& 
   out.questions = count("questions", "questions asked; drawn where not given");
   out.chains = count("chains", "chains of variables; drawn where not given");
   out.hops = count("hops", "assignments in a chain after the first; drawn where not given");
+  out.distractors = count("distractors", "further facts, of keys that are never asked for");
+  if (listed("depth")) {
+    const double depth =
+        params.get("depth", 0.0, "where the facts asked for stand, 0 (front) to 1; drawn where not given");
+    if (params.has("depth")) {
+      if (!(depth >= 0 && depth <= 1)) params.fail("depth", "expected 0 to 1");
+      out.depth = depth;
+    }
+  }
   if (listed("hay")) {
-    const std::string hay = params.get("hay", "drawn", {"drawn", "book", "code"}, "text that the facts are hidden in");
-    if (hay != "drawn") out.hay = hay == "book" ? Hay::book : Hay::code;
+    static const std::map<std::string, Hay> kHays = {
+        {"book", Hay::book}, {"code", Hay::code}, {"noise", Hay::noise}, {"needles", Hay::needles}};
+    const std::string hay = params.get("hay", "drawn", {"drawn", "book", "code", "noise", "needles"},
+                                       "what the facts are hidden in; drawn: as the task has it");
+    if (hay != "drawn") out.hay = kHays.at(hay);
+  }
+  if (listed("wording")) {
+    const std::string wording = params.get("wording", "reference", {"reference", "neutral"},
+                                           "as the reference model was trained, or plain English");
+    if (wording == "neutral") out.wording = Wording::neutral;
   }
   if (declared) *declared = params.declared();
   params.finish();

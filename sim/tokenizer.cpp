@@ -139,11 +139,14 @@ std::string Tokenizer::decode(std::span<const int32_t> ids) const {
 }
 
 std::string_view Tokenizer::decode_token(int32_t id) const {
-  const auto& tokens = parts_->definition.tokens;
-  if (id < 0 || id >= vocab_size() || tokens[static_cast<size_t>(id)].empty())
+  if (!has_token(id))
     throw UserError(fmt::format("tokenizer {}: token id {} is not in the vocabulary of {} tokens",
                                 parts_->definition.name, id, vocab_size()));
-  return tokens[static_cast<size_t>(id)];
+  return parts_->definition.tokens[static_cast<size_t>(id)];
+}
+
+bool Tokenizer::has_token(int32_t id) const {
+  return id >= 0 && id < vocab_size() && !parts_->definition.tokens[static_cast<size_t>(id)].empty();
 }
 
 int32_t Tokenizer::vocab_size() const { return static_cast<int32_t>(parts_->definition.tokens.size()); }

@@ -44,6 +44,7 @@ class Tokenizer {
 
   // The largest id plus one; ids without a token may lie below.
   int32_t vocab_size() const;
+  bool has_token(int32_t id) const;
 
   // The token that decodes to exactly these bytes.
   std::optional<int32_t> token_id(std::string_view bytes) const;

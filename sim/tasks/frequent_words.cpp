@@ -28,6 +28,7 @@ TaskText draw_frequent_words(const TaskDraw& draw) {
   writer.add(fmt::format("{}\n", fmt::join(words, " ")), Label::context);
   write_question(writer, "Which three words are the most frequent?");
   writer.add(fmt::format("{}\n", fmt::join(top, ", ")), Label::answer);
+  writer.expect(top);
   return writer.take();
 }
 
@@ -36,6 +37,7 @@ const RegisterTask kFrequentWords({.name = "frequent-words",
                                    .options = {},
                                    .fit = Fit::whole,
                                    .chars_per_token = 6.9,
+                                   .metric = AnswerMetric::substring_match,
                                    .draw = draw_frequent_words});
 
 }  // namespace

@@ -33,6 +33,7 @@ TaskText draw_key_value(const TaskDraw& draw) {
     write_question(writer, keys[i]);
     writer.link(writer.add(values[i], Label::answer), {lines[i]});
     writer.add("\n", Label::answer);
+    writer.expect({values[i]});
   }
   return writer.take();
 }

@@ -100,6 +100,7 @@ class Reasoning {
     add(fmt::format("\nTherefore {} = ", quantities_[goal].name));
     add_value(goal);
     add(".\n");
+    writer_.expect({fmt::format("Therefore {} = {}.", quantities_[goal].name, quantities_[goal].value)});
     return writer_.take();
   }
 
@@ -236,6 +237,7 @@ const RegisterTask kReason({.name = "reason",
                             .options = {},
                             .fit = Fit::cut,
                             .chars_per_token = 2.4,
+                            .metric = AnswerMetric::substring_match,
                             .draw = draw_reason});
 
 }  // namespace

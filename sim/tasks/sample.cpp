@@ -82,40 +82,47 @@ void check_options(const Task& task, const TaskOptions& options) {
   check("needles", options.needles.has_value());
   check("values", options.values.has_value());
   check("questions", options.questions.has_value());
+  check("distractors", options.distractors.has_value());
+  check("depth", options.depth.has_value());
   check("chains", options.chains.has_value());
   check("hops", options.hops.has_value());
   check("hay", options.hay.has_value());
+  check("wording", options.wording.has_value());
 }
 
 // One request, drawn as often as it takes. Every attempt is a function of the seed, the index and its number alone.
 class Attempts {
  public:
   Attempts(const Task& task, const TaskRequest& request, const Tokenizer& tokenizer, const TextData& data)
-      : task_(task), request_(request), tokenizer_(tokenizer), data_(data), first_token_(first_token()) {}
+      : task_(task),
+        request_(request),
+        tokenizer_(tokenizer),
+        data_(data),
+        first_token_(first_token_of(request.first_token, tokenizer)) {}
 
   // Longer and longer until there is enough to cut. The same numbers are drawn each time: to draw others until one is
   // long enough would favour text of short tokens.
-  Sample exact() const {
+  DrawnTask exact() const {
     constexpr int kMost = 30;
     double chars = request_.tokens * task_.chars_per_token;
     int longest = 0;
     for (int attempt = 0; attempt < kMost; ++attempt, chars *= 1.05) {
-      Sample sample = draw(chars, 0);
-      longest = std::max(longest, length(sample));
-      if (length(sample) < request_.tokens) continue;
-      cut(sample, request_.tokens);
-      return sample;
+      DrawnTask drawn = draw(chars, 0);
+      longest = std::max(longest, length(drawn));
+      if (length(drawn) < request_.tokens) continue;
+      cut(drawn.sample, request_.tokens);
+      return drawn;
     }
     throw UserError(fmt::format("{} tokens are asked for, but its text gives at most {}", request_.tokens, longest));
   }
 
   // The first draw is redone with more or less hay until it nearly fills the length; where even no hay leaves no room
   // for what is asked, something else is drawn.
-  Sample at_most() const {
+  DrawnTask at_most() const {
     constexpr int kMost = 16;
     int shortest = 0;
     for (int attempt = 0; attempt < kMost; ++attempt) {
-      Sample best = nearly_full(attempt);
+      DrawnTask best = nearly_full(attempt);
       if (length(best) <= request_.tokens) return best;
       shortest = attempt == 0 ? length(best) : std::min(shortest, length(best));
     }
@@ -123,21 +130,16 @@ class Attempts {
   }
 
  private:
-  static int length(const Sample& sample) { return static_cast<int>(sample.ids.size()); }
+  static int length(const DrawnTask& drawn) { return static_cast<int>(drawn.sample.ids.size()); }
 
-  int32_t first_token() const {
-    if (request_.first_token) return *request_.first_token;
-    if (const auto id = tokenizer_.token_id("<|endoftext|>")) return *id;
-    throw UserError("the tokenizer has no <|endoftext|>, expected the id of the first token");
-  }
-
-  Sample draw(double chars, int attempt) const {
+  DrawnTask draw(double chars, int attempt) const {
     Random random(request_.seed, request_.index << 8 | static_cast<uint64_t>(attempt));
-    const TaskText text = task_.draw({.chars = static_cast<size_t>(std::max(0.0, chars)),
-                                      .random = random,
-                                      .options = request_.options,
-                                      .data = data_});
-    return tokenize_task(text, first_token_, tokenizer_);
+    TaskText text = task_.draw({.chars = static_cast<size_t>(std::max(0.0, chars)),
+                                .random = random,
+                                .options = request_.options,
+                                .data = data_});
+    Sample sample = tokenize_task(text, first_token_, tokenizer_);
+    return {std::move(text), std::move(sample)};
   }
 
   struct Point {
@@ -146,21 +148,21 @@ class Attempts {
   };
 
   // Searches the amount of hay. Returns the longest sample that fits, or the shortest where none does.
-  Sample nearly_full(int attempt) const {
+  DrawnTask nearly_full(int attempt) const {
     constexpr int kSteps = 10;
     const double goal = 0.985 * request_.tokens;
     std::optional<Point> fits;
     std::optional<Point> exceeds;
-    Sample best;
+    DrawnTask best;
     double chars = 0.9 * request_.tokens * task_.chars_per_token;
     for (int step = 0; step < kSteps; ++step) {
-      Sample sample = draw(chars, attempt);
-      const Point point{chars, length(sample)};
+      DrawnTask drawn = draw(chars, attempt);
+      const Point point{chars, length(drawn)};
       const bool short_enough = point.tokens <= request_.tokens;
       auto& bound = short_enough ? fits : exceeds;
       if (!bound || std::abs(point.tokens - goal) < std::abs(bound->tokens - goal)) {
         bound = point;
-        if (short_enough || !fits) best = std::move(sample);
+        if (short_enough || !fits) best = std::move(drawn);
       }
       if ((fits && fits->tokens >= 0.97 * request_.tokens) || (!short_enough && chars <= 0)) break;
       // Between the bounds by their tokens, outside by the usual length of a token.
@@ -192,7 +194,13 @@ Sample tokenize_task(const TaskText& text, int32_t first_token, const Tokenizer&
   return sample;
 }
 
-Sample make_sample(const TaskRequest& request, const Tokenizer& tokenizer, const TextData& data) {
+int32_t first_token_of(std::optional<int32_t> given, const Tokenizer& tokenizer) {
+  if (given) return *given;
+  if (const auto id = tokenizer.token_id("<|endoftext|>")) return *id;
+  throw UserError("the tokenizer has no <|endoftext|>, expected the id of the first token");
+}
+
+DrawnTask draw_task(const TaskRequest& request, const Tokenizer& tokenizer, const TextData& data) {
   const Task& task = find_task(request.task);
   check_options(task, request.options);
   const Length length = request.length.value_or(task.fit == Fit::cut ? Length::exact : Length::at_most);
@@ -202,12 +210,16 @@ Sample make_sample(const TaskRequest& request, const Tokenizer& tokenizer, const
     throw UserError(fmt::format("task {}: tokens is {}, expected 2 to {}", task.name, request.tokens, kMostTaskTokens));
   try {
     const Attempts attempts(task, request, tokenizer, data);
-    Sample sample = length == Length::exact ? attempts.exact() : attempts.at_most();
-    sample.name = fmt::format("{}-{}", task.name, request.index);
-    return sample;
+    DrawnTask drawn = length == Length::exact ? attempts.exact() : attempts.at_most();
+    drawn.sample.name = fmt::format("{}-{}", task.name, request.index);
+    return drawn;
   } catch (const UserError& error) {
     throw UserError(fmt::format("task {}: {}", task.name, error.what()));
   }
+}
+
+Sample make_sample(const TaskRequest& request, const Tokenizer& tokenizer, const TextData& data) {
+  return draw_task(request, tokenizer, data).sample;
 }
 
 }  // namespace kv

@@ -5,6 +5,7 @@
 
 #include "kernels/error.h"
 #include "sim/tasks/text.h"
+#include "sim/tasks/text_match.h"
 
 namespace kv {
 namespace {
@@ -22,16 +23,6 @@ struct Sentence {
         "{}", fmt::join(words.begin() + static_cast<ptrdiff_t>(from), words.begin() + static_cast<ptrdiff_t>(to), " "));
   }
 };
-
-std::vector<std::string_view> words_of(std::string_view text) {
-  std::vector<std::string_view> words;
-  for (size_t at = text.find_first_not_of(kSpaces); at != text.npos;) {
-    const size_t end = std::min(text.find_first_of(kSpaces, at), text.size());
-    words.push_back(text.substr(at, end - at));
-    at = text.find_first_not_of(kSpaces, end);
-  }
-  return words;
-}
 
 // Sentences end at a full stop followed by white space; those of 61 to 399 bytes are worth asking for.
 std::vector<Sentence> sentences_of(std::string_view text) {
@@ -74,8 +65,10 @@ TaskText draw_sentence(const TaskDraw& draw) {
   for (const size_t i : asked) {
     const Sentence& sentence = sentences[i];
     write_question(writer, "Complete the sentence that begins: " + sentence.joined(0, kFirstWords));
-    writer.link(writer.add(" " + sentence.joined(kFirstWords, sentence.words.size()), Label::answer), {sentence.place});
+    const std::string rest = sentence.joined(kFirstWords, sentence.words.size());
+    writer.link(writer.add(" " + rest, Label::answer), {sentence.place});
     writer.add(".\n", Label::answer);
+    writer.expect({rest + "."});
   }
   return writer.take();
 }

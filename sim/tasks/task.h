@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "sim/random.h"
+#include "sim/tasks/answer_metrics.h"
 #include "sim/tasks/sample.h"
 #include "sim/text_data.h"
 
@@ -16,17 +18,31 @@ namespace kv {
 
 class Tokenizer;
 
-enum class Hay { book, code };
+enum class Hay {
+  book,     // a stretch of one book; of several in random order where it is longer than each
+  code,     // a stretch of one file
+  noise,    // a few sentences, repeated
+  needles,  // facts of other keys, nothing else
+};
+
+// How a task is put into words.
+enum class Wording {
+  reference,  // as the reference model was trained: <|question|>...<|answer|>
+  neutral,    // plain English without special tokens: an introduction, "Question: ..." and "Answer: ..."
+};
 
 // What a spec may fix of a task; what is left out is drawn from the distribution that the reference model was trained
-// on. An option that the task does not list is refused.
+// on, or is what RULER has, in the tasks named after RULER's. An option that the task does not list is refused.
 struct TaskOptions {
-  std::optional<int> needles = {};    // facts hidden in the text (keys)
-  std::optional<int> values = {};     // values of each key; 2 and more are asked for as a list
-  std::optional<int> questions = {};  // questions asked, at most what the text offers
-  std::optional<int> chains = {};     // chains of variables
-  std::optional<int> hops = {};       // assignments in a chain after the first
-  std::optional<Hay> hay = {};        // what the facts are hidden in
+  std::optional<int> needles = {};      // facts hidden in the text (keys)
+  std::optional<int> values = {};       // values of each key; 2 and more are asked for as a list
+  std::optional<int> questions = {};    // questions asked, at most what the text offers
+  std::optional<int> distractors = {};  // further facts, of keys that are never asked for
+  std::optional<double> depth = {};     // where the facts that are asked for stand: 0 in front of the hay, 1 at its end
+  std::optional<int> chains = {};       // chains of variables
+  std::optional<int> hops = {};         // assignments in a chain after the first
+  std::optional<Hay> hay = {};          // what the facts are hidden in
+  std::optional<Wording> wording = {};  // default: reference
 };
 
 struct Span {
@@ -42,11 +58,23 @@ struct UsefulLink {
   std::vector<std::pair<size_t, size_t>> sources;
 };
 
-// A task before tokenization. Spans are in order and cover the text; links are in order of their query.
+// A question of the text: bytes [begin, prefix) ask it, [prefix, answer) are the answer prefix, which the model is
+// given, and [answer, end) is the answer as the text has it.
+struct Asked {
+  size_t begin = 0;
+  size_t prefix = 0;
+  size_t answer = 0;
+  size_t end = 0;
+  std::vector<std::string> answers;  // what a right answer holds, as AnswerMetric takes it
+};
+
+// A task before tokenization. Spans are in order and cover the text; links are in order of their query; questions,
+// after the context that they share, in the order of the text.
 struct TaskText {
   std::string text;
   std::vector<Span> spans;
   std::vector<UsefulLink> links;
+  std::vector<Asked> asked = {};
 };
 
 struct TaskDraw {
@@ -61,11 +89,12 @@ enum class Fit { cut, whole };
 
 struct Task {
   std::string name;
-  std::string summary;               // one line
-  std::vector<std::string> options;  // names of the TaskOptions it reads
-  Fit fit;                           // what it does unless asked otherwise
-  double chars_per_token;            // for the first attempt, with the reference tokenizer
-  TaskText (*draw)(const TaskDraw&);
+  std::string summary;                              // one line
+  std::vector<std::string> options;                 // names of the TaskOptions it reads
+  Fit fit;                                          // what it does unless asked otherwise
+  double chars_per_token;                           // for the first attempt, with the reference tokenizer
+  AnswerMetric metric = AnswerMetric::exact_match;  // what its answers are graded by unless asked otherwise
+  std::function<TaskText(const TaskDraw&)> draw;
 };
 
 // A static object of each task's source file.
@@ -76,7 +105,10 @@ struct RegisterTask {
 // By name.
 std::vector<const Task*> all_tasks();
 
-// Throws UserError that lists the known tasks.
+// Throws UserError that says so for RULER's two QA types (qa-1, qa-2), which exist as data sets only.
+void refuse_data_set_task(std::string_view name);
+
+// Throws UserError that lists the known tasks, or as refuse_data_set_task.
 const Task& find_task(std::string_view name);
 
 enum class Length { exact, at_most };
@@ -98,6 +130,16 @@ struct TaskRequest {
 // close to and never above `tokens`. A token that overlaps a labelled range belongs to it (answer before question
 // before needle before context). Throws UserError where the request cannot be met.
 Sample make_sample(const TaskRequest& request, const Tokenizer& tokenizer, const TextData& data);
+
+// The same with the text that it was made of, whole even where the sample is cut.
+struct DrawnTask {
+  TaskText text;
+  Sample sample;
+};
+DrawnTask draw_task(const TaskRequest& request, const Tokenizer& tokenizer, const TextData& data);
+
+// Throws UserError where there is neither a given first token nor an <|endoftext|>.
+int32_t first_token_of(std::optional<int32_t> given, const Tokenizer& tokenizer);
 
 // Tokens of a TaskText, for texts made elsewhere. Throws UserError where the tokenizer rewrites the text (a normalizer
 // or a prefix space), since labels could not be placed.

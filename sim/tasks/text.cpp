@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 
 #include "kernels/check.h"
@@ -14,6 +15,32 @@ namespace {
 
 bool any_of_length(const std::vector<Document>& documents, size_t chars) {
   return std::any_of(documents.begin(), documents.end(), [&](const Document& d) { return d.text.size() >= chars; });
+}
+
+// Whole sentences, about the same length for every sample.
+std::string repeated_sentences(size_t chars) {
+  static const std::array<std::string_view, 6> kSentences = {
+      "Rain fell on the roofs of the town.",    "A lamp burned behind one window.",
+      "The road lay empty in both directions.", "Water ran along the wall and down the steps.",
+      "Nobody came, and nobody went away.",     "Then the night was quiet for a while."};
+  std::string text;
+  for (size_t i = 0; text.size() < chars; ++i) {
+    if (i > 0) text += ' ';
+    text += kSentences[i % kSentences.size()];
+  }
+  return text;
+}
+
+std::string joined_books(const TaskDraw& draw) {
+  std::string text;
+  for (const size_t i : draw.random.sample(draw.data.books.size(), draw.data.books.size())) {
+    if (text.size() >= draw.chars) break;
+    text += draw.data.books[i].text + "\n\n";
+  }
+  if (text.size() < draw.chars)
+    throw UserError(fmt::format("text of {} bytes is asked for, but all books have {}", draw.chars, text.size()));
+  text.resize(utf8_boundary(text, draw.chars));
+  return text;
 }
 
 }  // namespace
@@ -36,6 +63,18 @@ void TextWriter::link(ByteRange query, std::vector<ByteRange> sources) {
   result_.links.push_back({query.first, query.second, std::move(sources)});
 }
 
+void TextWriter::ask(std::string_view question, std::string_view prefix) {
+  const size_t begin = add(question, Label::question).first;
+  const size_t middle = add(prefix, Label::question).first;
+  result_.asked.push_back({begin, middle, size(), size(), {}});
+}
+
+void TextWriter::expect(std::vector<std::string> answers) {
+  KV_CHECK(!result_.asked.empty() && !answers.empty());
+  result_.asked.back().end = size();
+  result_.asked.back().answers = std::move(answers);
+}
+
 std::string draw_text(const std::vector<Document>& documents, size_t chars, Random& random) {
   std::vector<const Document*> fitting;
   size_t longest = 0;
@@ -56,9 +95,18 @@ std::string draw_text(const std::vector<Document>& documents, size_t chars, Rand
 }
 
 std::string draw_hay(const TaskDraw& draw) {
+  if (draw.options.hay == Hay::noise) return repeated_sentences(draw.chars);
+  if (draw.options.hay == Hay::needles)
+    throw UserError("hay needles is for tasks with needles, expected book, code or noise");
   const bool code = draw.options.hay ? *draw.options.hay == Hay::code
                                      : !draw.random.chance(0.8) && any_of_length(draw.data.code, draw.chars);
+  if (!code && !any_of_length(draw.data.books, draw.chars)) return joined_books(draw);
   return draw_text(code ? draw.data.code : draw.data.books, draw.chars, draw.random);
+}
+
+size_t sentence_boundary(std::string_view hay, size_t from) {
+  const size_t found = std::min(hay.find(". ", from), hay.find('\n', from));
+  return found == hay.npos ? hay.size() : found + 1;
 }
 
 std::vector<ByteRange> write_with_insertions(TextWriter& writer, std::string_view hay,
@@ -87,7 +135,11 @@ int option_or(std::optional<int> option, std::string_view name, int least, int m
 }
 
 void write_question(TextWriter& writer, std::string_view question) {
-  writer.add(fmt::format("<|question|>{}<|answer|>", question), Label::question);
+  writer.ask(fmt::format("<|question|>{}", question), "<|answer|>");
+}
+
+void ask_plainly(TextWriter& writer, std::string_view question, std::string_view prefix) {
+  writer.ask(fmt::format("Question: {}\n", question), fmt::format("Answer: {}", prefix));
 }
 
 }  // namespace kv

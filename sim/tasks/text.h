@@ -21,6 +21,12 @@ class TextWriter {
   // `query` was added last of all queries.
   void link(ByteRange query, std::vector<ByteRange> sources);
 
+  // Appends a question and the answer prefix, both labelled so; the text from here to `expect` is its answer.
+  void ask(std::string_view question, std::string_view prefix);
+
+  // The answer to the last question ends here; `answers` is what a right one holds.
+  void expect(std::vector<std::string> answers);
+
   size_t size() const { return result_.text.size(); }
   TaskText take() { return std::move(result_); }
 
@@ -33,7 +39,8 @@ class TextWriter {
 std::string draw_text(const std::vector<Document>& documents, size_t chars, Random& random);
 
 // As draw_text, from books (80 %) or code, or from what the option says. Where it says nothing and no code is long
-// enough, from books.
+// enough, from books; where no book is long enough, several one after the other. Throws UserError for Hay::needles,
+// which only tasks with needles know.
 std::string draw_hay(const TaskDraw& draw);
 
 // A statement to be put into hay, before the byte at `at`.
@@ -42,15 +49,23 @@ struct Insertion {
   std::string text;
 };
 
+// After the first full stop or line end behind `from`, so that statements stand between sentences; else the end.
+size_t sentence_boundary(std::string_view hay, size_t from);
+
 // Writes hay with the statements in order of `at` (ties in the given order), each after a space. Returns where each of
 // `insertions`, in the given order, stands; statements get the label needle, the rest context.
 std::vector<ByteRange> write_with_insertions(TextWriter& writer, std::string_view hay,
                                              const std::vector<Insertion>& insertions);
 
+inline constexpr int kMostDistractors = 10'000;
+
 // The option, or `otherwise`; throws UserError where the option lies outside [least, most].
 int option_or(std::optional<int> option, std::string_view name, int least, int most, int otherwise);
 
-// The recipe's `<|question|>...<|answer|>` in two calls, so that answers can be linked.
+// The reference model's `<|question|>...` with the answer prefix `<|answer|>`.
 void write_question(TextWriter& writer, std::string_view question);
+
+// The neutral wording's "Question: ..." on a line of its own, and "Answer: ..." that goes on with the answer.
+void ask_plainly(TextWriter& writer, std::string_view question, std::string_view prefix);
 
 }  // namespace kv

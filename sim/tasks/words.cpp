@@ -1,6 +1,10 @@
 #include "sim/tasks/words.h"
 
+#include <fmt/format.h>
+
 #include <string_view>
+
+#include "kernels/error.h"
 
 namespace kv {
 namespace {
@@ -75,6 +79,35 @@ std::string random_key(Random& random) {
 }
 
 std::string random_hexadecimal_key(Random& random) { return hexadecimal(random, 8); }
+
+std::string random_form(Form form, Random& random) {
+  switch (form) {
+    case Form::words:
+      return random_key(random);
+    case Form::number:
+      return random_number(random, 7);
+    case Form::hexadecimal:
+      return random_hexadecimal_key(random);
+    case Form::hexadecimal_16:
+      return hexadecimal(random, 16);
+    case Form::uuid:
+      break;
+  }
+  std::string text = hexadecimal(random, 32);
+  text[12] = '4';
+  text[16] = "89ab"[random.below(4)];
+  for (const size_t at : {20u, 16u, 12u, 8u}) text.insert(at, "-");
+  return text;
+}
+
+std::string DistinctForms::draw(Random& random) {
+  if (form_ == Form::words && seen_.size() >= nouns().size() * adjectives().size() / 2)
+    throw UserError(fmt::format("more than {} different keys are asked for", seen_.size()));
+  while (true) {
+    std::string one = random_form(form_, random);
+    if (seen_.insert(one).second) return one;
+  }
+}
 
 std::string random_value(Random& random) {
   const double kind = random.uniform();

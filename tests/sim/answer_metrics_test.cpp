@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "kernels/error.h"
+#include "sim/tasks/output_rates.h"
+#include "sim/tasks/text_match.h"
 
 namespace kv {
 namespace {

@@ -151,9 +151,26 @@ TEST_P(EveryTask, LinksLookBackFromTheTokenBeforeEachAnswer) {
 // A change of these ids changes every result made with them.
 TEST_P(EveryTask, KeepsItsFrozenIds) {
   static const std::map<std::string, std::string> kHashes = {
-      {"book", "92c3962cfe357911"},   {"code", "25913dc588c7a975"},     {"frequent-words", "4f9edb40e2e3e1f7"},
-      {"kv", "bab11bdf33c73cc0"},     {"math", "9739a4320bfc991d"},     {"needle", "5d00d96fef6592c7"},
-      {"reason", "e20791e79e364005"}, {"sentence", "65ffc462de0b00b4"}, {"variable-tracking", "54cff4c9f37cd22e"},
+      {"book", "92c3962cfe357911"},
+      {"code", "25913dc588c7a975"},
+      {"cwe", "65c56ad745461a2d"},
+      {"frequent-words", "4f9edb40e2e3e1f7"},
+      {"fwe", "3c43c8ba38dc2315"},
+      {"kv", "bab11bdf33c73cc0"},
+      {"math", "9739a4320bfc991d"},
+      {"needle", "5d00d96fef6592c7"},
+      {"niah-multikey-1", "3ed9096580a43d4e"},
+      {"niah-multikey-2", "e97b40cdfd0f885d"},
+      {"niah-multikey-3", "232475993442d4d5"},
+      {"niah-multiquery", "f0c732635abd4b95"},
+      {"niah-multivalue", "09d222451583d7f1"},
+      {"niah-single-1", "371fb0563d629ec6"},
+      {"niah-single-2", "d52abcef37f6c2b5"},
+      {"niah-single-3", "0bcbb0a216406437"},
+      {"reason", "e20791e79e364005"},
+      {"sentence", "65ffc462de0b00b4"},
+      {"variable-tracking", "54cff4c9f37cd22e"},
+      {"vt", "4ef37834db3917a1"},
   };
   const Sample sample = sample_of(GetParam(), 1024);
   const std::string hash = sha256_hex(std::as_bytes(std::span(sample.ids))).substr(0, 16);
@@ -404,11 +421,22 @@ TEST(Reason, FillsAnExactLengthWithTrace) {
 }
 
 TEST(MakeSample, RefusesWhatCannotBeMet) {
-  EXPECT_NE(error_of({.task = "needles", .tokens = 512}).find("frequent-words, kv, math, needle"), std::string::npos);
+  EXPECT_NE(error_of({.task = "needles", .tokens = 512}).find("frequent-words, fwe, kv, math, needle, niah-multikey-1"),
+            std::string::npos);
   EXPECT_NE(error_of({.task = "kv", .tokens = 512, .options = {.hops = 2}}).find("questions"), std::string::npos);
   EXPECT_NE(error_of({.task = "needle", .tokens = 512, .options = {.needles = 0}}).find("needles is 0"),
             std::string::npos);
   EXPECT_NE(error_of({.task = "needle", .tokens = 512, .length = Length::exact}).find("at_most"), std::string::npos);
+  EXPECT_NE(
+      error_of({.task = "qa-1", .tokens = 512}).find("task qa-1 is not generated, expected a JSON-lines data set"),
+      std::string::npos);
+  EXPECT_NE(
+      error_of({.task = "needle", .tokens = 512, .options = {.depth = 1.5}}).find("depth is 1.5, expected 0 to 1"),
+      std::string::npos);
+  EXPECT_NE(error_of({.task = "kv", .tokens = 512, .options = {.wording = Wording::neutral}}).find("no option wording"),
+            std::string::npos);
+  EXPECT_NE(error_of({.task = "vt", .tokens = 512, .options = {.hay = Hay::needles}}).find("book, code or noise"),
+            std::string::npos);
   EXPECT_NE(error_of({.task = "book", .tokens = 1}).find("tokens is 1"), std::string::npos);
   EXPECT_NE(error_of({.task = "needle", .tokens = 16}).find("expected at least"), std::string::npos);
   EXPECT_NE(error_of({.task = "book", .tokens = 200'000}).find("longest document"), std::string::npos);

@@ -1,0 +1,77 @@
+#include "sim/tasks/exam.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "kernels/error.h"
+#include "sim/tasks/output_rates.h"
+#include "sim/tokenizer.h"
+
+namespace kv {
+namespace {
+
+int room_for(size_t answer_tokens) {
+  constexpr size_t kLeastSlack = 8;
+  return static_cast<int>(answer_tokens + std::max(kLeastSlack, answer_tokens / 2));
+}
+
+bool is_one_line(std::string_view answer) { return answer.find('\n') == answer.size() - 1; }
+
+}  // namespace
+
+Exam exam_of(const TaskText& text, int32_t first_token, const Tokenizer& tokenizer) {
+  if (text.asked.empty()) throw UserError("the text asks no question, so there is nothing to answer");
+  const auto part = [&](size_t begin, size_t end) { return std::string_view(text.text).substr(begin, end - begin); };
+  Exam exam;
+  exam.context = tokenizer.encode(part(0, text.asked.front().begin));
+  exam.context.insert(exam.context.begin(), first_token);
+  exam.one_line = true;
+  for (const Asked& asked : text.asked) {
+    const std::string_view answer = part(asked.answer, asked.end);
+    exam.questions.push_back({tokenizer.encode(part(asked.begin, asked.prefix)),
+                              tokenizer.encode(part(asked.prefix, asked.answer)), asked.answers,
+                              room_for(tokenizer.encode(answer).size())});
+    exam.one_line = exam.one_line && is_one_line(answer);
+  }
+  return exam;
+}
+
+Exam make_exam(const TaskRequest& request, const Tokenizer& tokenizer, const TextData& data) {
+  TaskRequest whole = request;
+  if (!whole.length) whole.length = Length::at_most;
+  const DrawnTask drawn = draw_task(whole, tokenizer, data);
+  if (drawn.text.asked.empty())
+    throw UserError(fmt::format("task {} asks no question, so there is nothing to answer", request.task));
+  Exam exam = exam_of(drawn.text, drawn.sample.ids.front(), tokenizer);
+  exam.name = drawn.sample.name;
+  exam.metric = find_task(request.task).metric;
+  exam.one_line = exam.one_line && request.options.wording.value_or(Wording::reference) == Wording::reference;
+  return exam;
+}
+
+std::vector<int32_t> line_end_ids(const Tokenizer& tokenizer) {
+  std::vector<int32_t> ids;
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id)
+    if (tokenizer.has_token(id) && tokenizer.decode_token(id).find('\n') != std::string_view::npos) ids.push_back(id);
+  return ids;
+}
+
+std::string answer_text(const Exam& exam, std::span<const int32_t> ids, std::span<const int32_t> stop_ids,
+                        const Tokenizer& tokenizer) {
+  std::string text;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (!tokenizer.has_token(ids[i])) continue;
+    const std::string_view bytes = tokenizer.decode_token(ids[i]);
+    const size_t line_end = bytes.find('\n');
+    const bool stops = i + 1 == ids.size() && !is_truncated(ids, stop_ids);
+    if (!stops)
+      text += bytes;
+    else if (line_end != bytes.npos)
+      text += bytes.substr(0, line_end);
+  }
+  if (exam.one_line) text.resize(std::min(text.find('\n'), text.size()));
+  return text;
+}
+
+}  // namespace kv

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "sim/tasks/answer_metrics.h"
+#include "sim/tasks/task.h"
+
+namespace kv {
+
+struct Question {
+  std::vector<int32_t> ids;     // the question as asked after the context; may be empty
+  std::vector<int32_t> prefix;  // what the answer begins with, not to be generated: <|answer|>; at least one token
+  std::vector<std::string> answers;
+  int max_new_tokens = 0;
+};
+
+// What a generation run needs of one sample: a context, and questions on it, each asked alone. Question-agnostic: the
+// context is compressed once, then continued by `ids` and `prefix` of each question. Query-aware: `ids` belong to what
+// is compressed.
+struct Exam {
+  std::string name;
+  std::vector<int32_t> context;  // begins with the first token; not empty
+  std::vector<Question> questions;
+  AnswerMetric metric = AnswerMetric::exact_match;
+  bool one_line = false;  // an answer ends with its line: generation also stops at line_end_ids
+};
+
+// The question and answer pairs of a task's text. Its parts are tokenized each by itself: where special tokens stand
+// between them (the reference wording), context, question, prefix and answer are together the tokens of the whole text.
+// max_new_tokens is the length of the answer in the text and half of it, at least 8, more: room for an answer in other
+// words, not for rambling. one_line where every answer of the text is one line. Throws UserError for a text without
+// questions.
+Exam exam_of(const TaskText& text, int32_t first_token, const Tokenizer& tokenizer);
+
+// Of the same draw as make_sample, so the context is that of the sample, and graded by the task's metric. Context and
+// all questions with their answers together have at most request.tokens tokens. Never one_line in the neutral wording:
+// a larger model may well begin a list on a new line. Throws UserError as make_sample, and for tasks that ask nothing.
+Exam make_exam(const TaskRequest& request, const Tokenizer& tokenizer, const TextData& data);
+
+// The stop ids of a one_line exam, to which the caller adds the model's own: every token with a line feed in it (".\n"
+// is one token). Ascending.
+std::vector<int32_t> line_end_ids(const Tokenizer& tokenizer);
+
+// The text to be graded of an output: without a last id that is one of `stop_ids`, but with what a token of
+// line_end_ids has before its line feed; of a one_line exam the first line. Ids without a token (a model's vocabulary
+// may be padded) have no text.
+std::string answer_text(const Exam& exam, std::span<const int32_t> ids, std::span<const int32_t> stop_ids,
+                        const Tokenizer& tokenizer);
+
+}  // namespace kv

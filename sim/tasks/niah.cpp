@@ -1,0 +1,105 @@
+#include <fmt/format.h>
+
+#include <array>
+
+#include "sim/tasks/needles.h"
+#include "sim/tasks/words.h"
+
+namespace kv {
+namespace {
+
+// RULER's eight needle-in-a-haystack types (Hsieh et al. 2024, Table 2 and Appendix B), with texts of our own: noise is
+// Hay::noise, essays are Hay::book.
+struct Setting {
+  const char* name;
+  const char* summary;
+  int keys = 1;  // asked for
+  int values = 1;
+  int distractors = 0;
+  Hay hay = Hay::book;
+  bool uuid_key = false;
+  bool uuid_value = false;
+  double chars_per_token = 3.5;
+};
+
+// The reference model knows hexadecimal digits where RULER has UUIDs.
+Form form_of(bool uuid, Form otherwise, Form reference, Wording wording) {
+  if (!uuid) return otherwise;
+  return wording == Wording::neutral ? Form::uuid : reference;
+}
+
+// In the neutral wording all keys are asked for in one question, as in RULER; the reference model knows questions about
+// one key only, and gets several.
+TaskText draw_niah(const Setting& setting, const TaskDraw& draw) {
+  Random& random = draw.random;
+  const Wording wording = draw.options.wording.value_or(Wording::reference);
+  const Form key = form_of(setting.uuid_key, Form::words, Form::hexadecimal, wording);
+  const Form value = form_of(setting.uuid_value, Form::number, Form::hexadecimal_16, wording);
+  const int distractors = option_or(draw.options.distractors, "distractors", 0, kMostDistractors, setting.distractors);
+  Needles needles{.kind = value == Form::uuid     ? "magic uuid"
+                          : value == Form::number ? "magic number"
+                                                  : "access code",
+                  .facts = {},
+                  .hay = {}};
+  DistinctForms keys(key);
+  const auto draw_fact = [&](int values) {
+    Fact fact{keys.draw(random), {}};
+    for (int i = 0; i < values; ++i) fact.values.push_back(random_form(value, random));
+    return fact;
+  };
+  for (int i = 0; i < setting.keys; ++i) needles.facts.push_back(draw_fact(setting.values));
+  TaskOptions options = draw.options;
+  options.hay = options.hay.value_or(setting.hay);
+  needles.hay = options.hay == Hay::needles ? draw_needle_hay(draw.chars, needles.kind, [&] { return draw_fact(1); })
+                                            : draw_hay({draw.chars, random, options, draw.data});
+  hide(needles, random);
+  // Last, so that their number changes nothing of what is asked for.
+  for (int i = 0; i < distractors; ++i) needles.facts.push_back(draw_fact(1));
+  hide(needles, random);
+
+  std::vector<size_t> asked;
+  for (int i = 0; i < setting.keys; ++i) asked.push_back(static_cast<size_t>(i));
+  if (wording == Wording::neutral) {
+    needles.questions = {asked};
+  } else {
+    for (const size_t i : asked) needles.questions.push_back({i});
+  }
+  if (draw.options.depth) place_at(needles, *draw.options.depth);
+  return write_needles(needles, wording);
+}
+
+RegisterTask niah(const Setting& setting) {
+  return RegisterTask({.name = setting.name,
+                       .summary = setting.summary,
+                       .options = {"distractors", "depth", "hay", "wording"},
+                       .fit = Fit::whole,
+                       .chars_per_token = setting.chars_per_token,
+                       .metric = AnswerMetric::substring_match,
+                       .draw = [setting](const TaskDraw& draw) { return draw_niah(setting, draw); }});
+}
+
+[[maybe_unused]] const std::array<RegisterTask, 8> kNiah = {
+    niah({.name = "niah-single-1",
+          .summary = "RULER: one number in repeated sentences",
+          .hay = Hay::noise,
+          .chars_per_token = 4.6}),
+    niah({.name = "niah-single-2", .summary = "RULER: one number in books"}),
+    niah({.name = "niah-single-3", .summary = "RULER: one UUID in books", .uuid_value = true}),
+    niah(
+        {.name = "niah-multikey-1", .summary = "RULER: one number and three of other keys in books", .distractors = 3}),
+    niah({.name = "niah-multikey-2",
+          .summary = "RULER: one number among numbers of other keys",
+          .hay = Hay::needles,
+          .chars_per_token = 2.9}),
+    niah({.name = "niah-multikey-3",
+          .summary = "RULER: one UUID among UUIDs of other UUIDs",
+          .hay = Hay::needles,
+          .uuid_key = true,
+          .uuid_value = true,
+          .chars_per_token = 1.8}),
+    niah({.name = "niah-multivalue", .summary = "RULER: four numbers of one key in books", .values = 4}),
+    niah({.name = "niah-multiquery", .summary = "RULER: one number of each of four keys in books", .keys = 4}),
+};
+
+}  // namespace
+}  // namespace kv
