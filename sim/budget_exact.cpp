@@ -1,0 +1,193 @@
+#include "sim/budget_exact.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "kernels/check.h"
+#include "kernels/error.h"
+
+// With λ the hulls' slope at the total and v_h a vertex of head h on the tangent of slope −λ, the excess of a count,
+//   r_h(b) = L_h(b) − L_h(v_h) + λ (b − v_h) >= 0,
+// is its height above the tangent, and Σ_h L_h(b_h) = Σ_h r_h(b_h) + a constant for all splits of one sum. So the
+// optimum is the split of smallest Σ r, and no head of a split of excess Σ r <= C, nor any subset of its heads, has an
+// excess above C: with a cap C, only the counts of excess <= C are options, and only partial sums <= C are states.
+// Where the capped search finds a split, all better ones were within its cap too. Otherwise the cap grows, up to the
+// excess of the greedy split, at which that one is found. States are deviations Σ (b_h − v_h), of which few remain: a
+// deviation costs by the hulls' curvature.
+//
+// Rounding: L is a sum of at most n terms >= 0, r takes five more operations, and a split adds H of them, so Σ r is off
+// by at most `slack` = 2^-52 (n + H + 8) Σ_h (L_h(least) + λ entries). A split that the cap shut out has a computed Σ r
+// above that of the split found, so it is better by at most 2 slack. The caps are widened by as much: the last one lets
+// the greedy split through.
+
+namespace kv {
+
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr double kFirstCap = 1.0 / 256;  // of the greedy split's excess
+constexpr double kCapGrowth = 4;
+
+struct Option {
+  int64_t deviation;  // from v_h
+  double excess;
+};
+
+// [heads] options by decreasing deviation.
+using Options = std::vector<std::vector<Option>>;
+
+// Partial excess by deviation, from `first` on; kNever where no choice within the cap leads there.
+struct States {
+  int64_t first = 0;
+  std::vector<double> excess;
+
+  double at(int64_t deviation) const {
+    const int64_t i = deviation - first;
+    return i < 0 || i >= static_cast<int64_t>(excess.size()) ? kNever : excess[static_cast<size_t>(i)];
+  }
+};
+
+std::vector<Option> options_of(const HeadGains& head, int32_t vertex, double slope, double cap) {
+  const auto entries = static_cast<int32_t>(head.gains.size());
+  std::vector<double> losses(static_cast<size_t>(entries - head.least) + 1, 0.0);
+  for (int32_t b = entries; b-- > head.least;) {
+    const auto i = static_cast<size_t>(b - head.least);
+    losses[i] = losses[i + 1] + head.gains[static_cast<size_t>(b)];
+  }
+  std::vector<Option> options;
+  for (int32_t b = entries; b >= head.least; --b) {
+    const double change =
+        losses[static_cast<size_t>(b - head.least)] - losses[static_cast<size_t>(vertex - head.least)];
+    const double excess = std::max(0.0, change + slope * (b - vertex));
+    if (excess <= cap) options.push_back({.deviation = b - vertex, .excess = excess});
+  }
+  return options;
+}
+
+Options capped(const Options& options, double cap) {
+  Options result(options.size());
+  for (size_t h = 0; h < options.size(); ++h) {
+    std::copy_if(options[h].begin(), options[h].end(), std::back_inserter(result[h]),
+                 [&](const Option& option) { return option.excess <= cap; });
+  }
+  return result;
+}
+
+// The states of one head more: each state and each option within [first, last] and the cap.
+States extend(const States& states, std::span<const Option> options, int64_t first, int64_t last, double cap) {
+  const auto width = static_cast<int64_t>(states.excess.size());
+  first = std::max(first, states.first + options.back().deviation);
+  last = std::min(last, states.first + width - 1 + options.front().deviation);
+  States result{.first = first,
+                .excess = std::vector<double>(static_cast<size_t>(std::max<int64_t>(0, last - first + 1)), kNever)};
+  for (const Option& option : options) {
+    const int64_t shift = states.first + option.deviation - first;
+    const int64_t begin = std::max<int64_t>(0, -shift);
+    const int64_t end = std::min(width, static_cast<int64_t>(result.excess.size()) - shift);
+    const double* from = states.excess.data();
+    double* to = result.excess.data() + shift;
+    for (int64_t i = begin; i < end; ++i) to[i] = std::min(to[i], from[i] + option.excess);
+  }
+  for (double& excess : result.excess) excess = excess <= cap ? excess : kNever;
+  const auto reached = [](double excess) { return excess < kNever; };
+  const auto begin = std::find_if(result.excess.begin(), result.excess.end(), reached);
+  const auto end = std::find_if(result.excess.rbegin(), std::make_reverse_iterator(begin), reached).base();
+  result.first += begin - result.excess.begin();
+  result.excess.erase(end, result.excess.end());
+  result.excess.erase(result.excess.begin(), begin);
+  return result;
+}
+
+void check_limits(double steps, int64_t states, const ExactLimits& limits) {
+  if (steps <= limits.steps && states <= limits.states) return;
+  throw UserError(fmt::format(
+      "budget: the exact split has too many near-optimal rivals: expected at most {:.0f} steps and {} partial sums; "
+      "the hull's split has no such limit",
+      limits.steps, limits.states));
+}
+
+// Deviations of the heads whose sum is `target`, of smallest excess; empty where every such split exceeds the cap.
+std::vector<int64_t> search(const Options& options, int64_t target, double cap, const ExactLimits& limits) {
+  const size_t heads = options.size();
+  // What the heads before h can add.
+  std::vector<int64_t> fewest(heads + 1, 0);
+  std::vector<int64_t> most(heads + 1, 0);
+  for (size_t h = 0; h < heads; ++h) {
+    fewest[h + 1] = fewest[h] + options[h].back().deviation;
+    most[h + 1] = most[h] + options[h].front().deviation;
+  }
+  std::vector<States> states(heads + 1);  // states[h]: of heads h, h + 1, …
+  states[heads].excess = {0.0};
+  double steps = 0;
+  int64_t stored = 0;
+  for (size_t h = heads; h-- > 0;) {
+    steps += static_cast<double>(states[h + 1].excess.size()) * static_cast<double>(options[h].size());
+    check_limits(steps, stored, limits);
+    states[h] = extend(states[h + 1], options[h], target - most[h], target - fewest[h], cap);
+    stored += static_cast<int64_t>(states[h].excess.size());
+    check_limits(steps, stored, limits);
+    if (states[h].excess.empty()) return {};
+  }
+  std::vector<int64_t> deviations;
+  for (size_t h = 0; h < heads; ++h) {
+    const auto leads_on = [&](const Option& option) {  // the same sum as in extend, so equal to the bit
+      return states[h + 1].at(target - option.deviation) + option.excess == states[h].at(target);
+    };
+    const auto chosen = std::find_if(options[h].begin(), options[h].end(), leads_on);
+    KV_CHECK(chosen != options[h].end());
+    deviations.push_back(chosen->deviation);
+    target -= chosen->deviation;
+  }
+  return deviations;
+}
+
+double rounding_slack(const HullSolver& hull, double slope) {
+  double scale = 0;
+  size_t most_entries = 0;
+  for (size_t h = 0; h < hull.heads().size(); ++h) {
+    const size_t entries = hull.heads()[h].gains.size();
+    most_entries = std::max(most_entries, entries);
+    scale += hull.hulls()[h].losses.front() + slope * static_cast<double>(entries);
+  }
+  return std::numeric_limits<double>::epsilon() * static_cast<double>(most_entries + hull.heads().size() + 8) * scale;
+}
+
+}  // namespace
+
+BudgetSplit solve_exact(const HullSolver& hull, int64_t total, const ExactLimits& limits) {
+  const auto heads = hull.heads();
+  for (size_t h = 0; h < heads.size(); ++h) {
+    if (heads[h].gains.size() <= kMostExactEntries) continue;
+    throw UserError(fmt::format("budget: head {} has {} entries: expected at most {} for an exact split", h,
+                                heads[h].gains.size(), kMostExactEntries));
+  }
+  BudgetSplit split = hull.at(total);
+  // On the hulls, and the lexicographically largest split that is: the lower heads take what has equal gain.
+  if (split.loss <= split.bound) return split;
+  std::vector<int32_t> vertices;
+  for (size_t h = 0; h < heads.size(); ++h) {
+    const auto& counts = hull.hulls()[h].counts;
+    vertices.push_back(*(std::upper_bound(counts.begin(), counts.end(), split.counts[h]) - 1));
+  }
+  int64_t target = total;
+  for (const int32_t vertex : vertices) target -= vertex;
+  const double margin = 2 * rounding_slack(hull, split.slope);
+  const double excess = split.loss - split.bound;
+  Options all;
+  for (size_t h = 0; h < heads.size(); ++h) {
+    all.push_back(options_of(heads[h], vertices[h], split.slope, excess + margin));
+  }
+  std::vector<int64_t> deviations;
+  for (double share = kFirstCap; deviations.empty(); share *= kCapGrowth) {
+    KV_CHECK(share < 2 * kCapGrowth);
+    const double cap = std::min(share, 1.0) * excess + margin;
+    deviations = search(capped(all, cap), target, cap, limits);
+  }
+  for (size_t h = 0; h < heads.size(); ++h) split.counts[h] = vertices[h] + static_cast<int32_t>(deviations[h]);
+  split.loss = std::max(split.bound, hull.loss(split.counts));
+  return split;
+}
+
+}  // namespace kv
