@@ -2,17 +2,12 @@
 
 #include <cstdint>
 
+#include "sim/budget_search.h"
 #include "sim/budget_solver.h"
 
 namespace kv {
 
 inline constexpr int32_t kMostExactEntries = 4096;  // a head
-
-// Where the exact search gives up.
-struct ExactLimits {
-  double steps = 2e10;                // pairs of a partial sum and an option: about 10 s
-  int64_t states = int64_t{1} << 26;  // partial sums of all heads, 8 bytes each
-};
 
 // The optimum of the multiple-choice knapsack that HullSolver relaxes (002 Eq. 8): counts of that sum, least <= count
 // <= entries, of smallest loss. The reference for small problems; loss against HullSolver::at(total).loss is the price
@@ -23,7 +18,7 @@ struct ExactLimits {
 // head keeps more).
 //
 // UserError: a total out of range, more than kMostExactEntries entries in a head, or more near-optimal splits than the
-// limits allow, which needs gains of few distinct values (0, 1, 0, 1, … in every head) or very flat curves.
+// limits allow: gains of few distinct values (0, 1, 0, 1, … in every head), or an order that is wrong throughout.
 BudgetSplit solve_exact(const HullSolver& hull, int64_t total, const ExactLimits& limits = {});
 
 }  // namespace kv

@@ -62,4 +62,14 @@ std::vector<HeadGains> BudgetProblem::heads() const {
   return views;
 }
 
+BudgetProblem draw_budget_problem(Random& random, int heads, int most_entries) {
+  BudgetProblem problem;
+  for (int h = 0; h < heads; ++h) {
+    const auto kind = static_cast<GainKind>(random.below(kGainKinds));
+    problem.gains.push_back(draw_gains(random, kind, random.between(0, most_entries + 1)));
+    problem.least.push_back(random.between(0, std::min(static_cast<int>(problem.gains.back().size()), 3) + 1));
+  }
+  return problem;
+}
+
 }  // namespace kv::ref

@@ -29,4 +29,7 @@ struct BudgetProblem {
   std::vector<HeadGains> heads() const;
 };
 
+// Heads of any kind with up to `most_entries` entries, of which up to 3 always stay.
+BudgetProblem draw_budget_problem(Random& random, int heads, int most_entries);
+
 }  // namespace kv::ref

@@ -54,12 +54,7 @@ TEST(BudgetExact, LowerHeadsKeepMoreAmongEqualLosses) {
 TEST(BudgetExact, EqualsEnumerationOfTinyProblems) {
   Random random(1);
   for (int round = 0; round < 30; ++round) {
-    BudgetProblem problem;
-    for (int h = 0; h < 4; ++h) {
-      const auto kind = static_cast<GainKind>(random.below(ref::kGainKinds));
-      problem.gains.push_back(ref::draw_gains(random, kind, random.between(0, 7)));
-      problem.least.push_back(random.between(0, std::min(static_cast<int>(problem.gains.back().size()), 2) + 1));
-    }
+    const BudgetProblem problem = ref::draw_budget_problem(random, 4, 6);
     const HullSolver solver(problem.heads());
     for (int64_t total = solver.least_total(); total <= solver.most_total(); ++total) {
       const ref::Split expected = ref::split_by_enumeration(tables(problem), static_cast<int32_t>(total));

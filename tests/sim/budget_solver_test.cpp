@@ -13,20 +13,9 @@ namespace kv {
 namespace {
 
 using ref::BudgetProblem;
-using ref::GainKind;
 using Counts = std::vector<int32_t>;
 
 int64_t sum(const Counts& counts) { return std::accumulate(counts.begin(), counts.end(), int64_t{0}); }
-
-BudgetProblem draw_problem(Random& random, int heads, int most_entries) {
-  BudgetProblem problem;
-  for (int h = 0; h < heads; ++h) {
-    const auto kind = static_cast<GainKind>(random.below(ref::kGainKinds));
-    problem.gains.push_back(ref::draw_gains(random, kind, random.between(0, most_entries + 1)));
-    problem.least.push_back(random.between(0, std::min(static_cast<int>(problem.gains.back().size()), 3) + 1));
-  }
-  return problem;
-}
 
 // Hull gains 5, 2.5, 2.5 | 4, 3, 1: 5, 4, 3 first, then the pair of head 0, then 1.
 TEST(BudgetSolver, TakesTheLargestHullGains) {
@@ -89,7 +78,7 @@ TEST(BudgetSolver, KeepsTheLeastOfEveryHead) {
 TEST(BudgetSolver, EverySumIsExactAndEveryHeadWithinItsRange) {
   Random random(1);
   for (int round = 0; round < 20; ++round) {
-    const BudgetProblem problem = draw_problem(random, 7, 50);
+    const BudgetProblem problem = ref::draw_budget_problem(random, 7, 50);
     const HullSolver solver(problem.heads());
     double loss = std::numeric_limits<double>::infinity();
     for (int64_t total = solver.least_total(); total <= solver.most_total(); ++total) {
@@ -108,9 +97,41 @@ TEST(BudgetSolver, EverySumIsExactAndEveryHeadWithinItsRange) {
   }
 }
 
+// The textbook's greedy: the head whose next block has the largest gain, one block at a time.
+Counts block_by_block(const HullSolver& solver, int64_t total) {
+  Counts counts;
+  std::vector<size_t> blocks(solver.hulls().size(), 0);
+  for (const LossHull& hull : solver.hulls()) counts.push_back(hull.counts.front());
+  for (int64_t left = total - sum(counts); left > 0;) {
+    size_t best = blocks.size();
+    for (size_t h = 0; h < blocks.size(); ++h) {
+      const LossHull& hull = solver.hulls()[h];
+      if (blocks[h] == hull.blocks()) continue;
+      if (best == blocks.size() || hull.gains[blocks[h]] > solver.hulls()[best].gains[blocks[best]]) best = h;
+    }
+    const LossHull& hull = solver.hulls()[best];
+    const int64_t taken = std::min<int64_t>(left, hull.counts[blocks[best] + 1] - hull.counts[blocks[best]]);
+    ++blocks[best];
+    counts[best] += static_cast<int32_t>(taken);
+    left -= taken;
+  }
+  return counts;
+}
+
+TEST(BudgetSolver, KeepsWhatTheGreedyTakesBlockByBlock) {
+  Random random(4);
+  for (int round = 0; round < 10; ++round) {
+    const BudgetProblem problem = ref::draw_budget_problem(random, 7, 40);
+    const HullSolver solver(problem.heads());
+    for (int64_t total = solver.least_total(); total <= solver.most_total(); ++total) {
+      ASSERT_EQ(solver.at(total).counts, block_by_block(solver, total)) << total;
+    }
+  }
+}
+
 TEST(BudgetSolver, AtMostOneHeadEndsInsideABlock) {
   Random random(2);
-  const BudgetProblem problem = draw_problem(random, 9, 60);
+  const BudgetProblem problem = ref::draw_budget_problem(random, 9, 60);
   const HullSolver solver(problem.heads());
   for (int64_t total = solver.least_total(); total <= solver.most_total(); ++total) {
     const BudgetSplit split = solver.at(total);
@@ -130,7 +151,7 @@ TEST(BudgetSolver, AtMostOneHeadEndsInsideABlock) {
 TEST(BudgetSolver, NoSplitOfTheHullsLosesLess) {
   Random random(3);
   for (int round = 0; round < 12; ++round) {
-    const BudgetProblem problem = draw_problem(random, 4, 6);
+    const BudgetProblem problem = ref::draw_budget_problem(random, 4, 6);
     const HullSolver solver(problem.heads());
     std::vector<ref::LossTable> curves;
     std::vector<ref::LossTable> hulls;
