@@ -3,16 +3,21 @@
 //   eviction_curve         in the policy's order: protected entries first (sinks, then recent ones), then by score,
 //                          equal scores newer first (a scorer's own second key is not known here);
 //   eviction_curve_oracle  in order of importance. The vertical distance is the optimality gap, >= 0.
-// x = σ = i / points for i in 0 … points. Importance and its future: FutureImportance. Means over layers and heads;
-// detail=head adds eviction_curve_head and eviction_curve_oracle_head. Heads without importance count nowhere.
+// x = σ = i / points for i in 0 … points. Importance and its future: FutureImportance. Means over layers and heads.
+// loss=yes adds what leaves (002 Eq. 6), L(b) = Σ Ĩ over the other n − b entries summed over the heads of a layer, in
+// either order: eviction_loss_curve and eviction_loss_curve_oracle, means over layers; each head loses the same σ.
+// detail=layer adds a curve a layer (<name>_layer), detail=head also one a layer and KV head (<name>_head; its loss is
+// its own part of its layer's). Heads without importance count nowhere.
 
 #include <algorithm>
 #include <cmath>
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <string>
 
 #include "harness/metrics/future_importance.h"
+#include "harness/metrics/policy_order.h"
 #include "harness/metrics/residents.h"
 
 namespace kv {
@@ -24,45 +29,44 @@ struct Curve {
   int head = 0;
   std::vector<double> policy;  // [points + 1]
   std::vector<double> oracle;
+  double total = 0;  // importance of the head
 };
 
-// Slots from the last to leave to the first.
-std::vector<int32_t> policy_order(const Protection& protection, std::span<const int32_t> positions,
-                                  std::span<const float> scores) {
-  const auto category = [&](int32_t slot) {
-    if (positions[static_cast<size_t>(slot)] < protection.sinks) return 0;
-    return is_protected(protection, positions, static_cast<size_t>(slot)) ? 1 : 2;
-  };
-  std::vector<int32_t> order(positions.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-    const int of_a = category(a);
-    const int of_b = category(b);
-    if (of_a != of_b) return of_a < of_b;
-    if (of_a == 0) return a < b;
-    if (of_a == 1) return a > b;
-    const float x = scores[static_cast<size_t>(a)];
-    const float y = scores[static_cast<size_t>(b)];
-    return x != y ? x > y : a > b;
-  });
-  return order;
-}
+// One point of a curve, summed over heads.
+struct Point {
+  int heads = 0;
+  double policy = 0;
+  double oracle = 0;
+  double loss = 0;
+  double oracle_loss = 0;
+
+  void add(const Point& other) {
+    heads += other.heads;
+    policy += other.policy;
+    oracle += other.oracle;
+    loss += other.loss;
+    oracle_loss += other.oracle_loss;
+  }
+};
 
 class EvictionCurve : public Metric {
  public:
   explicit EvictionCurve(Params& params)
-      : needs_(FutureImportance::needs(params)),
-        group_(FutureImportance::group_option(params)),
+      : importance_(FutureImportance::options(params)),
         points_(params.get("points", 20, "steps of the grid of removed fractions")),
-        per_head_(params.get("detail", "none", {"none", "head"}, "head: one curve a layer and KV head too") == "head") {
+        with_loss_(params.get("loss", "no", {"no", "yes"}, "yes: the curves of what leaves too") == "yes") {
+    const std::string detail = params.get("detail", "none", {"none", "layer", "head"},
+                                          "layer: one curve a layer too; head: and one a layer and KV head");
+    per_layer_ = detail != "none";
+    per_head_ = detail == "head";
     if (points_ < 1) params.fail("points", "expected at least 1");
   }
 
-  ObserverNeeds observer_needs() const override { return {.baseline = needs_}; }
+  ObserverNeeds observer_needs() const override { return {.baseline = importance_.needs()}; }
 
   void begin_case(const CaseView& view) override {
     view_ = view;
-    importance_.begin(view, group_);
+    importance_.begin(view);
     residents_.begin(view);
     curves_.assign(view.samples.size(), {});
     evicted_.assign(view.samples.size(), 0);
@@ -110,8 +114,11 @@ class EvictionCurve : public Metric {
     std::vector<double> sorted = in_order;
     std::sort(sorted.begin(), sorted.end(), std::greater<>());
     if (sorted.front() <= 0) return;
-    curves_[static_cast<size_t>(s)].push_back(
-        {.layer = layer, .head = head, .policy = shares(in_order), .oracle = shares(sorted)});
+    curves_[static_cast<size_t>(s)].push_back({.layer = layer,
+                                               .head = head,
+                                               .policy = shares(in_order),
+                                               .oracle = shares(sorted),
+                                               .total = std::accumulate(sorted.begin(), sorted.end(), 0.0)});
   }
 
   // Kept share of the total at each point of the grid.
@@ -134,47 +141,65 @@ class EvictionCurve : public Metric {
   }
 
   void report_sample(int s, std::vector<Measured>& rows) const {
-    const auto& curves = curves_[static_cast<size_t>(s)];
+    const std::span<const Curve> curves = curves_[static_cast<size_t>(s)];
     for (int i = 0; i <= points_; ++i) {
-      const double x = static_cast<double>(i) / points_;
-      double policy = 0;
-      double oracle = 0;
-      for (const Curve& curve : curves) {
-        policy += curve.policy[static_cast<size_t>(i)];
-        oracle += curve.oracle[static_cast<size_t>(i)];
-        if (per_head_) add_head(s, curve, i, x, rows);
+      const Measured at{.sample = s, .x = static_cast<double>(i) / points_, .metric = {}};
+      Point sample;
+      int layers = 0;
+      for (size_t begin = 0, end = 0; begin < curves.size(); begin = end) {
+        while (end < curves.size() && curves[end].layer == curves[begin].layer) ++end;
+        add_layer(curves.subspan(begin, end - begin), static_cast<size_t>(i), at, sample, rows);
+        ++layers;
       }
-      policy /= static_cast<double>(curves.size());
-      oracle /= static_cast<double>(curves.size());
-      rows.push_back({.sample = s, .x = x, .metric = "eviction_curve", .value = policy});
-      // Equal sets summed in another order may differ by a rounding.
-      rows.push_back({.sample = s, .x = x, .metric = "eviction_curve_oracle", .value = std::max(oracle, policy)});
+      add_rows(at, "", sample, layers, rows);
     }
   }
 
-  void add_head(int s, const Curve& curve, int point, double x, std::vector<Measured>& rows) const {
-    const int number = view_.batch.source->layer_numbers[static_cast<size_t>(curve.layer)];
-    const size_t i = static_cast<size_t>(point);
-    rows.push_back({.sample = s,
-                    .layer = number,
-                    .head = curve.head,
-                    .x = x,
-                    .metric = "eviction_curve_head",
-                    .value = curve.policy[i]});
-    rows.push_back({.sample = s,
-                    .layer = number,
-                    .head = curve.head,
-                    .x = x,
-                    .metric = "eviction_curve_oracle_head",
-                    .value = curve.oracle[i]});
+  void add_layer(std::span<const Curve> curves, size_t i, Measured at, Point& sample,
+                 std::vector<Measured>& rows) const {
+    at.layer = view_.batch.source->layer_numbers[static_cast<size_t>(curves.front().layer)];
+    const double total = std::accumulate(curves.begin(), curves.end(), 0.0,
+                                         [](double sum, const Curve& curve) { return sum + curve.total; });
+    Point layer;
+    for (const Curve& curve : curves) {
+      const double weight = curve.total / importance_.divisor(total);
+      const Point own{.heads = 1,
+                      .policy = curve.policy[i],
+                      .oracle = curve.oracle[i],
+                      .loss = (1 - curve.policy[i]) * weight,
+                      .oracle_loss = (1 - curve.oracle[i]) * weight};
+      layer.add(own);
+      sample.add(own);
+      if (!per_head_) continue;
+      Measured head = at;
+      head.head = curve.head;
+      add_rows(head, "_head", own, 1, rows);
+    }
+    if (per_layer_) add_rows(at, "_layer", layer, 1, rows);
   }
 
-  BaselineNeeds needs_;
-  FutureImportance::Group group_;
-  int points_;
-  bool per_head_;
-  CaseView view_;
+  void add_rows(const Measured& at, const std::string& suffix, const Point& point, int layers,
+                std::vector<Measured>& rows) const {
+    const auto add = [&](const char* name, double value) {
+      rows.push_back(at);
+      rows.back().metric = name + suffix;
+      rows.back().value = value;
+    };
+    // Equal sets summed in another order may differ by a rounding.
+    const double policy = point.policy / point.heads;
+    add("eviction_curve", policy);
+    add("eviction_curve_oracle", std::max(point.oracle / point.heads, policy));
+    if (!with_loss_) return;
+    add("eviction_loss_curve", point.loss / layers);
+    add("eviction_loss_curve_oracle", std::min(point.oracle_loss, point.loss) / layers);
+  }
+
   FutureImportance importance_;
+  int points_;
+  bool with_loss_;
+  bool per_layer_ = false;
+  bool per_head_ = false;
+  CaseView view_;
   Residents residents_;
   std::vector<std::vector<Curve>> curves_;  // [sequences], in order of layer and head
   std::vector<uint8_t> evicted_;
@@ -183,7 +208,7 @@ class EvictionCurve : public Metric {
 const RegisterMetric kEvictionCurve{
     {.name = "eviction_curve",
      .summary = "eviction_curve, eviction_curve_oracle over the removed fraction x: future "
-                "importance kept, in [0, 1]; one-shot compression (002 Fig. 1)",
+                "importance kept, in [0, 1]; loss=yes: what leaves; one-shot compression (002 Fig. 1)",
      .make = [](Params& params) -> std::unique_ptr<Metric> { return std::make_unique<EvictionCurve>(params); }}};
 
 }  // namespace

@@ -7,22 +7,30 @@
 
 namespace kv {
 
-FutureImportance::Group FutureImportance::group_option(Params& params) {
+FutureImportance::Options FutureImportance::options(Params& params) {
+  Options options;
+  options.block = params.get("block", 0, "query block of the attention statistics in tokens; 0: the case's interval");
+  if (options.block < 0) params.fail("block", "expected 0 or more");
   const std::string group =
       params.get("group", "mean", {"mean", "max", "sum"}, "how the query heads of a KV head share its importance");
-  return group == "max" ? Group::max : group == "sum" ? Group::sum : Group::mean;
+  options.group = group == "max" ? Group::max : group == "sum" ? Group::sum : Group::mean;
+  options.normalise =
+      params.get("normalise", "layer", {"layer", "none"},
+                 "unit of eviction losses: a layer's total importance, or attention times norm") == "layer"
+          ? Normalise::layer
+          : Normalise::none;
+  options.future = params.get("future", 0, "future queries that importance looks at, a multiple of block; 0: all");
+  if (options.future < 0) params.fail("future", "expected 0 or more");
+  if (options.future > 0 && (options.block == 0 || options.future % options.block != 0)) {
+    params.fail("future", "expected a multiple of 'block', which must be given with it");
+  }
+  return options;
 }
 
-BaselineNeeds FutureImportance::needs(Params& params) {
-  const int block = params.get("block", 0, "query block of the attention statistics in tokens; 0: the case's interval");
-  if (block < 0) params.fail("block", "expected 0 or more");
-  return {.statistics_block = block, .block_max = true, .value_norms = true};
-}
-
-void FutureImportance::begin(const CaseView& view, Group group) {
+void FutureImportance::begin(const CaseView& view) {
   KV_CHECK(view.baseline && view.baseline->has.block_max && view.baseline->has.statistics_block > 0);
+  KV_CHECK(options_.future % view.baseline->has.statistics_block == 0);
   view_ = view;
-  group_ = group;
   layers_.clear();
   layers_.resize(view.baseline->layers.size());
 }
@@ -87,33 +95,41 @@ void FutureImportance::build(int layer) {
   }
 }
 
-// One head's statistics come to the host block by block, newest first, so that the maximum over all later queries needs
-// no second table.
+// One head's statistics come to the host block by block, newest first: where the future is all that follows, the
+// maximum over it grows from event to event and each block is read once.
 void FutureImportance::add_head(int layer, int sequence, int q_head, std::span<const float> norms, Row& row) {
   const SourceInfo& source = *view_.batch.source;
-  const Baseline& baseline = *view_.baseline;
-  const Tensor& block_max = baseline.layers[static_cast<size_t>(layer)].block_max;
-  const int64_t size = baseline.has.statistics_block;
-  const int64_t length = baseline.lengths[static_cast<size_t>(sequence)];
-  const int64_t head_row = static_cast<int64_t>(sequence) * source.q_heads + q_head;
-  const float share = group_ == Group::mean ? 1.0F / static_cast<float>(source.group()) : 1.0F;
-  std::vector<float> later(static_cast<size_t>(length), 0);
-  scratch_.resize(static_cast<size_t>(length));
-  auto table = row.rbegin();
-  for (int64_t b = (length + size - 1) / size - 1; table != row.rend(); --b) {
-    // Queries of block b see no key beyond it.
-    const size_t keys = static_cast<size_t>(std::min(length, (b + 1) * size));
-    const float* from = block_max.at((head_row * baseline.blocks + b) * baseline.max_tokens).as<float>();
-    view_.batch.backend->download(scratch_.data(), from, keys * sizeof(float));
-    for (size_t j = 0; j < keys; ++j) later[j] = std::max(later[j], scratch_[j]);
-    if (b != table->first_block) continue;
-    for (size_t j = 0; j < table->importance.size(); ++j) {
-      const float own = later[j] * norms[j * static_cast<size_t>(source.q_heads) + static_cast<size_t>(q_head)];
-      float& sum = table->importance[j];
-      sum = group_ == Group::max ? std::max(sum, own) : sum + own * share;
+  const int64_t size = view_.baseline->has.statistics_block;
+  const int64_t length = view_.baseline->lengths[static_cast<size_t>(sequence)];
+  const int64_t blocks = (length + size - 1) / size;
+  const float share = options_.group == Group::mean ? 1.0F / static_cast<float>(source.group()) : 1.0F;
+  std::vector<float> most(static_cast<size_t>(length), 0);
+  int64_t read = blocks;  // `most` is over blocks [read, end of the future)
+  for (auto table = row.rbegin(); table != row.rend(); ++table) {
+    if (options_.future > 0) {
+      std::fill(most.begin(), most.end(), 0.0F);
+      read = std::min(blocks, table->first_block + options_.future / size);
     }
-    ++table;
+    while (read > table->first_block) add_block(layer, sequence, q_head, --read, most);
+    for (size_t j = 0; j < table->importance.size(); ++j) {
+      const float own = most[j] * norms[j * static_cast<size_t>(source.q_heads) + static_cast<size_t>(q_head)];
+      float& sum = table->importance[j];
+      sum = options_.group == Group::max ? std::max(sum, own) : sum + own * share;
+    }
   }
+}
+
+void FutureImportance::add_block(int layer, int sequence, int q_head, int64_t block, std::vector<float>& most) {
+  const Baseline& baseline = *view_.baseline;
+  const int64_t head_row = static_cast<int64_t>(sequence) * view_.batch.source->q_heads + q_head;
+  // Queries of a block see no key beyond it.
+  const size_t keys = std::min(most.size(), static_cast<size_t>((block + 1) * baseline.has.statistics_block));
+  const float* from = baseline.layers[static_cast<size_t>(layer)]
+                          .block_max.at((head_row * baseline.blocks + block) * baseline.max_tokens)
+                          .as<float>();
+  scratch_.resize(keys);
+  view_.batch.backend->download(scratch_.data(), from, keys * sizeof(float));
+  for (size_t j = 0; j < keys; ++j) most[j] = std::max(most[j], scratch_[j]);
 }
 
 }  // namespace kv

@@ -6,51 +6,51 @@
 // out what the policy protects and so judges its scores alone. recall_oracle keeps, of the same candidates, as many as
 // the policy did, but those of largest I: an upper bound; optimality_gap = recall_oracle − recall >= 0. Rows are means
 // over events, then heads and layers; an event whose candidates carry no importance counts nowhere. eviction_loss =
-// Σ_{candidates not kept} Ĩ_j over the heads of a layer, mean over events and layers; normalise=layer: Ĩ = I / Σ over
-// all candidates of all KV heads of that layer at that event (each layer's total is 1); normalise=none: Ĩ = I.
-// detail=head adds recall_head and eviction_loss_head (a head's own part of its layer's loss).
+// Σ_{candidates not kept} Ĩ_j over the heads of a layer, mean over events and layers; Ĩ: FutureImportance (normalise).
+//
+// terms=all adds the parts of that loss (002 Eq. 7), at the counts that the policy's allocation gave the heads:
+//   eviction_loss_oracle       when every head keeps its most important candidates instead
+//   eviction_loss_gap          eviction_loss − eviction_loss_oracle >= 0, = the difference of the next two
+//   missed_importance          Σ Ĩ over misses
+//   false_positive_importance  Σ Ĩ over false positives
+//   hits, misses, false_positives  entries a head (KeptImportance). The last two are always equal in number: what tells
+//                              them apart is their importance.
+//   hit_share                  hits / (hits + misses); of misses and of false positives: the rest to 1.
+// detail=layer adds a row a layer (<name>_layer), detail=head also one a layer and KV head (<name>_head; a head's loss
+// is its own part of its layer's): of recall and eviction_loss, with terms=all of its rows too.
 
-#include <algorithm>
-#include <functional>
 #include <memory>
-#include <numeric>
+#include <string>
 
 #include "harness/metrics/future_importance.h"
+#include "harness/metrics/kept_importance.h"
+#include "harness/metrics/recall_rows.h"
 #include "harness/metrics/residents.h"
 
 namespace kv {
 
 namespace {
 
-struct Share {
-  double total = 0;
-  double kept = 0;
-  double best = 0;  // the largest sum that as many entries can have
-};
-
-struct HeadSums {
-  int64_t events = 0;  // with importance in this head
-  double recall = 0;
-  double oracle = 0;
-  double loss = 0;
-};
-
 class Recall : public Metric {
  public:
   explicit Recall(Params& params)
-      : needs_(FutureImportance::needs(params)),
-        group_(FutureImportance::group_option(params)),
+      : importance_(FutureImportance::options(params)),
         all_residents_(params.get("candidates", "resident", {"resident", "unprotected"},
                                   "entries that recall is taken over: all, or those the policy may choose from") ==
                        "resident"),
-        normalise_(params.get("normalise", "layer", {"layer", "none"}, "importance in eviction_loss") == "layer"),
-        per_head_(params.get("detail", "none", {"none", "head"}, "head: one row a layer and KV head too") == "head") {}
+        all_terms_(params.get("terms", "loss", {"loss", "all"},
+                              "all: the parts of eviction_loss too, hits, misses and false positives") == "all") {
+    const std::string detail = params.get("detail", "none", {"none", "layer", "head"},
+                                          "layer: one row a layer too; head: and one a layer and KV head");
+    per_layer_ = detail != "none";
+    per_head_ = detail == "head";
+  }
 
-  ObserverNeeds observer_needs() const override { return {.baseline = needs_}; }
+  ObserverNeeds observer_needs() const override { return {.baseline = importance_.needs()}; }
 
   void begin_case(const CaseView& view) override {
     view_ = view;
-    importance_.begin(view, group_);
+    importance_.begin(view);
     residents_.begin(view);
     const SourceInfo& source = *view.batch.source;
     sums_.assign(view.samples.size() * static_cast<size_t>(source.layers * source.kv_heads), {});
@@ -75,52 +75,36 @@ class Recall : public Metric {
  private:
   void add_event(const EvictionView& view, int s, std::span<const uint8_t> keep) {
     evicted_[static_cast<size_t>(s)] = 1;
-    std::vector<Share> shares;
+    std::vector<KeptImportance> heads;
     double layer_total = 0;
     for (int head = 0; head < view.layer.kv_heads; ++head) {
       const int row = s * view.layer.kv_heads + head;
-      shares.push_back(share_of(view, s, row, keep.subspan(static_cast<size_t>(row * view.pitch))));
-      layer_total += shares.back().total;
+      heads.push_back(judge(view, s, row, keep.subspan(static_cast<size_t>(row * view.pitch))));
+      layer_total += heads.back().total;
     }
     if (layer_total <= 0) return;
     const int layer = view.layer.layer;
     ++layer_events_[static_cast<size_t>(s * view_.batch.source->layers + layer)];
     for (int head = 0; head < view.layer.kv_heads; ++head) {
-      const Share& share = shares[static_cast<size_t>(head)];
-      HeadSums& sums = at(s, layer, head);
-      sums.loss += (share.total - share.kept) / (normalise_ ? layer_total : 1.0);
-      if (share.total <= 0) continue;
-      ++sums.events;
-      sums.recall += share.kept / share.total;
-      sums.oracle += share.best / share.total;
+      at(s, layer, head).add_event(heads[static_cast<size_t>(head)], importance_.divisor(layer_total));
     }
   }
 
-  Share share_of(const EvictionView& view, int s, int row, std::span<const uint8_t> keep) {
+  KeptImportance judge(const EvictionView& view, int s, int row, std::span<const uint8_t> keep) {
     const auto importance = importance_.at(view.layer.layer, row, view.tokens_seen[static_cast<size_t>(s)]);
     if (importance.empty()) return {};
     const auto positions = residents_.row(view.layer.layer, row);
-    Share share;
     candidates_.clear();
-    size_t kept = 0;
+    stays_.clear();
     for (size_t slot = 0; slot < positions.size(); ++slot) {
       if (!all_residents_ && is_protected(view.protection, positions, slot)) continue;
-      const float own = importance[static_cast<size_t>(positions[slot])];
-      candidates_.push_back(own);
-      share.total += own;
-      if (!keep[slot]) continue;
-      share.kept += own;
-      ++kept;
+      candidates_.push_back(importance[static_cast<size_t>(positions[slot])]);
+      stays_.push_back(keep[slot]);
     }
-    std::nth_element(candidates_.begin(), candidates_.begin() + static_cast<int64_t>(kept), candidates_.end(),
-                     std::greater<>());
-    share.best = std::accumulate(candidates_.begin(), candidates_.begin() + static_cast<int64_t>(kept), 0.0);
-    // The same set summed in another order may fall short of `kept` by a rounding.
-    share.best = std::max(share.best, share.kept);
-    return share;
+    return judge_kept(candidates_, stays_, scratch_);
   }
 
-  HeadSums& at(int s, int layer, int head) {
+  RecallSums& at(int s, int layer, int head) {
     const SourceInfo& source = *view_.batch.source;
     return sums_[static_cast<size_t>((s * source.layers + layer) * source.kv_heads + head)];
   }
@@ -128,68 +112,55 @@ class Recall : public Metric {
   void report_sample(int s, std::vector<Measured>& rows) {
     const char* reason = importance_.missing();
     if (!reason && !evicted_[static_cast<size_t>(s)]) reason = "nothing is evicted";
-    HeadSums mean;
-    int64_t heads = 0;
+    RecallSums sample;
     int64_t layers = 0;
-    if (!reason) collect(s, mean, heads, layers, rows);
-    if (!reason && heads == 0) reason = "no query follows the events";
-    if (reason) {
-      for (const char* name : {"recall", "recall_oracle", "optimality_gap", "eviction_loss"}) {
-        rows.push_back({.sample = s, .metric = name, .skipped = reason});
-      }
-      return;
+    for (int layer = 0; layer < view_.batch.source->layers && !reason; ++layer) {
+      if (add_layer(s, layer, sample, rows)) ++layers;
     }
-    const double recall = mean.recall / static_cast<double>(heads);
-    const double oracle = mean.oracle / static_cast<double>(heads);
-    rows.push_back({.sample = s, .metric = "recall", .value = recall});
-    rows.push_back({.sample = s, .metric = "recall_oracle", .value = oracle});
-    rows.push_back({.sample = s, .metric = "optimality_gap", .value = oracle - recall});
-    rows.push_back({.sample = s, .metric = "eviction_loss", .value = mean.loss / static_cast<double>(layers)});
+    if (!reason && sample.count == 0) reason = "no query follows the events";
+    add_recall_rows({.place = {.sample = s}, .suffix = "", .all_terms = all_terms_, .layers = layers}, sample, reason,
+                    rows);
   }
 
-  void collect(int s, HeadSums& mean, int64_t& heads, int64_t& layers, std::vector<Measured>& rows) {
+  // False for a layer without importance.
+  bool add_layer(int s, int layer, RecallSums& sample, std::vector<Measured>& rows) {
     const SourceInfo& source = *view_.batch.source;
-    for (int layer = 0; layer < source.layers; ++layer) {
-      const int64_t events = layer_events_[static_cast<size_t>(s * source.layers + layer)];
-      if (events == 0) continue;
-      ++layers;
-      const int number = source.layer_numbers[static_cast<size_t>(layer)];
-      for (int head = 0; head < source.kv_heads; ++head) {
-        const HeadSums& sums = at(s, layer, head);
-        const double loss = sums.loss / static_cast<double>(events);
-        mean.loss += loss;
-        if (per_head_) {
-          rows.push_back({.sample = s, .layer = number, .head = head, .metric = "eviction_loss_head", .value = loss});
-        }
-        if (sums.events == 0) continue;
-        ++heads;
-        const double recall = sums.recall / static_cast<double>(sums.events);
-        mean.recall += recall;
-        mean.oracle += sums.oracle / static_cast<double>(sums.events);
-        if (!per_head_) continue;
-        rows.push_back({.sample = s, .layer = number, .head = head, .metric = "recall_head", .value = recall});
-      }
+    const int64_t events = layer_events_[static_cast<size_t>(s * source.layers + layer)];
+    if (events == 0) return false;
+    const int number = source.layer_numbers[static_cast<size_t>(layer)];
+    RecallSums mean;
+    for (int head = 0; head < source.kv_heads; ++head) {
+      RecallSums own;
+      for (RecallSums* to : {&own, &mean, &sample}) to->add_means(at(s, layer, head), events);
+      if (!per_head_) continue;
+      add_recall_rows(
+          {.place = {.sample = s, .layer = number, .head = head}, .suffix = "_head", .all_terms = all_terms_}, own,
+          nullptr, rows);
     }
+    if (!per_layer_) return true;
+    add_recall_rows({.place = {.sample = s, .layer = number}, .suffix = "_layer", .all_terms = all_terms_}, mean,
+                    nullptr, rows);
+    return true;
   }
 
-  BaselineNeeds needs_;
-  FutureImportance::Group group_;
-  bool all_residents_;
-  bool normalise_;
-  bool per_head_;
-  CaseView view_;
   FutureImportance importance_;
+  bool all_residents_;
+  bool all_terms_;
+  bool per_layer_ = false;
+  bool per_head_ = false;
+  CaseView view_;
   Residents residents_;
-  std::vector<HeadSums> sums_;         // [sequences, layers, kv_heads]
+  std::vector<RecallSums> sums_;       // [sequences, layers, kv_heads]
   std::vector<int64_t> layer_events_;  // [sequences, layers], with importance in the layer
   std::vector<uint8_t> evicted_;       // [sequences]
-  std::vector<float> candidates_;
+  std::vector<float> candidates_, scratch_;
+  std::vector<uint8_t> stays_;
 };
 
 const RegisterMetric kRecall{
     {.name = "recall",
      .summary = "recall, recall_oracle, optimality_gap, eviction_loss: future importance kept at the events, in [0, 1] "
-                "(002 Fig. 1)",
+                "(002 Fig. 1); terms=all: hits, misses and false positives (Eq. 7)",
      .make = [](Params& params) -> std::unique_ptr<Metric> { return std::make_unique<Recall>(params); }}};
 
 }  // namespace

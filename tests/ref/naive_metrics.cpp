@@ -26,9 +26,10 @@ Probabilities probabilities(const std::vector<float>& queries, const std::vector
   return a;
 }
 
-std::vector<double> future_max(const Probabilities& a, int first_query) {
+std::vector<double> future_max(const Probabilities& a, int first_query, int queries) {
   std::vector<double> most(static_cast<size_t>(first_query), 0);
-  for (size_t i = static_cast<size_t>(first_query); i < a.size(); ++i) {
+  const size_t end = queries == 0 ? a.size() : std::min(a.size(), static_cast<size_t>(first_query + queries));
+  for (size_t i = static_cast<size_t>(first_query); i < end; ++i) {
     for (size_t j = 0; j < most.size(); ++j) most[j] = std::max(most[j], a[i][j]);
   }
   return most;
@@ -37,13 +38,24 @@ std::vector<double> future_max(const Probabilities& a, int first_query) {
 Shares shares(const std::vector<double>& importance, const std::vector<int32_t>& candidates,
               const std::vector<int32_t>& kept) {
   Shares found;
-  std::vector<double> all;
-  all.reserve(candidates.size());
-  for (const int32_t j : candidates) all.push_back(importance[static_cast<size_t>(j)]);
-  for (const int32_t j : kept) found.kept += importance[static_cast<size_t>(j)];
-  std::sort(all.rbegin(), all.rend());
-  found.total = std::accumulate(all.begin(), all.end(), 0.0);
-  found.best = std::accumulate(all.begin(), all.begin() + static_cast<int64_t>(kept.size()), 0.0);
+  const auto of = [&](int32_t j) { return importance[static_cast<size_t>(j)]; };
+  const auto is_in = [](const auto& set, int32_t j) { return std::find(set.begin(), set.end(), j) != set.end(); };
+  std::vector<int32_t> best = candidates;
+  std::sort(best.begin(), best.end(), [&](int32_t a, int32_t b) { return of(a) > of(b); });
+  best.resize(kept.size());
+  for (const int32_t j : candidates) found.total += of(j);
+  for (const int32_t j : best) {
+    found.best += of(j);
+    if (!is_in(kept, j)) found.missed += of(j);
+  }
+  for (const int32_t j : kept) {
+    found.kept += of(j);
+    if (is_in(best, j)) {
+      ++found.hits;
+    } else {
+      found.false_positives += of(j);
+    }
+  }
   return found;
 }
 

@@ -12,8 +12,8 @@ using Probabilities = std::vector<std::vector<double>>;
 Probabilities probabilities(const std::vector<float>& queries, const std::vector<float>& keys, int tokens, int q_heads,
                             int kv_heads, int dim, int head);
 
-// max over the queries from `first_query` on, for keys [0, first_query).
-std::vector<double> future_max(const Probabilities& a, int first_query);
+// max over the queries from `first_query` on (the first `queries` of them; 0: all), for keys [0, first_query).
+std::vector<double> future_max(const Probabilities& a, int first_query, int queries = 0);
 
 // Share of Σ importance over `candidates` that the `kept` of them (indices) hold, and that the best set of their size
 // would.
@@ -21,6 +21,9 @@ struct Shares {
   double total = 0;
   double kept = 0;
   double best = 0;
+  double hits = 0;             // of the kept ones
+  double missed = 0;           // Σ over those of the best set that are not kept
+  double false_positives = 0;  // Σ over the kept that are not in it
 };
 Shares shares(const std::vector<double>& importance, const std::vector<int32_t>& candidates,
               const std::vector<int32_t>& kept);

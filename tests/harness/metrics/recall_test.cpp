@@ -3,6 +3,7 @@
 #include <cmath>
 #include <map>
 
+#include "kernels/error.h"
 #include "tests/harness/metrics/replayed.h"
 #include "tests/ref/naive_metrics.h"
 
@@ -56,6 +57,42 @@ TEST_F(RecallByHand, UnnormalisedLossIsInUnitsOfAttentionTimesNorm) {
   // Positions 1 and 2: (2 + 3)/15 · √2.
   EXPECT_NEAR(value(measure(own, "recall", {{"normalise", "none", ""}}), "eviction_loss"), std::sqrt(2.0) / 3,
               kRounded);
+}
+
+TEST_F(RecallByHand, PartsOfTheLossByHand) {
+  auto own = decode({9, 1, 2, 8});  // keeps 0 and 3 (1 and 4 of 10); the best two are 2 and 3 (3 and 4)
+  const auto rows = measure(own, "recall", {{"terms", "all", ""}, {"detail", "head", ""}});
+  const std::map<std::string, double> expected = {{"eviction_loss", 0.5},
+                                                  {"eviction_loss_oracle", 0.3},
+                                                  {"eviction_loss_gap", 0.2},
+                                                  {"missed_importance", 0.3},
+                                                  {"false_positive_importance", 0.1},
+                                                  {"hits", 1},
+                                                  {"misses", 1},
+                                                  {"false_positives", 1},
+                                                  {"hit_share", 0.5}};
+  for (const auto& [name, number] : expected) {
+    EXPECT_NEAR(value(rows, name), number, kRounded) << name;
+    // One layer with one head: each is all there is.
+    const Measured* layer = find(rows, name + "_layer", {}, 0, 0);
+    const Measured* head = find(rows, name + "_head", {}, 0, 0, 0);
+    ASSERT_TRUE(layer && head) << name;
+    EXPECT_EQ(layer->value, value(rows, name)) << name;
+    EXPECT_EQ(head->value, value(rows, name)) << name;
+  }
+}
+
+TEST_F(RecallByHand, PartsOfTheLossAreSkippedWithIt) {
+  auto own = decode({0, 0, 0, 0});
+  own.scorer = nullptr;
+  EXPECT_EQ(skipped(measure(own, "recall", {{"terms", "all", ""}}), "hit_share"), "nothing is evicted");
+}
+
+TEST(FutureImportance, RefusesAFutureThatIsNoMultipleOfTheBlock) {
+  EXPECT_THROW(make_metric("recall", {{"future", "10", ""}, {"block", "4", ""}}), UserError);
+  EXPECT_THROW(make_metric("recall", {{"future", "8", ""}}), UserError);
+  EXPECT_THROW(make_metric("eviction_curve", {{"future", "-1", ""}}), UserError);
+  EXPECT_TRUE(make_metric("recall", {{"future", "8", ""}, {"block", "4", ""}}));
 }
 
 TEST_F(RecallByHand, KeepingByImportanceIsOptimal) {
@@ -122,6 +159,22 @@ TEST_F(RecallByHand, CurveAtTheKeptFractionIsTheRecallOfTheEvent) {
               value(measure(event, "recall"), "recall"), 1e-12);
 }
 
+TEST_F(RecallByHand, LossCurveByHand) {
+  // Of ten parts, the policy gives up 2 (position 1), then 3, 4 and 1; the oracle 1, 2, 3 and 4.
+  auto own = one_shot({9, 1, 2, 8});
+  const auto rows = measure(own, "eviction_curve", {{"points", "4", ""}, {"loss", "yes", ""}, {"detail", "head", ""}});
+  const double policy[] = {0, 0.2, 0.5, 0.9, 1};
+  const double oracle[] = {0, 0.1, 0.3, 0.6, 1};
+  for (int i = 0; i <= 4; ++i) {
+    EXPECT_NEAR(value(rows, "eviction_loss_curve", i / 4.0), policy[i], kRounded) << i;
+    EXPECT_NEAR(value(rows, "eviction_loss_curve_oracle", i / 4.0), oracle[i], kRounded) << i;
+    EXPECT_EQ(find(rows, "eviction_loss_curve_layer", i / 4.0, 0, 0)->value,
+              value(rows, "eviction_loss_curve", i / 4.0));
+    EXPECT_EQ(find(rows, "eviction_loss_curve_head", i / 4.0, 0, 0, 0)->value,
+              value(rows, "eviction_loss_curve", i / 4.0));
+  }
+}
+
 TEST_F(RecallByHand, CurveNeedsOneShotCompression) {
   auto own = decode({9, 1, 2, 8});
   EXPECT_EQ(skipped(measure(own, "eviction_curve"), "eviction_curve"), "a curve needs one-shot compression");
@@ -157,10 +210,11 @@ class Events final : public Observer {
   std::vector<Event> events_;
 };
 
-// Grouped heads, two layers, two sequences, several events, against scalar doubles.
-class GroupedRecall : public ::testing::TestWithParam<std::string> {};
+// Grouped heads (by group and future), two layers, two sequences, several events, against scalar doubles.
+class GroupedRecall : public ::testing::TestWithParam<std::pair<std::string, int>> {};
 
 TEST_P(GroupedRecall, MatchesTheReference) {
+  const auto& [group, future] = GetParam();
   const auto backend = make_backend("cpu");
   const SourceInfo info = ref::tiny_info(2, 4, 2, 8);
   const int32_t lengths[] = {60, 41};
@@ -173,11 +227,16 @@ TEST_P(GroupedRecall, MatchesTheReference) {
   own.scorer = std::make_unique<ByPosition>(
       [](int layer, int row, int32_t position) { return static_cast<float>((position * 37 + row * 11 + layer) % 64); },
       Protection{.sinks = 1, .recent = 3});
-  const auto rows = measure(own, "recall", {{"group", GetParam(), ""}, {"candidates", "unprotected", ""}});
+  const auto rows = measure(own, "recall",
+                            {{"group", group, ""},
+                             {"candidates", "unprotected", ""},
+                             {"terms", "all", ""},
+                             {"detail", "layer", ""},
+                             {"block", "4", ""},
+                             {"future", std::to_string(future), ""}});
 
   for (int s = 0; s < 2; ++s) {
-    double recall = 0, oracle = 0, loss = 0;
-    double count = 0;
+    double recall = 0, oracle = 0, hits = 0, count = 0;
     std::map<std::pair<int, int32_t>, std::vector<ref::Shares>> layers;  // by layer and event
     for (const auto& event : events.events_) {
       if (event.row / 2 != s) continue;
@@ -188,7 +247,7 @@ TEST_P(GroupedRecall, MatchesTheReference) {
         const int head = event.row % 2 * 2 + g;
         const auto a =
             ref::probabilities(own_tensors.queries[layer], own_tensors.keys[layer], lengths[s], 4, 2, 8, head);
-        const auto most = ref::future_max(a, event.seen);
+        const auto most = ref::future_max(a, event.seen, future);
         for (size_t j = 0; j < most.size(); ++j) {
           double square = 0;
           for (size_t d = 0; d < 8; ++d) {
@@ -196,32 +255,74 @@ TEST_P(GroupedRecall, MatchesTheReference) {
             square += v * v;
           }
           const double part = most[j] * std::sqrt(square);
-          importance[j] = GetParam() == "max" ? std::max(importance[j], part) : importance[j] + part;
+          importance[j] = group == "max" ? std::max(importance[j], part) : importance[j] + part;
         }
       }
       const auto shares = ref::shares(importance, event.candidates, event.kept);
       recall += shares.kept / shares.total;
       oracle += shares.best / shares.total;
+      hits += shares.hits;
       ++count;
       layers[{event.layer, event.seen}].push_back(shares);
     }
+    double loss = 0, missed = 0, false_positives = 0;
+    std::map<int, double> loss_of;  // by layer
     for (const auto& [key, heads] : layers) {
-      double total = 0, lost = 0;
+      double total = 0;
+      for (const auto& shares : heads) total += shares.total;
       for (const auto& shares : heads) {
-        total += shares.total;
-        lost += shares.total - shares.kept;
+        const double weight = 1 / total / static_cast<double>(layers.size());
+        loss += (shares.total - shares.kept) * weight;
+        missed += shares.missed * weight;
+        false_positives += shares.false_positives * weight;
+        loss_of[key.first] += (shares.total - shares.kept) * weight * 2;  // half of the (layer, event) pairs
       }
-      loss += lost / total / static_cast<double>(layers.size());
     }
     // Each head has the same number of events, so the mean of means is the mean.
     EXPECT_NEAR(value(rows, "recall", {}, s), recall / count, 1e-5);
     EXPECT_NEAR(value(rows, "recall_oracle", {}, s), oracle / count, 1e-5);
-    EXPECT_NEAR(value(rows, "eviction_loss", {}, s), loss, 1e-5);
     EXPECT_GT(value(rows, "optimality_gap", {}, s), 0.01);
+    EXPECT_NEAR(value(rows, "eviction_loss", {}, s), loss, 1e-5);
+    EXPECT_NEAR(value(rows, "missed_importance", {}, s), missed, 1e-5);
+    EXPECT_NEAR(value(rows, "false_positive_importance", {}, s), false_positives, 1e-5);
+    EXPECT_NEAR(value(rows, "eviction_loss_gap", {}, s), missed - false_positives, 1e-5);
+    EXPECT_NEAR(value(rows, "hits", {}, s), hits / count, 1e-9);
+    for (int layer = 0; layer < 2; ++layer) {
+      const Measured* row = find(rows, "eviction_loss_layer", {}, s, layer);
+      ASSERT_TRUE(row);
+      EXPECT_NEAR(row->value, loss_of[layer], 1e-5);
+    }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Groups, GroupedRecall, ::testing::Values("mean", "max", "sum"));
+INSTANTIATE_TEST_SUITE_P(Readings, GroupedRecall,
+                         ::testing::Values(std::pair("mean", 0), std::pair("max", 0), std::pair("sum", 0),
+                                           std::pair("mean", 4), std::pair("max", 12)));
+
+// All that leaves is all there is: with everything removed a layer loses 1, whatever its magnitude.
+TEST(LossCurve, OfALayerEndsAtOneAndIsSharedByItsHeads) {
+  const auto backend = make_backend("cpu");
+  const SourceInfo info = ref::tiny_info(2, 4, 2, 8);
+  const int32_t length = 40, context = 32, keep = 16;
+  WithOutput source(*backend, info, {ref::random_sample(info, length, 3)});
+  ReplayedCase own{source, *backend, {tiny_sample(length)}, one_shot_schedule({&length, 1}, {&context, 1}, {&keep, 1})};
+  own.decode_time = false;
+  own.block = 4;
+  own.scorer = std::make_unique<ByPosition>(
+      [](int layer, int row, int32_t position) { return static_cast<float>((position * 37 + row * 11 + layer) % 64); });
+  const auto rows = measure(own, "eviction_curve", {{"points", "4", ""}, {"loss", "yes", ""}, {"detail", "head", ""}});
+  for (const double x : {0.25, 0.5, 1.0}) {
+    for (int layer = 0; layer < 2; ++layer) {
+      for (const std::string name : {"eviction_loss_curve", "eviction_loss_curve_oracle"}) {
+        const double both =
+            find(rows, name + "_head", x, 0, layer, 0)->value + find(rows, name + "_head", x, 0, layer, 1)->value;
+        EXPECT_NEAR(find(rows, name + "_layer", x, 0, layer)->value, both, 1e-12) << name;
+        if (x < 1) continue;
+        EXPECT_NEAR(both, 1, 1e-12) << name;
+      }
+    }
+  }
+}
 
 }  // namespace
 }  // namespace kv::test
