@@ -15,6 +15,8 @@ constexpr int kTop = 30;
 constexpr int kAxisLabel = 38;
 constexpr int kGapX = 62;
 constexpr int kGapY = 40;  // and the tick labels
+constexpr int kCloseX = 16;
+constexpr int kCloseY = 36;
 constexpr int kLegendLine = 22;
 constexpr int kCharacter = 8;  // width of a letter at 13 px, rounded up
 
@@ -33,18 +35,20 @@ std::array<double, 4> legend_box(double x, double y) { return {x, x + 30, y - 5,
 Canvas::Canvas(int panels, PanelSize one, PanelSize several, Margins margins, Mark mark,
                std::vector<LegendEntry> legend)
     : panels_(panels),
-      columns_(columns_for(panels)),
+      columns_(margins.columns > 0 ? margins.columns : columns_for(panels)),
       rows_((panels + columns_ - 1) / columns_),
+      gap_x_(margins.columns > 0 ? kCloseX : kGapX),
+      gap_y_(margins.columns > 0 ? kCloseY : kGapY + margins.tick_labels),
       size_(panels == 1 ? one : several),
       margins_(margins),
       mark_(mark),
       legend_(std::move(legend)) {
-  width_ = kLeft + columns_ * size_.width + (columns_ - 1) * kGapX + margins_.right;
+  width_ = kLeft + columns_ * size_.width + (columns_ - 1) * gap_x_ + margins_.right;
   const int entries = static_cast<int>(legend_.size());
   legend_columns_ = std::clamp((width_ - 20) / legend_entry_width(legend_), 1, std::max(entries, 1));
   const int legend_rows = (entries + legend_columns_ - 1) / legend_columns_;
   legend_height_ = legend_rows == 0 ? 0 : legend_rows * kLegendLine + 8;
-  panels_bottom_ = kTop + rows_ * size_.height + (rows_ - 1) * (kGapY + margins_.tick_labels);
+  panels_bottom_ = kTop + rows_ * size_.height + (rows_ - 1) * gap_y_;
   height_ = panels_bottom_ + margins_.tick_labels + kAxisLabel + legend_height_;
   commands_ = "set multiplot\n";
 }
@@ -52,8 +56,8 @@ Canvas::Canvas(int panels, PanelSize one, PanelSize several, Margins margins, Ma
 void Canvas::panel(int i, const std::string& title, const std::string& x_label, const std::string& y_label) {
   const int column = i % columns_;
   const int row = i / columns_;
-  const int left = kLeft + column * (size_.width + kGapX);
-  const int top = kTop + row * (size_.height + kGapY + margins_.tick_labels);
+  const int left = kLeft + column * (size_.width + gap_x_);
+  const int top = kTop + row * (size_.height + gap_y_);
   add(fmt::format("set lmargin at screen {:.4f}; set rmargin at screen {:.4f}", x_share(left),
                   x_share(left + size_.width)));
   add(fmt::format("set tmargin at screen {:.4f}; set bmargin at screen {:.4f}", y_share(top),
@@ -62,6 +66,8 @@ void Canvas::panel(int i, const std::string& title, const std::string& x_label, 
   const bool lowest = i + columns_ >= panels_;
   add("set xlabel " + quote_gnuplot(lowest ? x_label : ""));
   add("set ylabel " + quote_gnuplot(column == 0 ? y_label : ""));
+  if (margins_.columns == 0) return;
+  add(std::string("set format x '") + (lowest ? "%h" : "") + "'; set format y '" + (column == 0 ? "%h" : "") + "'");
 }
 
 void Canvas::color_bar(const std::string& label) {
@@ -137,6 +143,19 @@ std::string set_log(const std::string& axis, Scale scale) {
 
 std::string set_range(const std::string& axis, const std::array<double, 2>& range) {
   return "set " + axis + "range [" + number(range[0]) + ":" + number(range[1]) + "]";
+}
+
+std::string log_ticks(const std::string& axis, Scale scale, const std::array<double, 2>& range) {
+  if (scale != Scale::kLog10 || range[0] <= 0 || range[1] / range[0] > 100) return "";
+  std::string ticks;
+  for (int power = static_cast<int>(std::floor(std::log10(range[0]))); std::pow(10, power) <= range[1]; ++power) {
+    for (const int factor : {1, 2, 5}) {
+      const double tick = factor * std::pow(10, power);
+      if (tick < range[0] || tick > range[1]) continue;
+      ticks += (ticks.empty() ? "" : ", ") + number(tick);
+    }
+  }
+  return ticks.empty() ? "" : "; set " + axis + "tics (" + ticks + ")";
 }
 
 CategoryTicks category_ticks(const std::string& axis, const std::vector<std::string>& labels, int limit, int room) {

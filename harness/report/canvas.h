@@ -28,6 +28,9 @@ struct LegendEntry {
 struct Margins {
   int right = 20;
   int tick_labels = 22;  // height of the labels below an x axis
+  // Of a grid of small panels, which stand close and have tick labels at the outer edge only; 0: by their number, each
+  // with its own.
+  int columns = 0;
 };
 
 class Canvas {
@@ -47,6 +50,7 @@ class Canvas {
   double y_share(double pixels) const { return 1 - pixels / height_; }
 
   int panels_, columns_, rows_;
+  int gap_x_, gap_y_;
   PanelSize size_;
   Margins margins_;
   Mark mark_;
@@ -65,6 +69,8 @@ std::string fill_style(int style);
 std::string define_palette();
 std::string set_log(const std::string& axis, Scale scale);
 std::string set_range(const std::string& axis, const std::array<double, 2>& range);
+// Ticks at 1, 2 and 5 times powers of ten where a logarithmic axis is too short for powers of ten alone; else "".
+std::string log_ticks(const std::string& axis, Scale scale, const std::array<double, 2>& range);
 // Labels at the places 0, 1, 2 ... of a categorical axis, thinned to about `limit`, slanted where they do not fit a
 // panel `room` pixels wide (0: never).
 struct CategoryTicks {

@@ -19,6 +19,7 @@ constexpr int kMaxPoints = 120;
 constexpr int kBins = 100;
 constexpr PanelSize kOne = {560, 340};
 constexpr PanelSize kSeveral = {300, 230};
+constexpr PanelSize kSmall = {150, 110};
 
 struct Point {
   double x = 0;
@@ -35,6 +36,7 @@ struct Line {
 
 struct Panel {
   std::string title;
+  Key facet;
   std::vector<Line> lines;
 };
 
@@ -139,9 +141,10 @@ Chart make_chart(const PlotPlan& plan, const RowTable& rows, bool categories) {
     add_to_legend(chart, label, style);
     if (!cell.estimate) continue;
     if (!cell.unit.empty()) chart.unit = cell.unit;
-    const std::string title = label_of(plan.labels, plan.facet, Key(key.begin() + 1, key.begin() + facet_end));
+    const Key facet(key.begin() + 1, key.begin() + facet_end);
+    const std::string title = label_of(plan.labels, plan.facet, facet);
     Panel& panel = find_or_add(
-        chart.panels, [&](const Panel& p) { return p.title == title; }, Panel{title, {}});
+        chart.panels, [&](const Panel& p) { return p.title == title; }, Panel{title, facet, {}});
     Line& line = find_or_add(
         panel.lines, [&](const Line& l) { return l.label == label; }, Line{label, style, {}, {}});
     if (key[0].empty() && !chart.places.categories) {
@@ -243,13 +246,14 @@ Chart make_scatter(const PlotPlan& plan, const RowTable& rows) {
     const auto other = up.cells.find(key);
     const Cell& cell = across.cells.at(key);
     if (!cell.estimate || other == up.cells.end() || !other->second.estimate) continue;
-    const std::string title = label_of(plan.labels, plan.facet, Key(key.begin(), key.begin() + facet_size));
+    const Key facet(key.begin(), key.begin() + facet_size);
+    const std::string title = label_of(plan.labels, plan.facet, facet);
     const Key series(key.begin() + facet_size, key.begin() + label_size);
     const std::string label = label_of(plan.labels, plan.series, series);
     const int style = style_of(plan, rows, series, seen);
     add_to_legend(chart, label, style);
     Panel& panel = find_or_add(
-        chart.panels, [&](const Panel& p) { return p.title == title; }, Panel{title, {}});
+        chart.panels, [&](const Panel& p) { return p.title == title; }, Panel{title, facet, {}});
     Line& line = find_or_add(
         panel.lines, [&](const Line& l) { return l.label == label; }, Line{label, style, {}, {}});
     line.points.push_back({.x = 0, .y = *other->second.estimate, .across = *cell.estimate});
@@ -280,15 +284,20 @@ Drawing draw_curve(const PlotPlan& plan, const RowTable& rows) {
   }
   const auto x_range = plan.x_range.value_or(x_all.padded(0.03));
   const auto y_range = plan.y_range.value_or(y_all.padded(0.05));
-  const CategoryTicks ticks = x_ticks(chart, plan, chart.panels.size() == 1 ? kOne.width : kSeveral.width);
-  Canvas canvas(static_cast<int>(chart.panels.size()), kOne, kSeveral, {.tick_labels = ticks.height}, Mark::kLine,
-                chart.legend);
+  std::vector<Key> facets;
+  for (const Panel& panel : chart.panels) facets.push_back(panel.facet);
+  const PanelGrid grid = arrange_panels(chart.places.categories ? std::vector<Key>() : facets);
+  const bool small = grid.columns > 0;
+  const PanelSize several = small ? kSmall : kSeveral;
+  const CategoryTicks ticks = x_ticks(chart, plan, chart.panels.size() == 1 ? kOne.width : several.width);
+  Canvas canvas(small ? grid.cells : static_cast<int>(chart.panels.size()), kOne, several,
+                {.tick_labels = ticks.height, .columns = grid.columns}, Mark::kLine, chart.legend);
   canvas.add(common_settings());
   canvas.add(set_log("x", plan.x_scale) + "; " + set_log("y", plan.y_scale));
   canvas.add(set_range("x", x_range) + "; " + set_range("y", y_range));
   canvas.add(ticks.command);
   for (std::size_t p = 0; p < chart.panels.size(); ++p) {
-    canvas.panel(static_cast<int>(p), chart.panels[p].title, x_label_of(plan),
+    canvas.panel(small ? grid.places[p] : static_cast<int>(p), chart.panels[p].title, x_label_of(plan),
                  default_label(plan, plan.y_label, chart.unit));
     std::vector<std::string> bands, lines;
     for (std::size_t l = 0; l < chart.panels[p].lines.size(); ++l) {

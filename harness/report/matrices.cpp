@@ -101,7 +101,7 @@ Drawing draw_matrices(const PlotPlan& plan, std::vector<Matrix> matrices, const 
   canvas.add(define_palette() +
              "set border 15 lc rgb '#404040'\nset tics nomirror scale 0.3\nset key off\nset datafile missing 'nan'");
   canvas.add("set format cb '%g'");
-  canvas.add(set_log("cb", plan.z_scale) + "; " + set_range("cb", range));
+  canvas.add(set_log("cb", plan.z_scale) + "; " + set_range("cb", range) + log_ticks("cb", plan.z_scale, range));
   for (std::size_t m = 0; m < matrices.size(); ++m) {
     const Matrix& matrix = matrices[m];
     const std::size_t columns = widest(matrix);
@@ -139,16 +139,6 @@ Drawing draw_matrices(const PlotPlan& plan, std::vector<Matrix> matrices, const 
   }
   canvas.finish(drawing);
   return drawing;
-}
-
-// Values in the order of the axis: ascending where all are numbers.
-std::vector<std::string> sorted_labels(std::vector<std::string> labels) {
-  const bool numbers = std::all_of(labels.begin(), labels.end(), [](const auto& label) { return parse_number(label); });
-  if (numbers) {
-    std::stable_sort(labels.begin(), labels.end(),
-                     [](const auto& a, const auto& b) { return *parse_number(a) < *parse_number(b); });
-  }
-  return labels;
 }
 
 std::vector<double> parse_matrix_row(const PlotPlan& plan, const Row& row) {

@@ -24,6 +24,18 @@ Drawing draw_image(const PlotPlan& plan, const RowTable& rows);
 void note_samples(const PlotPlan& plan, const Cells& cells, std::string_view spread, std::vector<std::string>& notes);
 // The different values of a column that have a number, in the order of the cases (skipped ones keep their place).
 std::vector<std::string> column_values(const PlotPlan& plan, const RowTable& rows, const std::string& column);
+// Values in the order of an axis: ascending where all are numbers, else as they come.
+std::vector<std::string> sorted_labels(std::vector<std::string> labels);
+
+// Many panels by two or more facet columns stand in a grid with a column for each value of the last facet column and a
+// row for each of the others (layer x head); a combination without a panel leaves a hole.
+struct PanelGrid {
+  int columns = 0;          // 0: few panels or one facet column, in reading order
+  int cells = 0;            // panels and holes
+  std::vector<int> places;  // of each panel among the cells
+};
+PanelGrid arrange_panels(const std::vector<Key>& facets);
+
 // A column or metric as an axis says it: its label, else its name without underscores.
 std::string axis_name(const PlotPlan& plan, const std::string& column);
 std::string default_label(const PlotPlan& plan, const std::string& given, const std::string& unit);
