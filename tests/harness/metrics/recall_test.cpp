@@ -299,6 +299,43 @@ INSTANTIATE_TEST_SUITE_P(Readings, GroupedRecall,
                          ::testing::Values(std::pair("mean", 0), std::pair("max", 0), std::pair("sum", 0),
                                            std::pair("mean", 4), std::pair("max", 12)));
 
+// Two KV heads whose importance is in proportion to 1, 2, 3, 4 and to 4, 3, 2, 1 (future attention of query 4 over 1,
+// 2, 3, 4, 5 and 4, 3, 2, 1, 5: 15 each), of which an allocation keeps 3 and 1.
+TEST(UnevenAllocation, IsJudgedAtTheCountsThatItGave) {
+  const auto backend = make_backend("cpu");
+  const int32_t length = 5, context = 4, keep = 2;
+  ref::TinySample sample{.queries = {{}}, .keys = {{}}, .values = {std::vector<float>(20, 1)}};
+  for (const auto& [first, second] : {std::pair(1, 4), {2, 3}, {3, 2}, {4, 1}, {5, 5}}) {
+    for (const int weight : {first, second}) {
+      for (const float key : {std::log(static_cast<float>(weight)), 0.0F}) sample.keys[0].push_back(key);
+      for (const float query : {std::sqrt(2.0F), 0.0F}) sample.queries[0].push_back(query);  // undoes 1/√head_dim
+    }
+  }
+  sample.pre_rope_queries = sample.queries;
+  WithOutput source(*backend, ref::tiny_info(1, 2, 2, 2), {sample});
+  ReplayedCase own{source, *backend, {tiny_sample(5)}, one_shot_schedule({&length, 1}, {&context, 1}, {&keep, 1})};
+  own.decode_time = false;
+  own.scorer = std::make_unique<ByPosition>([](int, int, int32_t position) { return static_cast<float>(position); });
+  own.recut = [](int row, int32_t slot) { return row == 0 ? slot != 3 : slot == 1; };
+  const auto rows = measure(own, "recall", {{"terms", "all", ""}, {"detail", "head", ""}});
+  const auto head = [&](const std::string& name, int number) {
+    const Measured* row = find(rows, name + "_head", {}, 0, 0, number);
+    return row ? row->value : std::nan("");
+  };
+  // Of 20: head 0 keeps 1, 2, 3 and loses 4, its best three lose 1; head 1 keeps 3 and loses 7, its best one loses 6.
+  EXPECT_NEAR(head("eviction_loss", 0), 0.2, kRounded);
+  EXPECT_NEAR(head("eviction_loss_oracle", 0), 0.05, kRounded);
+  EXPECT_NEAR(head("eviction_loss", 1), 0.35, kRounded);
+  EXPECT_NEAR(head("eviction_loss_oracle", 1), 0.3, kRounded);
+  EXPECT_EQ(head("hits", 0), 2);
+  EXPECT_EQ(head("misses", 0), 1);
+  EXPECT_EQ(head("hits", 1), 0);
+  EXPECT_EQ(head("misses", 1), 1);
+  EXPECT_NEAR(value(rows, "eviction_loss"), 0.55, kRounded);
+  EXPECT_NEAR(value(rows, "eviction_loss_gap"), 0.2, kRounded);
+  EXPECT_EQ(value(rows, "hit_share"), 0.5);  // 2 of 4
+}
+
 // All that leaves is all there is: with everything removed a layer loses 1, whatever its magnitude.
 TEST(LossCurve, OfALayerEndsAtOneAndIsSharedByItsHeads) {
   const auto backend = make_backend("cpu");

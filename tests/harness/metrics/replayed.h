@@ -63,6 +63,34 @@ class WithOutput final : public Source {
   Tensor weight_;
 };
 
+// Shows an observer another choice than the policy's: what an allocation would keep of each row at the case's only
+// event. The cache itself loses what the policy said.
+class Recut final : public Observer {
+ public:
+  using Keep = std::function<bool(int row, int32_t slot)>;
+  Recut(Observer& shown, Keep keep) : shown_(shown), keep_(std::move(keep)) {}
+  void attended(const LayerView& view, ConstRef outputs) override { shown_.attended(view, outputs); }
+  void evicting(const EvictionView& view) override {
+    std::vector<uint8_t> keep(static_cast<size_t>(view.layer.rows() * view.pitch), 0);
+    std::vector<int32_t> kept(static_cast<size_t>(view.layer.rows()), 0);
+    for (int row = 0; row < view.layer.rows(); ++row) {
+      for (int32_t slot = 0; slot < view.layer.lengths[static_cast<size_t>(row)]; ++slot) {
+        if (!keep_(row, slot)) continue;
+        keep[static_cast<size_t>(row * view.pitch + slot)] = 1;
+        ++kept[static_cast<size_t>(row)];
+      }
+    }
+    EvictionView other = view;
+    other.keep = keep.data();
+    other.kept = kept;
+    shown_.evicting(other);
+  }
+
+ private:
+  Observer& shown_;
+  Keep keep_;
+};
+
 struct ReplayedCase {
   Source& source;
   Backend& backend;
@@ -72,6 +100,7 @@ struct ReplayedCase {
   int block = 1;  // of the baseline's statistics
   std::unique_ptr<Scorer> scorer = nullptr;
   std::vector<Observer*> others = {};
+  Recut::Keep recut = {};  // what the metric sees kept instead of the policy's choice
 };
 
 // Schedule positions of the first event, as the harness fills them in.
@@ -116,7 +145,9 @@ inline std::vector<Measured> measure(ReplayedCase& own, const std::string& metri
                 .scorer = std::move(own.scorer),
                 .allocation = make_allocation("uniform", {})};
   std::vector<Observer*> observers = own.others;
-  observers.push_back(watched.get());
+  std::optional<Recut> recut;
+  if (own.recut) recut.emplace(*watched, own.recut);
+  observers.push_back(recut ? static_cast<Observer*>(&*recut) : watched.get());
   const ReplayResult result = replay({.backend = own.backend,
                                       .source = own.source,
                                       .policy = policy,
