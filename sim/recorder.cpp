@@ -160,7 +160,7 @@ void record_trace(const std::filesystem::path& path, Backend& backend, ModelSour
   for (const int layer : options.layers) {
     recorder.write(backend, fmt::format("layers.{}.output_weight", layer), source.output_weight(layer), weight);
   }
-  Policy full{.name = "full", .scorer = nullptr};
+  Policy full = policy_of("full", nullptr);
   Observer* const observers[] = {&recorder};
   const std::span<const int32_t> sequences[] = {sample.ids};
   const Schedule schedule = full_schedule(std::span(&tokens, 1), kBlock);

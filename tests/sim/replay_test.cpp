@@ -73,7 +73,7 @@ class Replay : public ::testing::Test {
 };
 
 TEST_F(Replay, EventsKeepExactlyTheBudgetAndTheRestIsFreed) {
-  Policy policy{.name = "keep-oldest", .scorer = std::make_unique<KeepOldest>()};
+  Policy policy = policy_of("keep-oldest", std::make_unique<KeepOldest>());
   Losses losses;
   const ReplayResult result = run(policy, decode_schedule({&length_, 1}, 48, 16), losses);
   // [0,48) [48,64)* [64,80)* [80,96)* [96,112)* [112,120): 4 events, each from 64 to 48.
@@ -91,8 +91,8 @@ TEST_F(Replay, EventsKeepExactlyTheBudgetAndTheRestIsFreed) {
 }
 
 TEST_F(Replay, EvictionChangesLossesOnlyAfterTheFirstEvent) {
-  Policy full{.name = "full", .scorer = nullptr};
-  Policy policy{.name = "keep-oldest", .scorer = std::make_unique<KeepOldest>()};
+  Policy full = policy_of("full", nullptr);
+  Policy policy = policy_of("keep-oldest", std::make_unique<KeepOldest>());
   Losses with, without;
   run(policy, decode_schedule({&length_, 1}, 32, 16), with);
   run(full, decode_schedule({&length_, 1}, 32, 16), without);
@@ -104,7 +104,7 @@ TEST_F(Replay, EvictionChangesLossesOnlyAfterTheFirstEvent) {
 
 // The bound: a replayed `full` equals the plain pass within 1e-5 a token.
 TEST_F(Replay, FullEqualsThePlainPass) {
-  Policy full{.name = "full", .scorer = nullptr};
+  Policy full = policy_of("full", nullptr);
   Losses chunked, plain;
   const ReplayResult result = run(full, decode_schedule({&length_, 1}, 32, 16), chunked);
   run(full, full_schedule({&length_, 1}, 1024), plain);
@@ -114,8 +114,8 @@ TEST_F(Replay, FullEqualsThePlainPass) {
 }
 
 TEST_F(Replay, BudgetBeyondTheTextIsFullToTheBit) {
-  Policy full{.name = "full", .scorer = nullptr};
-  Policy policy{.name = "keep-oldest", .scorer = std::make_unique<KeepOldest>()};
+  Policy full = policy_of("full", nullptr);
+  Policy policy = policy_of("keep-oldest", std::make_unique<KeepOldest>());
   Losses with, without;
   const Schedule schedule = decode_schedule({&length_, 1}, 200, 16);
   EXPECT_EQ(run(policy, schedule, with).sequences[0].events, 0);
@@ -124,7 +124,7 @@ TEST_F(Replay, BudgetBeyondTheTextIsFullToTheBit) {
 }
 
 TEST_F(Replay, AnOracleWithoutAFutureIsRefused) {
-  Policy policy{.name = "clairvoyant", .scorer = std::make_unique<NeedsTheFuture>()};
+  Policy policy = policy_of("clairvoyant", std::make_unique<NeedsTheFuture>());
   Losses losses;
   try {
     run(policy, decode_schedule({&length_, 1}, 32, 16), losses);

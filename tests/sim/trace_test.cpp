@@ -65,7 +65,7 @@ class Outputs final : public Observer {
 std::map<int, std::vector<float>> head_outputs(Backend& backend, Source& source, const std::vector<int32_t>& ids) {
   Outputs outputs;
   Observer* const observers[] = {&outputs};
-  Policy full{.name = "full", .scorer = nullptr};
+  Policy full = policy_of("full", nullptr);
   const std::span<const int32_t> sequences[] = {ids};
   const int32_t length = static_cast<int32_t>(ids.size());
   const Schedule schedule = full_schedule({&length, 1}, 1024);

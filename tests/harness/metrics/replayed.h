@@ -141,9 +141,8 @@ inline std::vector<Measured> measure(ReplayedCase& own, const std::string& metri
                        .decode_time = own.decode_time,
                        .first_event = first,
                        .decode = {}});
-  Policy policy{.name = own.scorer ? "by-position" : "full",
-                .scorer = std::move(own.scorer),
-                .allocation = make_allocation("uniform", {})};
+  const char* const name = own.scorer ? "by-position" : "full";
+  Policy policy = policy_of(name, std::move(own.scorer));
   std::vector<Observer*> observers = own.others;
   std::optional<Recut> recut;
   if (own.recut) recut.emplace(*watched, own.recut);
