@@ -3,10 +3,13 @@
 #include <cmath>
 
 #include "kernels/error.h"
+#include "tests/ref/frozen.h"
 #include "tests/ref/policy_runs.h"
 
 namespace kv::ref {
 namespace {
+
+const Frozen frozen{"golden", {0x91a8ba1ff6f3e46b}};
 
 using Kept = std::vector<std::vector<int32_t>>;
 

@@ -1,9 +1,12 @@
 #include <gtest/gtest.h>
 
+#include "tests/ref/frozen.h"
 #include "tests/ref/policy_runs.h"
 
 namespace kv::ref {
 namespace {
+
+const Frozen frozen{"h2o", {0xb616d81877ce0c98, 0x89071aff04d9dcaf}};
 
 using Kept = std::vector<std::vector<int32_t>>;
 
