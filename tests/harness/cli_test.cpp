@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <algorithm>
@@ -25,7 +26,7 @@ struct Output {
 
 Output run(const std::string& arguments, const char* environment = "") {
   const std::string command =
-      fmt::format("OMP_NUM_THREADS=1 {} '{}' {} 2>&1", environment, ref::binary_path(), arguments);
+      fmt::format("export OMP_NUM_THREADS=1; {} '{}' {} 2>&1", environment, ref::binary_path(), arguments);
   FILE* pipe = popen(command.c_str(), "r");
   Output output;
   std::array<char, 4096> buffer;
@@ -88,6 +89,30 @@ TEST_F(Cli, MistakesGiveOneLineAndCodeTwo) {
     EXPECT_EQ(output.code, 2) << arguments;
     EXPECT_EQ(std::count(output.text.begin(), output.text.end(), '\n'), 1) << output.text;
     EXPECT_EQ(output.text.substr(0, 7), "kvlab: ") << output.text;
+  }
+}
+
+TEST_F(Cli, AnOutThatIsNoFileIsRefusedAndStays) {
+  ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
+  const std::string ids = " --ids " + path("ids.safetensors") + " --out " + path("pipe");
+  for (const std::string& arguments : {"score --model " + model() + ids, "record --model " + model() + ids,
+                                       "compress --policy tova --keep 0.5 --model " + model() + ids}) {
+    const Output output = run(arguments);
+    EXPECT_EQ(output.code, 2) << arguments;
+    EXPECT_EQ(output.text, "kvlab: " + path("pipe") +
+                               ": cannot create: it is a device, pipe or socket, expected a file or a new name\n");
+    EXPECT_TRUE(fs::is_fifo(path("pipe")));
+  }
+}
+
+TEST_F(Cli, ALimitOfFileSizesIsAWriteErrorThatLeavesNothing) {
+  const std::string inputs = " --model " + model() + " --ids " + path("ids.safetensors") + " --out " + path("x");
+  for (const std::string& arguments : {"run --quiet " + path("tiny.yaml") + " --out " + path("x"), "record" + inputs}) {
+    const Output output = run(arguments, "ulimit -f 64;");
+    EXPECT_EQ(output.code, 2) << arguments;
+    EXPECT_EQ(std::count(output.text.begin(), output.text.end(), '\n'), 1) << output.text;
+    EXPECT_NE(output.text.find("File too large"), std::string::npos) << output.text;
+    EXPECT_FALSE(fs::exists(path("x")));
   }
 }
 
