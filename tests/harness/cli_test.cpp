@@ -157,6 +157,15 @@ TEST_F(Cli, GenerateWritesTextAndIds) {
   EXPECT_EQ(file.read_i32(file.require("output_ids")).size(), 12u);
 }
 
+TEST_F(Cli, ListWithoutAKindListsEveryKind) {
+  const Output output = run("list");
+  EXPECT_EQ(output.code, 0) << output.text;
+  for (const char* expected :
+       {"policies:\n", "metrics:\n", "tasks:\n", "models:\n", "experiments:\n", "snapkv ", "recall ", "quickstart "}) {
+    EXPECT_NE(output.text.find(expected), std::string::npos) << expected;
+  }
+}
+
 TEST_F(Cli, NamesAndDescribesModelShapes) {
   EXPECT_NE(run("list models").text.find("qwen3-4b "), std::string::npos);
   const std::string text = run("describe llama-3.1-8b").text;
