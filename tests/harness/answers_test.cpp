@@ -172,11 +172,11 @@ TEST_F(Answers, RefusesWhatCannotBeAnswered) {
   };
   EXPECT_EQ(message("full, ", ""), "asked.yaml: protocol answer needs the policy full among others");
   EXPECT_EQ(message("random]", "golden]"),
-            "asked.yaml:4:66: policy 'golden' needs the future, which protocol answer has yet to write");
+            "asked.yaml:4:62: policy 'golden' needs the future, which protocol answer has yet to write");
   EXPECT_EQ(message("keep: [0.9, 0.3]", "keep: 0.3, query: both"),
             "asked.yaml:6:26: axes: query = both: expected agnostic or aware");
   EXPECT_EQ(message("samples: 3", "metrics: [loss]\nsamples: 3"),
-            "asked.yaml:7:1: metrics: protocol answer has its own rows, expected no such key");
+            "asked.yaml:7:10: metrics = a list: protocol answer has its own rows, expected no such key");
   EXPECT_EQ(message("samples: 3", "sampling: {temprature: 1}\nsamples: 3"),
             "asked.yaml:7:24: sampling: temprature = 1: unknown option (expected one of: temperature, top_k, top_p)");
 }
