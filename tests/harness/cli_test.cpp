@@ -333,7 +333,10 @@ TEST_F(Cli, ARecordedTraceReplays) {
                             path("ids.safetensors"), path("t.safetensors")))
                 .code,
             0);
-  EXPECT_NE(run("inspect " + path("t.safetensors")).text.find("64 tokens of llama"), std::string::npos);
+  const std::string held = run("inspect " + path("t.safetensors")).text;
+  EXPECT_NE(held.find("64 tokens of llama"), std::string::npos) << held;
+  EXPECT_NE(held.find("values in F32, pre-RoPE queries, pre-RoPE keys, layer inputs, W_O, losses\n"), std::string::npos)
+      << held;
   write_atomically(folder_ / "trace.yaml",
                    "trace: t.safetensors\npolicies: [full, h2o]\naxes: {budget: 16, interval: 8}\nmetrics: [{metric: "
                    "cosine, detail: layer}]\n");
@@ -349,6 +352,23 @@ TEST_F(Cli, ARecordedTraceReplays) {
     cosines += row.metric == "cosine" ? 1 : 0;
   }
   EXPECT_EQ(cosines, 2);
+}
+
+TEST_F(Cli, ARecordedTaskKnowsItsUsefulTokens) {
+  ASSERT_EQ(run(fmt::format("record --model {} --task needle --tokens 300 --layers 3 --out {}", reference(),
+                            path("t.safetensors")))
+                .code,
+            0);
+  EXPECT_NE(run("inspect " + path("t.safetensors")).text.find("links  "), std::string::npos);
+  write_atomically(folder_ / "trace.yaml",
+                   "trace: t.safetensors\npolicies: [full]\naxes: {budget: 64, interval: 32}\nmetrics: [dilution]\n");
+  ASSERT_EQ(run(fmt::format("run {} --quiet --out {}", path("trace.yaml"), path("out"))).code, 0);
+  const std::vector<Row> rows = read_rows(folder_ / "out" / "rows.csv").rows;
+  const auto found = std::find_if(rows.begin(), rows.end(), [](const Row& row) { return row.metric == "dilution"; });
+  ASSERT_NE(found, rows.end());
+  ASSERT_TRUE(found->value.has_value()) << found->skipped;
+  EXPECT_GT(*found->value, 0);
+  EXPECT_LT(*found->value, 1);
 }
 
 TEST_F(Cli, ShippedExperimentsAreValid) {

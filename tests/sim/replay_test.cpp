@@ -113,6 +113,32 @@ TEST_F(Replay, FullEqualsThePlainPass) {
   EXPECT_EQ(result.sequences[0].kept_mean, 120);
 }
 
+// The same on the model that the experiments run: several chunks, the last of them short.
+TEST(ReplayOfTheReferenceModel, FullEqualsThePlainPass) {
+  const auto backend = make_backend("cpu");
+  ModelSource source(*backend, load_model(ref::source_path("experiments/models/reference")));
+  const auto file = SafetensorsFile::open(ref::source_path("tests/data/reference/expected.safetensors"));
+  std::vector<int32_t> ids = file.read_i32(file.require("book0.input_ids"));
+  ids.resize(200);
+  const int32_t length = 200;
+  const auto losses_of = [&](const Schedule& schedule) {
+    Policy full{.name = "full", .scorer = nullptr};
+    Losses losses;
+    const std::span<const int32_t> sequences[] = {ids};
+    Observer* const observers[] = {&losses};
+    replay({.backend = *backend,
+            .source = source,
+            .policy = full,
+            .sequences = sequences,
+            .schedule = schedule,
+            .observers = observers});
+    return losses.nll_[0];
+  };
+  const std::vector<float> chunked = losses_of(decode_schedule({&length, 1}, 64, 48));
+  const std::vector<float> plain = losses_of(full_schedule({&length, 1}, 1024));
+  for (size_t i = 0; i < 200; ++i) EXPECT_LE(std::abs(chunked[i] - plain[i]), 1e-5f) << "token " << i;
+}
+
 TEST_F(Replay, BudgetBeyondTheTextIsFullToTheBit) {
   Policy full = policy_of("full", nullptr);
   Policy policy = policy_of("keep-oldest", std::make_unique<KeepOldest>());
