@@ -128,8 +128,8 @@ Exam make_exam(const JsonlContext& context, int32_t first_token, const Tokenizer
   exam.context = encode(context.context, first_line);
   exam.context.insert(exam.context.begin(), first_token);
   for (const JsonlQuestion& asked : context.questions) {
-    Question question{encode(asked.question, asked.line), encode(asked.answer_prefix, asked.line), asked.answers,
-                      asked.max_new_tokens};
+    ExamQuestion question{encode(asked.question, asked.line), encode(asked.answer_prefix, asked.line), asked.answers,
+                          asked.max_new_tokens};
     if (question.prefix.empty()) {
       question.prefix = {question.ids.back()};
       question.ids.pop_back();
