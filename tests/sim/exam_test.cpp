@@ -126,7 +126,7 @@ TEST(LineEnds, AreAllTokensWithALineFeed) {
 
 TEST(AnswerText, EndsBeforeTheStopAndItsLineFeed) {
   const Ids stops = {0, *tokenizer().token_id("\n"), *tokenizer().token_id(".\n")};
-  const auto text = [&](bool one_line, const char* answer, Ids after = {}) {
+  const auto text = [&](bool one_line, const char* answer, const Ids& after = {}) {
     Exam exam;
     exam.one_line = one_line;
     Ids ids = tokenizer().encode(answer);
