@@ -130,6 +130,32 @@ TEST_F(Answers, RowsDependOnNeitherBatchesNorAKill) {
   EXPECT_EQ(summary_.reused, 4);
 }
 
+TEST_F(Answers, ADataSetOfJsonLinesIsAskedAndItsBadLinesAreNamed) {
+  const std::string context = R"("context": "apple: red\nriver: blue\nstone: grey\n", "answer_prefix": "<|answer|>")";
+  write_atomically(folder_ / "colours.jsonl",
+                   "{" + context +
+                       R"(, "question": "<|question|>river", "answers": ["blue"], "max_new_tokens": 4})"
+                       "\n" +
+                       "{" + context +
+                       R"(, "question": "<|question|>stone", "answers": ["grey"], "max_new_tokens": 4})"
+                       "\n" +
+                       "{broken\n");
+  std::string yaml = asked();
+  const std::string task = "data: [{task: kv, tokens: 250, questions: 2}]";
+  yaml.replace(yaml.find(task), task.size(), "data: [{jsonl: colours.jsonl, metric: exact_match, samples: 1}]");
+  yaml.replace(yaml.find("window: 8"), 9, "window: 2");
+  const std::vector<Row> rows = run(yaml);
+  ASSERT_EQ(rows.front().metric, "malformed_lines");
+  EXPECT_EQ(rows.front().value, 1.0);
+  EXPECT_NE(rows.front().text.find("colours.jsonl:3: "), std::string::npos) << rows.front().text;
+  EXPECT_EQ(summary_.problems.front(), "left out: " + rows.front().text);
+  const auto accuracy =
+      std::count_if(rows.begin(), rows.end(), [](const Row& row) { return row.metric == "accuracy"; });
+  EXPECT_EQ(accuracy, 6);  // one context, three policies at two fractions
+  yaml.replace(yaml.find("samples: 1}"), 11, "samples: 2}");
+  EXPECT_TRUE(run(yaml, "more").back().skipped.ends_with("'colours.jsonl' has 1 contexts, expected more than 1"));
+}
+
 // Two samples: 0.1 and 0.25 are 17.5 % on average; 0.1 and 0.3 are 20 %.
 TEST_F(Answers, ATaskThatTheFullCacheFailsIsSkippedForAll) {
   const Spec spec = parse_spec(asked(), "asked.yaml");
@@ -173,6 +199,8 @@ TEST_F(Answers, RefusesWhatCannotBeAnswered) {
   EXPECT_EQ(message("full, ", ""), "asked.yaml: protocol answer needs the policy full among others");
   EXPECT_EQ(message("random]", "golden]"),
             "asked.yaml:4:62: policy 'golden' needs the future, which protocol answer has yet to write");
+  EXPECT_EQ(message("{task: kv, tokens: 250, questions: 2}", "{jsonl: a.jsonl, metric: bleu}"),
+            "asked.yaml:3:16: unknown answer metric 'bleu'");
   EXPECT_EQ(message("keep: [0.9, 0.3]", "keep: 0.3, query: both"),
             "asked.yaml:6:26: axes: query = both: expected agnostic or aware");
   EXPECT_EQ(message("samples: 3", "metrics: [loss]\nsamples: 3"),
