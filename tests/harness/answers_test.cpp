@@ -200,7 +200,8 @@ TEST_F(Answers, RefusesWhatCannotBeAnswered) {
   EXPECT_EQ(message("random]", "golden]"),
             "asked.yaml:4:62: policy 'golden' needs the future, which protocol answer has yet to write");
   EXPECT_EQ(message("{task: kv, tokens: 250, questions: 2}", "{jsonl: a.jsonl, metric: bleu}"),
-            "asked.yaml:3:16: unknown answer metric 'bleu'");
+            "asked.yaml:3:16: answer metric bleu is unknown, expected one of exact_match, substring_match, "
+            "substring_match_any, token_f1, rouge_l, edit_similarity");
   EXPECT_EQ(message("keep: [0.9, 0.3]", "keep: 0.3, query: both"),
             "asked.yaml:6:26: axes: query = both: expected agnostic or aware");
   EXPECT_EQ(message("samples: 3", "metrics: [loss]\nsamples: 3"),

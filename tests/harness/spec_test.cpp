@@ -120,9 +120,10 @@ TEST(Spec, NamesWhatIsMissing) {
   EXPECT_EQ(error_of("trace: t\npolicies: [full]\ndata: [book]"),
             "s.yaml:3:7: data = a list: a trace brings its own data, expected no such key");
   EXPECT_EQ(error_of("model: m\ndata: [{tokens: 8}]\npolicies: [full]"),
-            "s.yaml:2:8: data: expected exactly one of the keys task, text, ids");
+            "s.yaml:2:8: data: expected exactly one of the keys task, text, ids, jsonl");
   EXPECT_EQ(error_of("model: m\ndata: [{text: a, smples: 8}]\npolicies: [full]"),
-            "s.yaml:2:18: data: unknown key 'smples', did you mean 'samples'? (expected one of: task, text, ids, name, "
+            "s.yaml:2:18: data: unknown key 'smples', did you mean 'samples'? (expected one of: task, text, ids, "
+            "jsonl, name, "
             "tokens, samples)");
   EXPECT_EQ(error_of("model: m\ndata: [book]\npolicies: [{label: x}]"), "s.yaml:3:12: policy: lacks the key 'policy'");
 }
