@@ -9,6 +9,7 @@
 #include <set>
 
 #include "kernels/error.h"
+#include "sim/policy.h"
 #include "tests/harness/run_fixture.h"
 
 namespace kv {
