@@ -410,15 +410,15 @@ TaskOptions parse_task_options(const Task& task, const std::vector<GivenParam>& 
     return value;
   };
   TaskOptions out;
-  out.needles = count("needles", "facts hidden in the text; drawn where not given");
-  out.values = count("values", "values of each key; drawn where not given");
-  out.questions = count("questions", "questions asked; drawn where not given");
-  out.chains = count("chains", "chains of variables; drawn where not given");
-  out.hops = count("hops", "assignments in a chain after the first; drawn where not given");
+  out.needles = count("needles", "facts hidden in the text");
+  out.values = count("values", "values of each key");
+  out.questions = count("questions", "questions asked");
+  out.chains = count("chains", "chains of variables");
+  out.hops = count("hops", "assignments in a chain after the first");
   out.distractors = count("distractors", "further facts, of keys that are never asked for");
   if (listed("depth")) {
-    const double depth =
-        params.get("depth", 0.0, "where the facts asked for stand, 0 (front) to 1; drawn where not given");
+    const double depth = params.get(
+        "depth", 0.0, "where the facts asked for stand, 0 (front) to 1 (end); each elsewhere where not given");
     if (params.has("depth")) {
       if (!(depth >= 0 && depth <= 1)) params.fail("depth", "expected 0 to 1");
       out.depth = depth;

@@ -81,7 +81,7 @@ void describe_task(const Task& task) {
   std::vector<DeclaredParam> declared;
   parse_task_options(task, {}, &declared);
   for (DeclaredParam& option : declared) {
-    if (option.type == "integer") option.fallback = "drawn";
+    if (option.type == "integer" || option.type == "number") option.fallback = "the task's own";
   }
   declared.insert(declared.begin(),
                   {.key = "tokens", .type = "integer", .fallback = "none", .help = "length of a sample"});
