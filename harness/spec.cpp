@@ -264,6 +264,14 @@ void refuse_ungraded(const Spec& spec, const MapReader& map) {
   if (!spec.metrics.empty()) map.fail("metrics", "protocol answer has its own rows, expected no such key");
 }
 
+// What means nothing where there are no rows.
+void refuse_rows(const Spec& spec, const MapReader& map) {
+  if (!spec.traces.empty()) map.fail("trace", "protocol profile runs a model, expected the key 'model'");
+  for (const char* key : {"axes", "metrics", "batch", "tables", "plots", "paper"}) {
+    if (map.has(key)) map.fail(key, "protocol profile makes no rows, expected no such key");
+  }
+}
+
 // A file of timings has its rows; what a run would be made of has no meaning beside it.
 Located parse_benchmarks_key(const YamlDocument& document, MapReader& map) {
   const YAML::Node node = map.find("benchmarks");
@@ -288,6 +296,7 @@ void check_sources(const Spec& spec, const MapReader& map) {
     map.fail_here("lacks the key 'data': what the model reads");
   }
   if (spec.protocol == Protocol::kAnswer) refuse_ungraded(spec, map);
+  if (spec.protocol == Protocol::kProfile) refuse_rows(spec, map);
   if (!spec.traces.empty() && !spec.data.empty()) map.fail("data", "a trace brings its own data, expected no such key");
   if (spec.policies.empty()) map.fail_here("lacks the key 'policies'");
 }
@@ -303,11 +312,12 @@ Spec parse_document(std::string_view yaml, const std::string& file, std::span<co
   spec.samples = map.integer("samples", spec.samples, 1);
   spec.data = parse_data(document, map.find("data"), spec.samples);
   spec.policies = parse_components(document, map.find("policies"), "policy");
-  const std::string protocol = map.word("protocol", "decode", {"decode", "one-shot", "answer", "latency"});
+  const std::string protocol = map.word("protocol", "decode", {"decode", "one-shot", "answer", "latency", "profile"});
   spec.protocol = protocol == "decode"     ? Protocol::kDecode
                   : protocol == "one-shot" ? Protocol::kOneShot
                   : protocol == "answer"   ? Protocol::kAnswer
-                                           : Protocol::kLatency;
+                  : protocol == "latency"  ? Protocol::kLatency
+                                           : Protocol::kProfile;
   spec.sampling = parse_sampling_key(document, map, spec.protocol);
   spec.axes = parse_axes(document, map.find("axes"));
   spec.metrics = parse_components(document, map.find("metrics"), "metric");
