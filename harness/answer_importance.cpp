@@ -87,7 +87,7 @@ void ContextNorms::attended(const LayerView& view, ConstRef) {
 }
 
 std::vector<std::vector<float>> answer_importance(Backend& backend, ModelSource& source, const Exam& exam,
-                                                  const Question& question, const ContextNorms& norms,
+                                                  const ExamQuestion& question, const ContextNorms& norms,
                                                   LoopState state) {
   if (question.expected.empty()) {
     throw UserError(fmt::format("{}: a question without an answer to go on with", exam.name));

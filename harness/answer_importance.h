@@ -29,6 +29,7 @@ class ContextNorms final : public Observer {
 // is expected of it go on from there. Those queries are the prefix and all of the answer but its last token. UserError:
 // nothing is expected.
 std::vector<std::vector<float>> answer_importance(Backend& backend, ModelSource& source, const Exam& exam,
-                                                  const Question& question, const ContextNorms& norms, LoopState state);
+                                                  const ExamQuestion& question, const ContextNorms& norms,
+                                                  LoopState state);
 
 }  // namespace kv

@@ -28,7 +28,7 @@ Ids joined(const Ids& a, const Ids& b) {
 std::vector<std::span<const int32_t>> spans(const std::vector<Ids>& ids) { return {ids.begin(), ids.end()}; }
 
 // A sample with fewer questions than others repeats its last one, and the answer is thrown away.
-const Question& question_of(const Exam& exam, size_t q) {
+const ExamQuestion& question_of(const Exam& exam, size_t q) {
   return exam.questions[std::min(q, exam.questions.size() - 1)];
 }
 
@@ -58,7 +58,7 @@ struct AnswerRunner::Round {
   std::vector<size_t> questions;  // numbers
 
   Ids continuation(const Exam& exam, size_t q) const {
-    const Question& question = question_of(exam, q);
+    const ExamQuestion& question = question_of(exam, q);
     return query_aware ? question.prefix : joined(question.ids, question.prefix);
   }
 };
@@ -160,7 +160,7 @@ void AnswerRunner::answer_case(const Round& round, const LoopState& state, Outco
     for (size_t s = 0; s < batch_.exams.size(); ++s) {
       const Exam& exam = batch_.exams[s];
       if (q >= exam.questions.size()) continue;
-      const Question& question = exam.questions[q];
+      const ExamQuestion& question = exam.questions[q];
       Ids ids = result.sequences[s].ids;
       ids.resize(std::min(ids.size(), static_cast<size_t>(question.max_new_tokens)));
       Answer answer{.text = answer_text(exam, ids, stop_ids_, batch_.subject.tokenizer()),

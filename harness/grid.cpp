@@ -498,6 +498,9 @@ std::vector<std::unique_ptr<Metric>> make_case_metrics(const Spec& spec) {
 void check_answers(const Spec& spec) {
   if (spec.protocol != Protocol::kAnswer) return;
   parse_sampling(spec);
+  for (const DataSpec& data : spec.data) {
+    if (!data.metric.empty()) at(data.source.where, [&] { return find_answer_metric(data.metric); });
+  }
   const bool has_full = std::any_of(spec.policies.begin(), spec.policies.end(),
                                     [](const Component& policy) { return policy.name == "full"; });
   if (!has_full) throw UserError(fmt::format("{}: protocol answer needs the policy full among others", spec.file));

@@ -17,10 +17,17 @@ constexpr size_t kProbeBytes = size_t{1} << 20;  // about what the rows of a lar
 
 Journal::Journal(const fs::path& out) : folder_(out / "cases") {
   std::error_code error;
+  const bool existed = fs::exists(out, error);
   fs::create_directories(folder_, error);
   if (error) throw UserError(fmt::format("cannot create '{}': {}", folder_.string(), error.message()));
   const fs::path probe = folder_ / "probe";
-  write_atomically(probe, std::string(kProbeBytes, '\n'));
+  try {
+    write_atomically(probe, std::string(kProbeBytes, '\n'));
+  } catch (const UserError&) {
+    fs::remove(folder_, error);  // not if cases of an earlier start lie there
+    if (!existed) fs::remove(out, error);
+    throw;
+  }
   fs::remove(probe, error);
 }
 

@@ -14,7 +14,8 @@ namespace kv {
 // checksum, so a torn or altered file counts as not there.
 class Journal {
  public:
-  // Creates the folder and writes a test file to it: a full or read-only disk shows before hours of work. UserError.
+  // Creates the folder and writes a test file to it: a full or read-only disk shows before hours of work. UserError,
+  // and no empty folder stays behind.
   explicit Journal(const std::filesystem::path& out);
 
   void forget() const;  // drops every finished case

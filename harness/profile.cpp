@@ -88,7 +88,7 @@ class Calibrator {
                      .observers = observers});
     std::vector<std::array<const Orders*, kProfileRatios>> orders;
     for (size_t p = 0; p < policies_.size(); ++p) orders.push_back(rank(prefill, p, tokens));
-    for (const Question& question : exam.questions) {
+    for (const ExamQuestion& question : exam.questions) {
       importance_.push_back(std::make_unique<CalibrationQuestion::Values>(
           answer_importance(backend_, *subject_->model(), exam, question, norms, full_cache(prefill, tokens))));
       oracle_orders_.push_back(std::make_unique<Orders>(oracle_order(*importance_.back())));

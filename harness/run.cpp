@@ -48,7 +48,7 @@ std::string hash_of_samples(const std::vector<Sample>& samples) {
 std::string hash_of_exam(const Exam& exam) {
   Sha256 hash;
   hash.update(std::as_bytes(std::span(exam.context)));
-  for (const Question& question : exam.questions) {
+  for (const ExamQuestion& question : exam.questions) {
     hash.update(fmt::format("\n{} {} {}\n", question.ids.size(), question.prefix.size(), question.max_new_tokens));
     hash.update(std::as_bytes(std::span(question.ids)));
     hash.update(std::as_bytes(std::span(question.prefix)));
@@ -126,6 +126,7 @@ class Experiment {
       LatencyRunner runner(*backend_, spec_, *subject_);
       run_cases(workload, {.data = "random"}, rows, [&](const Case& one) { return runner.run(one); });
     } else if (spec_.protocol == Protocol::kAnswer) {
+      note_malformed(workload);
       for (int batch = 0; batch < batches(workload); ++batch) answer_batch(workload, batch, rows);
       gate_by_full_cache(spec_, workload.cases, rows);
     } else {
@@ -159,6 +160,20 @@ class Experiment {
     const std::string hash = unavailable.empty() ? hash_of_samples(samples) : sha256_hex(unavailable);
     run_cases(workload, {.data = data, .first = first, .hash = hash}, rows,
               [&](const Case& one) { return runner.run(one); });
+  }
+
+  void note_malformed(const Workload& workload) {
+    const std::vector<JsonlProblem> problems = subject_->malformed(workload);
+    if (problems.empty()) return;
+    Row row{.experiment = spec_.name, .model = subject_->name(), .data = data_name(workload), .device = spec_.device};
+    row.axes.resize(axes_.size());
+    row.metric = "malformed_lines";
+    row.value = static_cast<double>(problems.size());
+    for (const JsonlProblem& problem : problems) {
+      row.text += (row.text.empty() ? "" : "; ") + problem.reason;
+      summary_.problems.push_back(fmt::format("left out: {}", problem.reason));
+    }
+    rows_.push_back(std::move(row));
   }
 
   void answer_batch(const Workload& workload, int batch, std::vector<std::vector<Row>>& rows) {

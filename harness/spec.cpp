@@ -140,15 +140,17 @@ DataSpec parse_data_entry(const YamlDocument& document, const YAML::Node& node, 
   }
   MapReader map(document, node, "data");
   int kinds = 0;
-  for (const auto& [key, kind] :
-       {std::pair{"task", DataKind::kTask}, {"text", DataKind::kText}, {"ids", DataKind::kIds}}) {
+  for (const auto& [key, kind] : {std::pair{"task", DataKind::kTask},
+                                  {"text", DataKind::kText},
+                                  {"ids", DataKind::kIds},
+                                  {"jsonl", DataKind::kJsonl}}) {
     const std::string source = map.text(key);
     if (source.empty()) continue;
     ++kinds;
     data.kind = kind;
     data.source = {source, map.where(key)};
   }
-  if (kinds != 1) map.fail_here("expected exactly one of the keys task, text, ids");
+  if (kinds != 1) map.fail_here("expected exactly one of the keys task, text, ids, jsonl");
   data.name =
       map.text("name", data.kind == DataKind::kTask ? data.source.text : fs::path(data.source.text).stem().string());
   if (map.has("tokens")) data.tokens = map.integer("tokens", 0, 1);
@@ -156,9 +158,14 @@ DataSpec parse_data_entry(const YamlDocument& document, const YAML::Node& node, 
   data.samples = map.integer("samples", samples, 1);
   if (data.kind == DataKind::kTask) {
     data.options = map.rest();
-  } else {
-    map.finish();
+    return data;
   }
+  if (data.kind == DataKind::kJsonl) {
+    data.subset = map.text("subset");
+    data.metric = map.text("metric");
+    if (data.tokens) map.fail("tokens", "contexts of a data set have their own lengths, expected no such key");
+  }
+  map.finish();
   return data;
 }
 
@@ -272,6 +279,13 @@ void refuse_rows(const Spec& spec, const MapReader& map) {
   }
 }
 
+void refuse_questions(const Spec& spec) {
+  for (const DataSpec& data : spec.data) {
+    if (data.kind != DataKind::kJsonl) continue;
+    throw UserError(fmt::format("{}: data: '{}': questions are for protocol answer", data.source.where, data.name));
+  }
+}
+
 // A file of timings has its rows; what a run would be made of has no meaning beside it.
 Located parse_benchmarks_key(const YamlDocument& document, MapReader& map) {
   const YAML::Node node = map.find("benchmarks");
@@ -295,8 +309,12 @@ void check_sources(const Spec& spec, const MapReader& map) {
   } else if (!spec.models.empty() && spec.data.empty()) {
     map.fail_here("lacks the key 'data': what the model reads");
   }
-  if (spec.protocol == Protocol::kAnswer) refuse_ungraded(spec, map);
   if (spec.protocol == Protocol::kProfile) refuse_rows(spec, map);
+  if (spec.protocol == Protocol::kAnswer) {
+    refuse_ungraded(spec, map);
+  } else {
+    refuse_questions(spec);
+  }
   if (!spec.traces.empty() && !spec.data.empty()) map.fail("data", "a trace brings its own data, expected no such key");
   if (spec.policies.empty()) map.fail_here("lacks the key 'policies'");
 }

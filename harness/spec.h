@@ -30,15 +30,17 @@ struct Component {
   SlotChoice allocation{"uniform"};                        // a policy's: how budgets are divided
 };
 
-enum class DataKind { kTask, kText, kIds };
+enum class DataKind { kTask, kText, kIds, kJsonl };
 
 struct DataSpec {
   DataKind kind = DataKind::kTask;
   std::string name{};                 // the `data` column
-  Located source{};                   // task name, text file or safetensors file with input_ids
+  Located source{};                   // task name, text file, safetensors file with input_ids, JSON lines of questions
   std::optional<int> tokens{};        // a sample's length; files: all of it without
   int samples = 1;                    // files: consecutive pieces of `tokens`
   std::vector<GivenParam> options{};  // of the task
+  std::string subset{};               // JSON lines: the value of `task`; all where empty
+  std::string metric{};               // JSON lines: how answers are graded; the data set's own where empty
 };
 
 // A Hugging Face folder, or the shape of a named model with weights drawn from the spec's seed.

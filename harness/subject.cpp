@@ -68,15 +68,27 @@ class ModelSubject final : public Subject {
 
   std::vector<Exam> exams(const Workload& workload, int first, int count) override {
     const DataSpec& data = spec_.data[static_cast<size_t>(workload.data)];
-    if (data.kind != DataKind::kTask) {
-      throw UserError(fmt::format("{}: data: '{}' asks nothing; protocol answer expects a task", data.source.where,
-                                  data.source.text));
-    }
     std::vector<Exam> out;
     for (int index = first; index < first + count; ++index) {
-      out.push_back(make_exam(request(data, workload, index), tokenizer(), text()));
+      switch (data.kind) {
+        case DataKind::kTask:
+          out.push_back(make_exam(request(data, workload, index), tokenizer(), text()));
+          break;
+        case DataKind::kJsonl:
+          out.push_back(exam_of(data, index));
+          break;
+        case DataKind::kText:
+        case DataKind::kIds:
+          throw UserError(fmt::format("{}: data: '{}' asks nothing; protocol answer expects a task or jsonl",
+                                      data.source.where, data.source.text));
+      }
     }
     return out;
+  }
+
+  std::vector<JsonlProblem> malformed(const Workload& workload) override {
+    const DataSpec& data = spec_.data[static_cast<size_t>(workload.data)];
+    return data.kind == DataKind::kJsonl ? questions(data).malformed : std::vector<JsonlProblem>{};
   }
 
   const Tokenizer& tokenizer() override {
@@ -108,6 +120,28 @@ class ModelSubject final : public Subject {
     const NamedModel& shape = find_named_model(choice_.source.text);
     fingerprint_ = sha256_hex(fmt::format("random weights, seed {}\n{}", spec_.seed, shape.config));
     open(backend, RandomWeights(config_, spec_.seed));
+  }
+
+  const JsonlData& questions(const DataSpec& data) {
+    const auto found = questions_.find(data.source.text);
+    if (found != questions_.end()) return found->second;
+    return questions_.emplace(data.source.text, load_jsonl(resolve_path(spec_, data.source))).first->second;
+  }
+
+  Exam exam_of(const DataSpec& data, int index) {
+    int left = index;
+    int count = 0;
+    for (const JsonlContext& context : questions(data).contexts) {
+      if (!data.subset.empty() && context.task != data.subset) continue;
+      ++count;
+      if (left-- > 0) continue;
+      Exam exam = make_exam(context, first_token_of(config_, tokenizer()), tokenizer());
+      if (!data.metric.empty()) exam.metric = find_answer_metric(data.metric);
+      return exam;
+    }
+    const std::string of = data.subset.empty() ? "" : fmt::format(" of the task '{}'", data.subset);
+    throw UserError(fmt::format("{}: data: '{}' has {} contexts{}, expected more than {}", data.source.where,
+                                data.source.text, count, of, index));
   }
 
   const TextData& text() {
@@ -177,6 +211,7 @@ class ModelSubject final : public Subject {
   std::optional<Tokenizer> tokenizer_;
   std::optional<TextData> text_;
   std::map<std::string, std::vector<int32_t>> ids_;
+  std::map<std::string, JsonlData> questions_;  // by file
 };
 
 class TraceSubject final : public Subject {
@@ -205,6 +240,7 @@ class TraceSubject final : public Subject {
 
   std::function<std::string(std::span<const int32_t>)> decoder() override { return {}; }
   std::vector<Exam> exams(const Workload&, int, int) override { throw UserError("a trace asks nothing"); }
+  std::vector<JsonlProblem> malformed(const Workload&) override { return {}; }
   const Tokenizer& tokenizer() override { throw UserError("a trace has no tokenizer"); }
   std::vector<int32_t> stop_ids() const override { return {}; }
   ModelSource* model() override { return nullptr; }

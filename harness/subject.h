@@ -14,6 +14,7 @@
 #include "sim/model_source.h"
 #include "sim/source.h"
 #include "sim/tasks/exam.h"
+#include "sim/tasks/jsonl.h"
 #include "sim/tasks/sample.h"
 #include "sim/text_data.h"
 #include "sim/tokenizer.h"
@@ -31,6 +32,8 @@ class Subject {
   virtual std::vector<Sample> samples(const Workload& workload, int first, int count) = 0;
   // The same as questions on contexts, for protocol answer; throws UserError as samples(), and where nothing is asked.
   virtual std::vector<Exam> exams(const Workload& workload, int first, int count) = 0;
+  // Lines of the workload's data set that are no questions.
+  virtual std::vector<JsonlProblem> malformed(const Workload& workload) = 0;
   // UserError where there is none.
   virtual const Tokenizer& tokenizer() = 0;
   virtual std::vector<int32_t> stop_ids() const = 0;  // the model's own ends of text

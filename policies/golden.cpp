@@ -5,7 +5,8 @@
 // The last block of a sequence is padded with zero queries: still divided by L (as in the released code).
 // Ties (often exact zeros): newer positions stay.
 // Options: queries=max replaces the mean over a block's queries with their maximum, a query head at a time, before the
-// mean over the group; horizon looks only at that many blocks.
+// mean over the group; group=max takes the largest of the group's heads then (with queries=mean it is not offered: the
+// full pass sums over the group); horizon looks only at that many blocks.
 // Deviations: attention in f32 where the code stores bf16. A budget that is no multiple of L is refused (the code would
 // let α see queries from before the event).
 
@@ -15,7 +16,6 @@
 
 #include "kernels/error.h"
 #include "kernels/future_scores.h"
-#include "kernels/pool.h"
 #include "policies/parts/options.h"
 #include "sim/policy.h"
 
@@ -29,7 +29,11 @@ class Golden final : public Scorer {
       : queries_max_(params.get("queries", "mean", {"mean", "max"},
                                 "how the attention of a block's queries is pooled before the best block counts") ==
                      "max"),
-        horizon_(option_at_least(params, 0, "horizon", 0, "blocks of the future that count; 0: all of them")) {}
+        group_max_(params.get("group", "mean", {"mean", "max"},
+                              "how the query heads of a KV head are pooled; max needs queries: max") == "max"),
+        horizon_(option_at_least(params, 0, "horizon", 0, "blocks of the future that count; 0: all of them")) {
+    if (group_max_ && !queries_max_) throw UserError("golden: group = max: expected with queries: max only");
+  }
 
   PolicyNeeds needs() const override { return {.future = true, .future_block_max = queries_max_}; }
   Protection protects(int, int interval) const override { return {.recent = interval}; }
@@ -92,7 +96,7 @@ class Golden final : public Scorer {
     return table;
   }
 
-  // Per query head: maximum over each block's queries; then the mean over the group; only then the best later block.
+  // Per query head: maximum over each block's queries; then over the group; only then the best later block.
   Tensor table_of_max(Backend& backend, const BaselineLayer& layer) const {
     Tensor per_head(backend, DType::f32, rows_ * group_ * blocks_ * tokens_);
     backend.future_table({.combine = FutureTableArgs::Combine::max,
@@ -103,19 +107,19 @@ class Golden final : public Scorer {
                           .tokens = tokens_,
                           .merge = merge_,
                           .horizon = 1});
-    const std::vector<int32_t> all(static_cast<size_t>(rows_), static_cast<int32_t>(blocks_ * tokens_));
-    Tensor lengths(backend, DType::i32, rows_);
-    lengths.upload(all.data(), all.size() * sizeof(int32_t));
-    Tensor mean(backend, DType::f32, rows_ * blocks_ * tokens_);
-    backend.group_mean({.input = per_head.ref().as<float>(),
-                        .output = mean.ref().as<float>(),
-                        .lengths = lengths.ref().as<int32_t>(),
-                        .rows = rows_,
-                        .group = group_,
-                        .pitch = blocks_ * tokens_});
+    // The group is the axis to merge: each head's blocks lie in a row.
+    Tensor pooled(backend, DType::f32, rows_ * blocks_ * tokens_);
+    backend.future_table({.combine = group_max_ ? FutureTableArgs::Combine::max : FutureTableArgs::Combine::sum,
+                          .input = per_head.ref().as<float>(),
+                          .output = pooled.ref().as<float>(),
+                          .heads = rows_,
+                          .blocks = group_,
+                          .tokens = blocks_ * tokens_,
+                          .merge = group_,
+                          .scale = group_max_ ? 1.0f : 1.0f / static_cast<float>(group_)});
     Tensor table(backend, DType::f32, rows_ * blocks_ * tokens_);
     backend.future_table({.combine = FutureTableArgs::Combine::max,
-                          .input = mean.ref().as<float>(),
+                          .input = pooled.ref().as<float>(),
                           .output = table.ref().as<float>(),
                           .heads = rows_,
                           .blocks = blocks_,
@@ -125,6 +129,7 @@ class Golden final : public Scorer {
   }
 
   bool queries_max_;
+  bool group_max_;
   int horizon_;
   int interval_ = 0;
   int merge_ = 1;

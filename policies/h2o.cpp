@@ -7,14 +7,16 @@
 // mode=original: an event after every token, half of the budget recent; the prefix counts with all of its queries.
 // Deviations: one kept set a KV head, mean over its query heads (the original works on expanded heads). Running
 // accumulators instead of cached queries, so the first event of the block mode counts every query of the prefix, where
-// released code sees only those it still caches (policies.md C12). The original's budgets are 10 % of the prompt each;
-// here half of the budget each, and "recent" counts only tokens in the cache, not the upcoming one. The released block
-// code clears its sums when an event finds less than the budget resident; such events do not happen here.
+// released code sees only those it still caches (policies.md C12); `queries: N` counts as code does that caches N. The
+// original's budgets are 10 % of the prompt each; here half of the budget each, and "recent" counts only tokens in the
+// cache, not the upcoming one. The released block code clears its sums when an event finds less than the budget
+// resident; such events do not happen here.
 
 #include <fmt/format.h>
 
 #include "kernels/error.h"
 #include "policies/parts/accumulated_attention.h"
+#include "policies/parts/cached_queries.h"
 #include "policies/parts/options.h"
 #include "sim/policy.h"
 
@@ -34,21 +36,32 @@ class H2O final : public Scorer {
         normalize_(params.get("normalize", "none", {"none", "age"},
                               "age: divide the sum by the number of queries that have seen the entry") == "age"
                        ? AccumulatedAttention::Normalize::visibility
-                       : AccumulatedAttention::Normalize::none) {}
+                       : AccumulatedAttention::Normalize::none),
+        queries_(option_at_least(params, 0, "queries", 0,
+                                 "queries that count at an event: the newest N since the event before; 0: all")) {}
 
-  PolicyNeeds needs() const override { return {.entry_columns = 1, .column_sums = true}; }
+  PolicyNeeds needs() const override { return {.entry_columns = 1, .column_sums = true, .window_queries = queries_}; }
   int interval(int asked) const override { return original_ && asked > 0 ? 1 : asked; }
   Protection protects(int kept, int interval) const override { return {.recent = recent(kept, interval)}; }
 
   void check(int kept, int interval) const override {
-    const int newest = recent(kept, interval);
-    if (kept > newest) return;
-    const char* what = recent_ < 0 ? "interval" : "newest entries protected,";
-    throw UserError(fmt::format("h2o: budget {} must exceed the {} {}", kept, what, newest));
+    if (const int newest = recent(kept, interval); kept <= newest) {
+      const char* what = recent_ < 0 ? "interval" : "newest entries protected,";
+      throw UserError(fmt::format("h2o: budget {} must exceed the {} {}", kept, what, newest));
+    }
+    if (queries_ > kept + interval) {
+      throw UserError(fmt::format("h2o: queries = {}: expected at most {}, the tokens before the first event, or 0",
+                                  queries_, kept + interval));
+    }
   }
 
-  void observe(const LayerView& view) override { attention_.observe(view); }
-  void score(const LayerView& view, const ScoreOutput& out) override { attention_.score(view, out, normalize_); }
+  void begin(const BatchShape& shape) override {
+    if (queries_ > 0) cached_.begin(shape, queries_);
+  }
+  void observe(const LayerView& view) override { queries_ > 0 ? cached_.observe(view) : attention_.observe(view); }
+  void score(const LayerView& view, const ScoreOutput& out) override {
+    queries_ > 0 ? cached_.score(view, out, normalize_) : attention_.score(view, out, normalize_);
+  }
 
  private:
   int recent(int kept, int interval) const {
@@ -59,7 +72,9 @@ class H2O final : public Scorer {
   bool original_;
   int recent_;  // −1 = by mode
   AccumulatedAttention::Normalize normalize_;
+  int queries_;  // 0 = all
   AccumulatedAttention attention_;
+  CachedQueries cached_;
 };
 
 const RegisterPolicy registered{{

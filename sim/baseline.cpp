@@ -182,7 +182,7 @@ Baseline compute_baseline(Backend& backend, Source& source, std::span<const std:
   baseline.entropy.resize(sequences.size());
   baseline.argmax.resize(sequences.size());
 
-  Policy full{.name = "full", .scorer = nullptr};
+  Policy full = policy_of("full", nullptr);
   Collector collector(backend, source, baseline);
   Observer* const observers[] = {&collector};
   const Schedule schedule = full_schedule(baseline.lengths, block);

@@ -50,6 +50,15 @@ std::vector<const PolicyEntry*> policies() {
   return all;
 }
 
+Policy policy_of(std::string name, std::unique_ptr<Scorer> scorer) {
+  const bool oracle = scorer && scorer->needs().future;
+  return {.name = name,
+          .scorer_name = name,
+          .scorer = std::move(scorer),
+          .allocation = make_allocation("uniform", {}),
+          .oracle = oracle};
+}
+
 Policy make_policy(std::string_view name, std::vector<GivenParam> options, SlotChoice allocation) {
   const PolicyEntry& entry = find_policy(name);
   Policy policy{.name = entry.name, .scorer_name = ""};

@@ -136,6 +136,9 @@ std::vector<const PolicyEntry*> policies();
 // L are the block itself), or what its scorer refuses. Returns the interval that it really runs at.
 int check_decode(const Policy& policy, int budget, int interval);
 
+// Of a scorer made elsewhere (null: never evicts), with the uniform allocation.
+Policy policy_of(std::string name, std::unique_ptr<Scorer> scorer);
+
 // Throws UserError: unknown name (lists the known ones), unknown or ill-typed option, an allocation other than uniform
 // for a policy that never evicts.
 Policy make_policy(std::string_view name, std::vector<GivenParam> options, SlotChoice allocation = {"uniform"});

@@ -96,11 +96,23 @@ class Recorder final : public Observer {
   std::vector<float> nll_, entropy_;
 };
 
-std::vector<TensorDecl> declare(const SourceInfo& info, const RecordOptions& options, int64_t tokens) {
+// Rows of the trace's `links`.
+std::vector<int32_t> flat(const std::vector<Link>& links) {
+  std::vector<int32_t> rows;
+  for (const Link& link : links) {
+    for (const auto& [begin, end] : link.sources) {
+      rows.insert(rows.end(), {link.query_begin, link.query_end, begin, end});
+    }
+  }
+  return rows;
+}
+
+std::vector<TensorDecl> declare(const SourceInfo& info, const RecordOptions& options, int64_t tokens, int64_t links) {
   std::vector<TensorDecl> tensors = {{"input_ids", Dtype::kI32, {tokens}},
                                      {"labels", Dtype::kU8, {tokens}},
                                      {"nll", Dtype::kF32, {tokens - 1}},
                                      {"entropy", Dtype::kF32, {tokens}}};
+  if (links > 0) tensors.push_back({"links", Dtype::kI32, {links, 4}});
   const int64_t width = static_cast<int64_t>(info.q_heads) * info.head_dim;
   for (const int layer : options.layers) {
     const auto add = [&](const char* what, std::vector<int64_t> shape) {
@@ -150,17 +162,19 @@ void record_trace(const std::filesystem::path& path, Backend& backend, ModelSour
   const RecordOptions options = resolve(given, info);
   const int32_t tokens = static_cast<int32_t>(sample.ids.size());
   if (tokens < 2) throw UserError(fmt::format("record: {} tokens are too few (expected at least 2)", tokens));
-  HashingWriter writer(path, declare(info, options, tokens), describe(info, options));
+  const std::vector<int32_t> links = flat(sample.links);
+  HashingWriter writer(path, declare(info, options, tokens, std::ssize(links) / 4), describe(info, options));
   Recorder recorder(writer, info, options);
   std::vector<uint8_t> labels(sample.ids.size(), 0);
   std::transform(sample.labels.begin(), sample.labels.end(), labels.begin(), [](Label l) { return uint8_t(l); });
   writer.write("input_ids", std::as_bytes(std::span(sample.ids)));
   writer.write("labels", std::as_bytes(std::span(labels)));
+  if (!links.empty()) writer.write("links", std::as_bytes(std::span(links)));
   const int64_t weight = static_cast<int64_t>(info.width) * info.q_heads * info.head_dim;
   for (const int layer : options.layers) {
     recorder.write(backend, fmt::format("layers.{}.output_weight", layer), source.output_weight(layer), weight);
   }
-  Policy full{.name = "full", .scorer = nullptr};
+  Policy full = policy_of("full", nullptr);
   Observer* const observers[] = {&recorder};
   const std::span<const int32_t> sequences[] = {sample.ids};
   const Schedule schedule = full_schedule(std::span(&tokens, 1), kBlock);

@@ -287,6 +287,14 @@ std::vector<int32_t> SafetensorsFile::read_i32(const TensorInfo& tensor) const {
   return values;
 }
 
+void check_replaceable(const std::filesystem::path& path) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  if (!std::filesystem::exists(status) || std::filesystem::is_regular_file(status)) return;
+  const char* what = std::filesystem::is_directory(status) ? "a folder" : "a device, pipe or socket";
+  throw UserError(fmt::format("{}: cannot create: it is {}, expected a file or a new name", path.string(), what));
+}
+
 SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, std::vector<TensorDecl> tensors, Metadata metadata)
     : path_(std::move(path)), metadata_(std::move(metadata)), written_(tensors.size(), 0) {
   std::stable_sort(tensors.begin(), tensors.end(), [](const TensorDecl& a, const TensorDecl& b) {
@@ -302,6 +310,7 @@ SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, std::vector<Ten
   }
   header_bytes_ = header().size();
 
+  check_replaceable(path_);
   for (int attempt = 0; file_ < 0; ++attempt) {
     temporary_ = path_;
     temporary_ += fmt::format(".{}-{}.tmp", ::getpid(), attempt);

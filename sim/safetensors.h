@@ -75,6 +75,10 @@ struct TensorDecl {
   std::vector<int64_t> shape;
 };
 
+// Throws UserError where `path` is something other than a file: the rename would put a file in the place of a device.
+// SafetensorsWriter checks it, too; this is for who computes for long before writing.
+void check_replaceable(const std::filesystem::path& path);
+
 // Writes one file, tensor by tensor or interleaved, holding nothing in memory. The bytes go to a temporary file in the
 // same folder, which finish() syncs and renames; without finish(), or after an error, nothing is left behind. Failing
 // system calls (no such folder, no permission, disk full) are UserErrors; writing more or fewer bytes than declared is

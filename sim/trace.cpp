@@ -117,8 +117,7 @@ void Trace::check_tensors() {
   sample_.ids = file_.read_i32(ids);
   const int64_t tokens = ids.shape[0];
   info_.tokens = tokens;
-  info_.has_pre_rope_queries = true;
-  info_.has_output_weight = true;
+  info_.has_pre_rope_queries = info_.has_pre_rope_keys = info_.has_inputs = info_.has_output_weight = true;
   for (const int layer : info_.layers) {
     check_shape(tensor_name(layer, "queries"), {tokens, info_.q_heads, info_.head_dim});
     check_shape(tensor_name(layer, "keys"), {tokens, info_.kv_heads, info_.head_dim});
@@ -131,9 +130,10 @@ void Trace::check_tensors() {
     info_.has_pre_rope_queries &= optional("pre_rope_queries", {tokens, info_.q_heads, info_.head_dim});
     info_.has_output_weight &=
         optional("output_weight", {info_.width, static_cast<int64_t>(info_.q_heads) * info_.head_dim});
-    optional("pre_rope_keys", {tokens, info_.kv_heads, info_.head_dim});
-    optional("inputs", {tokens, info_.width});
+    info_.has_pre_rope_keys &= optional("pre_rope_keys", {tokens, info_.kv_heads, info_.head_dim});
+    info_.has_inputs &= optional("inputs", {tokens, info_.width});
   }
+  info_.dtype = file_.require(tensor_name(info_.layers.front(), "queries")).dtype;
   if (file_.find("nll")) {
     check_shape("nll", {tokens - 1});
     check_shape("entropy", {tokens});
@@ -152,8 +152,30 @@ void Trace::check_tensors() {
     }
     info_.has_labels = true;
   }
+  read_links();
   const auto question = std::find(sample_.labels.begin(), sample_.labels.end(), Label::question);
   sample_.context_tokens = static_cast<int32_t>(question - sample_.labels.begin());
+}
+
+void Trace::read_links() {
+  const TensorInfo* tensor = file_.find("links");
+  if (!tensor) return;
+  if (tensor->shape.size() != 2)
+    fail(fmt::format("tensor 'links' has shape {}: expected [N, 4]", shape_text(tensor->shape)));
+  check_shape("links", {tensor->shape[0], 4});
+  const std::vector<int32_t> rows = file_.read_i32(*tensor);
+  const auto is_range = [&](int32_t begin, int32_t end) { return 0 <= begin && begin < end && end <= info_.tokens; };
+  for (size_t i = 0; i < rows.size(); i += 4) {
+    const int32_t* row = rows.data() + i;
+    std::vector<Link>& links = sample_.links;
+    if (!is_range(row[0], row[1]) || !is_range(row[2], row[3]) || (i > 0 && row[0] < links.back().query_begin)) {
+      fail(fmt::format("tensor 'links', row {}: expected ranges of tokens, queries in ascending order", i / 4));
+    }
+    if (i == 0 || row[0] != links.back().query_begin || row[1] != links.back().query_end) {
+      links.push_back({.query_begin = row[0], .query_end = row[1], .sources = {}});
+    }
+    links.back().sources.emplace_back(row[2], row[3]);
+  }
 }
 
 void Trace::read(int layer, const std::string& what, int64_t first, int64_t count, float* out) const {

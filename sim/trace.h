@@ -15,12 +15,14 @@ namespace kv {
 //   (optional), rope_attention_factor (optional), checksum.
 // Tensors, T tokens, one set a recorded layer number N; f32 or bf16 unless said otherwise:
 //   input_ids [T] i32;  labels [T] u8 (0 context, 1 needle, 2 question, 3 answer);  nll [T−1] f32;  entropy [T] f32
+//   links [N, 4] i32: query begin and end, source begin and end, one row a source range of a Link (sim/tasks/sample.h),
+//   rows of one link together, ascending query begin
 //   layers.N.queries [T, q_heads, head_dim]            post-RoPE
 //   layers.N.keys, layers.N.values [T, kv_heads, head_dim]   post-RoPE
 //   layers.N.pre_rope_queries, layers.N.pre_rope_keys  after any q/k-norm
 //   layers.N.inputs [T, width]                         the attention block's input, after its norm
 //   layers.N.output_weight [width, q_heads · head_dim] W_O
-// labels, nll, entropy, pre_rope_*, inputs and output_weight may be missing: what needs them is refused.
+// labels, links, nll, entropy, pre_rope_*, inputs and output_weight may be missing: what needs them is refused.
 // checksum = SHA-256 over the lower-case hex SHA-256 of each tensor's bytes, joined in the order of the sorted names.
 inline constexpr const char* kTraceFormat = "kvlab-trace";
 inline constexpr const char* kTraceVersion = "1";
@@ -35,7 +37,10 @@ struct TraceInfo {
   int64_t tokens = 0;
   std::vector<float> inv_freq;  // empty where unknown
   float attention_factor = 1;
+  Dtype dtype = Dtype::kF32;  // of the first layer's queries
   bool has_pre_rope_queries = false;
+  bool has_pre_rope_keys = false;
+  bool has_inputs = false;
   bool has_output_weight = false;
   bool has_losses = false;
   bool has_labels = false;
@@ -49,7 +54,7 @@ class Trace {
 
   const TraceInfo& info() const { return info_; }
   const std::string& name() const { return file_.name(); }
-  const Sample& sample() const { return sample_; }  // ids and labels; context_tokens from the first question label
+  const Sample& sample() const { return sample_; }  // ids, labels, links; context_tokens from the first question label
   const std::vector<float>& nll() const { return nll_; }          // [T−1] or empty
   const std::vector<float>& entropy() const { return entropy_; }  // [T] or empty
 
@@ -61,6 +66,7 @@ class Trace {
   explicit Trace(SafetensorsFile file) : file_(std::move(file)) {}
   void parse_metadata();
   void check_tensors();
+  void read_links();
   void check_shape(const std::string& tensor, const std::vector<int64_t>& shape) const;
   void verify_checksum() const;
   [[noreturn]] void fail(const std::string& message) const;

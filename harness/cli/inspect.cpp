@@ -42,11 +42,16 @@ void inspect_trace(const fs::path& file) {
   fmt::print("layers      {}\n", fmt::join(info.layers, ", "));
   fmt::print("heads       {} query, {} KV, dimension {}, width {}\n", info.q_heads, info.kv_heads, info.head_dim,
              info.width);
-  fmt::print("has         {}{}{}{}\n", "queries, keys, values", info.has_pre_rope_queries ? ", pre-RoPE queries" : "",
-             info.has_output_weight ? ", W_O" : "", info.has_losses ? ", losses" : "");
+  fmt::print("has         queries, keys, values in {}{}{}{}{}{}\n", dtype_name(info.dtype),
+             info.has_pre_rope_queries ? ", pre-RoPE queries" : "", info.has_pre_rope_keys ? ", pre-RoPE keys" : "",
+             info.has_inputs ? ", layer inputs" : "", info.has_output_weight ? ", W_O" : "",
+             info.has_losses ? ", losses" : "");
   if (info.has_labels) {
     fmt::print("labels      {} context, {} needle, {} question, {} answer\n", labels[0], labels[1], labels[2],
                labels[3]);
+  }
+  if (!trace.sample().links.empty()) {
+    fmt::print("links       {} (which tokens are useful to which)\n", trace.sample().links.size());
   }
   if (info.has_losses && !trace.nll().empty()) {
     const double sum = std::accumulate(trace.nll().begin(), trace.nll().end(), 0.0);

@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <memory>
 
@@ -49,13 +50,23 @@ void print_models() {
   for (const NamedModel& model : named_models()) fmt::print("{:<18}  {}\n", model.name, model.summary);
 }
 
-void list(const std::string& kind) {
+constexpr std::array kKinds = {"policies", "allocations", "metrics", "tasks", "models", "experiments"};
+
+void list_kind(std::string_view kind) {
   if (kind == "policies") print_entries(policies());
   if (kind == "allocations") print_entries(allocations());
   if (kind == "metrics") print_entries(metrics());
   if (kind == "tasks") print_entries(all_tasks());
   if (kind == "models") print_models();
   if (kind == "experiments") print_experiments();
+}
+
+void list(const std::string& kind) {
+  if (!kind.empty()) return list_kind(kind);
+  for (const char* each : kKinds) {
+    fmt::print("{}{}:\n", each == kKinds.front() ? "" : "\n", each);
+    list_kind(each);
+  }
 }
 
 void print_options(const std::vector<DeclaredParam>& options) {
@@ -142,9 +153,8 @@ void add_list(CLI::App& app, Verbs&) {
   auto kind = std::make_shared<std::string>();
   CLI::App* verb =
       app.add_subcommand("list", "Lists policies, allocations, metrics, tasks, model shapes or experiments");
-  verb->add_option("KIND", *kind, "policies | allocations | metrics | tasks | models | experiments")
-      ->required()
-      ->check(CLI::IsMember({"policies", "allocations", "metrics", "tasks", "models", "experiments"}));
+  verb->add_option("KIND", *kind, "policies | allocations | metrics | tasks | models | experiments (default: all)")
+      ->check(CLI::IsMember(std::vector<std::string>(kKinds.begin(), kKinds.end())));
   verb->footer("Examples:\n  kvlab list policies\n  kvlab list experiments");
   verb->callback([kind] { list(*kind); });
 }

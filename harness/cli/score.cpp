@@ -82,6 +82,7 @@ Scores score_under(Policy& policy, const Arguments& arguments, Backend& backend,
 }
 
 void score(const Arguments& arguments) {
+  check_replaceable(arguments.out);
   const std::vector<int32_t> ids = load_ids(arguments.input, arguments.model);
   const int64_t tokens = static_cast<int64_t>(ids.size());
   if (arguments.logits_tail > tokens) {

@@ -57,7 +57,8 @@ struct TablePlan {
 // bars. kScatter: measure of two metrics, the first against the second, a point a case. kRoofline: two metrics, work
 // per byte against work per second, a point for each `series` x `label`, below the two `ceilings`. kHeatmap: columns x
 // and y, colour the measure. kImage: a matrix whose row i is the row with x = i, its entries the space-separated
-// numbers of `text`.
+// numbers of `text`. A panel a value of `facet`; many of a curve by several facet columns stand in a grid, a column a
+// value of the last (layer x head).
 struct PlotPlan {
   PlotKind kind = PlotKind::kCurve;
   std::string name, title, note;

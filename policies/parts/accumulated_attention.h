@@ -15,7 +15,10 @@ class AccumulatedAttention {
     visibility,  // divided by the number of queries that have seen the entry
   };
 
-  void observe(const LayerView& view);
+  void observe(const LayerView& view) { add(view, view.column_sums, view.device_segments); }
+  // Adds `scale` times the mean over the group of attention [rows, group, view.pitch] in the rows of the sequences
+  // whose segment has tokens.
+  void add(const LayerView& view, const float* attention, const Segment* segments, float scale = 1);
   void score(const LayerView& view, const ScoreOutput& out, Normalize normalize) const;
 
  private:

@@ -10,7 +10,7 @@
 
 namespace kv {
 
-struct Question {
+struct ExamQuestion {
   std::vector<int32_t> ids;     // the question as asked after the context; may be empty
   std::vector<int32_t> prefix;  // what the answer begins with, not to be generated: <|answer|>; at least one token
   std::vector<std::string> answers;
@@ -18,13 +18,13 @@ struct Question {
   std::vector<int32_t> expected{};  // the answer as the text has it; empty where only `answers` are known
 };
 
-// What a generation run needs of one sample: a context, and questions on it, each asked alone. Question-agnostic: the
-// context is compressed once, then continued by `ids` and `prefix` of each question. Query-aware: `ids` belong to what
-// is compressed.
+// What a generation run needs of one sample: a context, and questions on it, each asked alone. Question-agnostic:
+// the context is compressed once, then continued by `ids` and `prefix` of each question. Query-aware: `ids` belong to
+// what is compressed.
 struct Exam {
   std::string name;
   std::vector<int32_t> context;  // begins with the first token; not empty
-  std::vector<Question> questions;
+  std::vector<ExamQuestion> questions;
   AnswerMetric metric = AnswerMetric::exact_match;
   bool one_line = false;  // an answer ends with its line: generation also stops at line_end_ids
 };

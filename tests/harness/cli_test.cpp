@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <algorithm>
@@ -25,7 +26,7 @@ struct Output {
 
 Output run(const std::string& arguments, const char* environment = "") {
   const std::string command =
-      fmt::format("OMP_NUM_THREADS=1 {} '{}' {} 2>&1", environment, ref::binary_path(), arguments);
+      fmt::format("export OMP_NUM_THREADS=1; {} '{}' {} 2>&1", environment, ref::binary_path(), arguments);
   FILE* pipe = popen(command.c_str(), "r");
   Output output;
   std::array<char, 4096> buffer;
@@ -91,6 +92,30 @@ TEST_F(Cli, MistakesGiveOneLineAndCodeTwo) {
   }
 }
 
+TEST_F(Cli, AnOutThatIsNoFileIsRefusedAndStays) {
+  ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
+  const std::string ids = " --ids " + path("ids.safetensors") + " --out " + path("pipe");
+  for (const std::string& arguments : {"score --model " + model() + ids, "record --model " + model() + ids,
+                                       "compress --policy tova --keep 0.5 --model " + model() + ids}) {
+    const Output output = run(arguments);
+    EXPECT_EQ(output.code, 2) << arguments;
+    EXPECT_EQ(output.text, "kvlab: " + path("pipe") +
+                               ": cannot create: it is a device, pipe or socket, expected a file or a new name\n");
+    EXPECT_TRUE(fs::is_fifo(path("pipe")));
+  }
+}
+
+TEST_F(Cli, ALimitOfFileSizesIsAWriteErrorThatLeavesNothing) {
+  const std::string inputs = " --model " + model() + " --ids " + path("ids.safetensors") + " --out " + path("x");
+  for (const std::string& arguments : {"run --quiet " + path("tiny.yaml") + " --out " + path("x"), "record" + inputs}) {
+    const Output output = run(arguments, "ulimit -f 64;");
+    EXPECT_EQ(output.code, 2) << arguments;
+    EXPECT_EQ(std::count(output.text.begin(), output.text.end(), '\n'), 1) << output.text;
+    EXPECT_NE(output.text.find("File too large"), std::string::npos) << output.text;
+    EXPECT_FALSE(fs::exists(path("x")));
+  }
+}
+
 TEST_F(Cli, EveryVerbThatReadsAModelNamesItsBrokenFile) {
   fs::copy(reference(), folder_ / "missing");
   fs::remove(folder_ / "missing/model-00002-of-00003.safetensors");
@@ -130,6 +155,15 @@ TEST_F(Cli, GenerateWritesTextAndIds) {
             0);
   const auto file = SafetensorsFile::open(folder_ / "made.safetensors");
   EXPECT_EQ(file.read_i32(file.require("output_ids")).size(), 12u);
+}
+
+TEST_F(Cli, ListWithoutAKindListsEveryKind) {
+  const Output output = run("list");
+  EXPECT_EQ(output.code, 0) << output.text;
+  for (const char* expected :
+       {"policies:\n", "metrics:\n", "tasks:\n", "models:\n", "experiments:\n", "snapkv ", "recall ", "quickstart "}) {
+    EXPECT_NE(output.text.find(expected), std::string::npos) << expected;
+  }
 }
 
 TEST_F(Cli, NamesAndDescribesModelShapes) {
@@ -299,7 +333,10 @@ TEST_F(Cli, ARecordedTraceReplays) {
                             path("ids.safetensors"), path("t.safetensors")))
                 .code,
             0);
-  EXPECT_NE(run("inspect " + path("t.safetensors")).text.find("64 tokens of llama"), std::string::npos);
+  const std::string held = run("inspect " + path("t.safetensors")).text;
+  EXPECT_NE(held.find("64 tokens of llama"), std::string::npos) << held;
+  EXPECT_NE(held.find("values in F32, pre-RoPE queries, pre-RoPE keys, layer inputs, W_O, losses\n"), std::string::npos)
+      << held;
   write_atomically(folder_ / "trace.yaml",
                    "trace: t.safetensors\npolicies: [full, h2o]\naxes: {budget: 16, interval: 8}\nmetrics: [{metric: "
                    "cosine, detail: layer}]\n");
@@ -315,6 +352,23 @@ TEST_F(Cli, ARecordedTraceReplays) {
     cosines += row.metric == "cosine" ? 1 : 0;
   }
   EXPECT_EQ(cosines, 2);
+}
+
+TEST_F(Cli, ARecordedTaskKnowsItsUsefulTokens) {
+  ASSERT_EQ(run(fmt::format("record --model {} --task needle --tokens 300 --layers 3 --out {}", reference(),
+                            path("t.safetensors")))
+                .code,
+            0);
+  EXPECT_NE(run("inspect " + path("t.safetensors")).text.find("links  "), std::string::npos);
+  write_atomically(folder_ / "trace.yaml",
+                   "trace: t.safetensors\npolicies: [full]\naxes: {budget: 64, interval: 32}\nmetrics: [dilution]\n");
+  ASSERT_EQ(run(fmt::format("run {} --quiet --out {}", path("trace.yaml"), path("out"))).code, 0);
+  const std::vector<Row> rows = read_rows(folder_ / "out" / "rows.csv").rows;
+  const auto found = std::find_if(rows.begin(), rows.end(), [](const Row& row) { return row.metric == "dilution"; });
+  ASSERT_NE(found, rows.end());
+  ASSERT_TRUE(found->value.has_value()) << found->skipped;
+  EXPECT_GT(*found->value, 0);
+  EXPECT_LT(*found->value, 1);
 }
 
 TEST_F(Cli, ShippedExperimentsAreValid) {

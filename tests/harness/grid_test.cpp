@@ -54,6 +54,29 @@ TEST(Grid, AnAxisOfTheDataMakesOtherWorkloads) {
   EXPECT_EQ(grid.workloads[1].cases[0].axes, (std::vector<std::string>{"64", "16", "512"}));
 }
 
+TEST(Grid, DepthDistractorsAndWordingAreOptionsAndAxesOfTheData) {
+  const Grid grid = make_grid(
+      spec_of("model: m\ndata: [{task: niah-single-2, tokens: 512, hay: noise, wording: neutral}]\n"
+              "policies: [streaming]\naxes: {budget: 64, interval: 16, depth: [0, 0.5], distractors: [0, 8]}\n"));
+  ASSERT_EQ(grid.workloads.size(), 4u);
+  const TaskOptions& options = grid.workloads[3].options;
+  EXPECT_EQ(options.depth, 0.5);
+  EXPECT_EQ(options.distractors, 8);
+  EXPECT_EQ(options.hay, Hay::noise);
+  EXPECT_EQ(options.wording, Wording::neutral);
+  EXPECT_EQ(grid.workloads[0].options.depth, 0.0);
+}
+
+TEST(Grid, RefusesWhatATaskCannotBe) {
+  const auto error = [](const std::string& task) {
+    return error_of("model: m\ndata: [{task: " + task +
+                    ", tokens: 512}]\npolicies: [streaming]\naxes: {budget: 64, interval: 16}\n");
+  };
+  EXPECT_EQ(error("qa-2"), "s.yaml:2:15: task qa-2 is not generated, expected a JSON-lines data set of its questions");
+  EXPECT_NE(error("needle, depth: 50").find("expected 0 to 1"), std::string::npos);
+  EXPECT_NE(error("vt, wording: plain").find("reference"), std::string::npos);
+}
+
 TEST(Grid, AnAxisOfOnePolicyDoesNotRepeatTheOthers) {
   const Grid grid = make_grid(
       spec_of(std::string(kHead) + "policies: [keydiff, snapkv]\naxes: {budget: 64, interval: 16, window: [4, 8]}\n"));

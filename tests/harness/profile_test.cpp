@@ -122,7 +122,7 @@ TEST(AnswerImportance, IsThatOfTheFullCachePass) {
   ModelSource source(*backend, load_model(reference()));
   Exam exam;
   for (int32_t i = 0; i < 70; ++i) exam.context.push_back(1 + i * 37 % 4000);
-  const Question question{
+  const ExamQuestion question{
       .ids = {5, 6, 7}, .prefix = {11}, .answers = {}, .max_new_tokens = 0, .expected = {20, 21, 22}};
   const std::vector<int32_t> text = [&] {
     std::vector<int32_t> ids = exam.context;

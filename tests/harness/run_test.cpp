@@ -155,13 +155,26 @@ TEST_F(Run, FreshStartsOverAndAChangedSpecReusesOnlyWhatIsTheSame) {
 }
 
 TEST_F(Run, RowsDoNotDependOnThreads) {
+  std::vector<std::string> names;
+  for (const PolicyEntry* policy : policies()) names.push_back(policy->name);
+  const std::vector<std::string> everything = {fmt::format("policies=[{}]", fmt::join(names, ", ")), "samples=1",
+                                               "axes.budget=[24]", "metrics=[loss, recall, cosine, local_error]"};
   const int before = omp_get_max_threads();
   omp_set_num_threads(1);
-  run_experiment(spec(), options("one"));
+  run_experiment(spec(everything), options("one"));
   omp_set_num_threads(2);
-  run_experiment(spec(), options("two"));
+  run_experiment(spec(everything), options("two"));
   omp_set_num_threads(before);
   EXPECT_EQ(rows_of("one"), rows_of("two"));
+  const RowTable table = read_rows(folder_ / "one" / "rows.csv");
+  for (const char* metric : {"nll_sum", "recall", "cosine"}) {
+    std::set<std::string> measured;
+    for (const Row& row : table.rows) {
+      if (row.metric == metric && row.value) measured.insert(row.policy);
+    }
+    for (const std::string& name : names)
+      EXPECT_TRUE(name == "full" || measured.contains(name)) << metric << " of " << name;
+  }
 }
 
 TEST_F(Run, BatchesChangeNoMoreThanRoundings) {

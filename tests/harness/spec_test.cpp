@@ -69,10 +69,11 @@ TEST(Spec, ReadsEveryPart) {
 }
 
 TEST(Spec, SuggestsTheNearestKeyForAMisspeltOne) {
-  EXPECT_EQ(error_of(with("polices: [h2o]")),
-            "s.yaml:1:1: unknown key 'polices', did you mean 'policies'? (expected one of: title, benchmarks, model, "
-            "trace, samples, "
-            "data, policies, protocol, axes, metrics, seed, batch, device, prefill_chunk, tables, plots, paper)");
+  EXPECT_EQ(
+      error_of(with("polices: [h2o]")),
+      "s.yaml:1:1: unknown key 'polices', did you mean 'policies'? (expected one of: title, benchmarks, model, "
+      "trace, samples, "
+      "data, policies, protocol, sampling, axes, metrics, seed, batch, device, prefill_chunk, tables, plots, paper)");
 }
 
 TEST(Nearest, CountsSwappedNeighboursOnceAndLeavesStrangersAlone) {
@@ -88,7 +89,8 @@ TEST(Spec, RefusesWrongTypesWithTheValueAndWhatWasExpected) {
   EXPECT_EQ(error_of(with("samples: 0")), "s.yaml:1:10: samples = 0: expected an integer of at least 1");
   EXPECT_EQ(error_of(with("batch: [1]")), "s.yaml:1:8: batch = a list: expected an integer of at least 1");
   EXPECT_EQ(error_of(with("seed: -1")), "s.yaml:1:7: seed = -1: expected an integer from 0 to 9223372036854775807");
-  EXPECT_EQ(error_of(with("protocol: both")), "s.yaml:1:11: protocol = both: expected decode or one-shot or latency");
+  EXPECT_EQ(error_of(with("protocol: both")),
+            "s.yaml:1:11: protocol = both: expected decode or one-shot or answer or latency");
   EXPECT_EQ(error_of(with("axes: [1]")), "s.yaml:1:7: axes: expected a map of name: [values]");
   EXPECT_EQ(error_of(with("axes: {budget: []}")), "s.yaml:1:8: axes: budget: expected at least one value");
   EXPECT_EQ(error_of(with("axes: {budget: [[1]]}")), "s.yaml:1:17: axes: budget: expected a single value a point");
@@ -118,9 +120,10 @@ TEST(Spec, NamesWhatIsMissing) {
   EXPECT_EQ(error_of("trace: t\npolicies: [full]\ndata: [book]"),
             "s.yaml:3:7: data = a list: a trace brings its own data, expected no such key");
   EXPECT_EQ(error_of("model: m\ndata: [{tokens: 8}]\npolicies: [full]"),
-            "s.yaml:2:8: data: expected exactly one of the keys task, text, ids");
+            "s.yaml:2:8: data: expected exactly one of the keys task, text, ids, jsonl");
   EXPECT_EQ(error_of("model: m\ndata: [{text: a, smples: 8}]\npolicies: [full]"),
-            "s.yaml:2:18: data: unknown key 'smples', did you mean 'samples'? (expected one of: task, text, ids, name, "
+            "s.yaml:2:18: data: unknown key 'smples', did you mean 'samples'? (expected one of: task, text, ids, "
+            "jsonl, name, "
             "tokens, samples)");
   EXPECT_EQ(error_of("model: m\ndata: [book]\npolicies: [{label: x}]"), "s.yaml:3:12: policy: lacks the key 'policy'");
 }

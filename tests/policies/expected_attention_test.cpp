@@ -3,10 +3,13 @@
 #include <cmath>
 
 #include "kernels/error.h"
+#include "tests/ref/frozen.h"
 #include "tests/ref/policy_runs.h"
 
 namespace kv::ref {
 namespace {
+
+const Frozen frozen{"expected-attention", {0xea69574a05f32d2d, 0x1b614fc307a879a0}};
 
 // Every query is the same and nothing rotates (frequency 0): the expected attention is that query's softmax, and the
 // covariance is 0. Values are (1, 1) but for entry 2, whose norm is `norm` times as large.

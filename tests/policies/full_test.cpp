@@ -1,9 +1,12 @@
 #include <gtest/gtest.h>
 
+#include "tests/ref/frozen.h"
 #include "tests/ref/policy_runs.h"
 
 namespace kv::ref {
 namespace {
+
+const Frozen frozen{"full", {0xcbf29ce484222325, 0xcbf29ce484222325}};
 
 TEST(Full, NeverEvicts) {
   EXPECT_EQ(make_policy("full", {}).scorer, nullptr);

@@ -3,10 +3,13 @@
 #include <cmath>
 
 #include "kernels/error.h"
+#include "tests/ref/frozen.h"
 #include "tests/ref/policy_runs.h"
 
 namespace kv::ref {
 namespace {
+
+const Frozen frozen{"golden", {0x91a8ba1ff6f3e46b}};
 
 using Kept = std::vector<std::vector<int32_t>>;
 
@@ -41,6 +44,12 @@ TEST(Golden, AgreesWithItsTranscription) {
   expect_agrees("golden", {{"horizon", "1", ""}}, naive_golden(12, NaivePool::average, 1));
   expect_agrees("golden", {{"queries", "max", ""}}, naive_golden(12, NaivePool::max, 0));
   expect_agrees("golden", {{"queries", "max", ""}, {"horizon", "2", ""}}, naive_golden(12, NaivePool::max, 2));
+  expect_agrees("golden", {{"queries", "max", ""}, {"group", "max", ""}},
+                naive_golden(12, NaivePool::max, 0, NaivePool::max));
+}
+
+TEST(Golden, RefusesTheLargestHeadOfAMeanOverQueries) {
+  expect_bad_option("golden", {{"group", "max", ""}}, "golden: group = max: expected with queries: max only");
 }
 
 TEST(Golden, IsAnOracle) {

@@ -1,9 +1,13 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "tests/ref/frozen.h"
 #include "tests/ref/policy_runs.h"
 
 namespace kv::ref {
 namespace {
+
+const Frozen frozen{"h2o", {0xb616d81877ce0c98, 0x89071aff04d9dcaf}};
 
 using Kept = std::vector<std::vector<int32_t>>;
 
@@ -50,7 +54,52 @@ TEST(H2O, AveragesOverTheGroup) {
             (std::vector<int32_t>{0, 1}));
 }
 
+// Only query 2 counts at event 1: entries 0 and 1 have 1/6 each, the newer stays. Query 3 over entries 1 2 3 gives
+// 1/6 4/6 1/6, so event 2 compares 1/6 + 1/6 with 4/6 + 4/6.
+TEST(H2O, MissesTheQueriesThatAreNoLongerCached) {
+  EXPECT_EQ(kept_by("h2o", {{"queries", "1", ""}}, {{1, 1, 4, 1, 1}}, 2, 1), (Kept{{1, 2}, {2, 3}}));
+}
+
+TEST(H2O, CachingEveryQueryIsTheRunningSum) {
+  const std::vector<std::vector<float>> weights = {{1, 1, 4, 1, 2, 1, 3, 1}};
+  EXPECT_EQ(kept_by("h2o", {{"queries", "4", ""}}, weights, 3, 1), kept_by("h2o", {}, weights, 3, 1));
+}
+
+// Sequence 0 has had its first event when sequence 1 has its own: one counts its whole block, one the newest query.
+TEST(H2O, CountsCachedQueriesBySequence) {
+  const auto backend = make_backend("cpu");
+  const SourceInfo info = tiny_info(1, 2, 1, 8);
+  TinySource source(*backend, info, {random_sample(info, 12, 1), random_sample(info, 12, 2)});
+  const auto run = [&](const std::vector<int32_t>& samples, const std::vector<std::vector<int32_t>>& counts) {
+    RunArgs args{.policy = "h2o", .options = {{"queries", "2", ""}, {"recent", "1", ""}}, .samples = samples};
+    args.budget = 4;
+    args.interval = 2;
+    for (const std::vector<int32_t>& step : counts) {
+      Step& made = args.schedule.emplace_back(Step{.counts = step, .keep = {}});
+      for (const int32_t count : step) made.keep.push_back(count == 3 ? 4 : -1);
+    }
+    for (size_t s = 0; s < samples.size(); ++s) args.lengths.push_back(12);
+    std::vector<std::vector<int32_t>> kept;
+    for (const Event& event : run_policy(source, *backend, args).events) {
+      if (event.sequence + 1 == std::ssize(samples)) kept.push_back(event.kept);
+    }
+    return kept;
+  };
+  const auto beside = run({0, 1}, {{2, 2}, {3, 2}, {3, 3}, {3, 3}, {1, 2}});
+  EXPECT_EQ(beside.size(), 2u);
+  EXPECT_EQ(beside, run({1}, {{2}, {2}, {3}, {3}, {2}}));
+}
+
+TEST(H2O, RefusesToCacheMoreQueriesThanThereAre) {
+  expect_refused("h2o", {{"queries", "81", ""}}, 64, 16,
+                 "h2o: queries = 81: expected at most 80, the tokens before the first event, or 0");
+  make_policy("h2o", {{"queries", "80", ""}}).scorer->check(64, 16);
+}
+
 TEST(H2O, AgreesWithItsTranscription) {
+  for (const int queries : {1, 5, 12, 30, 36}) {
+    expect_agrees("h2o", {{"queries", fmt::format("{}", queries), ""}}, naive_cached_queries(24, 12, queries));
+  }
   expect_agrees("h2o", {}, naive_accumulated(false, 12));
   expect_agrees("h2o", {{"normalize", "age", ""}}, naive_accumulated(true, 12));
   expect_agrees("h2o", {{"recent", "3", ""}}, naive_accumulated(false, 3));

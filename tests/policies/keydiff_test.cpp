@@ -2,10 +2,13 @@
 
 #include <cmath>
 
+#include "tests/ref/frozen.h"
 #include "tests/ref/policy_runs.h"
 
 namespace kv::ref {
 namespace {
+
+const Frozen frozen{"keydiff", {0xa2142d2236774a66, 0xec91e9818710b7a7}};
 
 // Keys (1,0) (2,0) (0,1) (3,0), unit keys (1,0) (1,0) (0,1) (1,0), anchor (3,1)/4:
 // scores −3/√10 −3/√10 −1/√10 −3/√10.

@@ -1,9 +1,12 @@
 #include <gtest/gtest.h>
 
+#include "tests/ref/frozen.h"
 #include "tests/ref/policy_runs.h"
 
 namespace kv::ref {
 namespace {
+
+const Frozen frozen{"observed-attention", {0x53b59962f17fcd69, 0x019b971646ff595d}};
 
 using Kept = std::vector<std::vector<int32_t>>;
 

@@ -4,10 +4,13 @@
 #include <set>
 
 #include "sim/random.h"
+#include "tests/ref/frozen.h"
 #include "tests/ref/policy_runs.h"
 
 namespace kv::ref {
 namespace {
+
+const Frozen frozen{"random", {0x83c1f7e1f9f6bace, 0x9a1f59665f220ec6}};
 
 // The one event of T = 6, B = 3, L = 2 comes after 5 tokens: the three largest of the five slots' numbers stay.
 std::vector<int32_t> three_largest(uint64_t seed) {

@@ -1,9 +1,12 @@
 #include <gtest/gtest.h>
 
+#include "tests/ref/frozen.h"
 #include "tests/ref/policy_runs.h"
 
 namespace kv::ref {
 namespace {
+
+const Frozen frozen{"snapkv", {0x66cfa1797ad4cad3, 0x47fd86e35885dd27}};
 
 using Kept = std::vector<std::vector<int32_t>>;
 

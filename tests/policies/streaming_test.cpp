@@ -1,9 +1,12 @@
 #include <gtest/gtest.h>
 
+#include "tests/ref/frozen.h"
 #include "tests/ref/policy_runs.h"
 
 namespace kv::ref {
 namespace {
+
+const Frozen frozen{"streaming", {0xdab35988a7673305, 0x62ea9182436956ed}};
 
 using Kept = std::vector<std::vector<int32_t>>;
 

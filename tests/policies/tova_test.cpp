@@ -1,9 +1,12 @@
 #include <gtest/gtest.h>
 
+#include "tests/ref/frozen.h"
 #include "tests/ref/policy_runs.h"
 
 namespace kv::ref {
 namespace {
+
+const Frozen frozen{"tova", {0xd18b9473635f6aa5, 0xef0ca834a69d260d}};
 
 using Kept = std::vector<std::vector<int32_t>>;
 

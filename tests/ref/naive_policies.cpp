@@ -107,7 +107,7 @@ Row redundancy(const NaiveState& state, double threshold, int kth) {
 }
 
 // ã_j,t of the full-cache pass for every block t and position j.
-std::vector<Row> golden_blocks(const NaiveState& state, int interval, NaivePool queries) {
+std::vector<Row> golden_blocks(const NaiveState& state, int interval, NaivePool queries, NaivePool heads) {
   const NaiveLayer& layer = state.layer;
   const int tokens = layer.tokens();
   std::vector<int32_t> visible;
@@ -123,21 +123,25 @@ std::vector<Row> golden_blocks(const NaiveState& state, int interval, NaivePool 
       }
     }
   }
-  std::vector<Row> means;
+  std::vector<Row> pooled;
   for (const auto& block : blocks) {
-    Row mean(tokens, 0.0);
+    Row all(tokens, 0.0);
     for (const Row& head : block) {
-      for (int j = 0; j < tokens; ++j) mean[j] += head[j] / layer.group();
+      for (int j = 0; j < tokens; ++j) {
+        all[j] = heads == NaivePool::max ? std::max(all[j], head[j]) : all[j] + head[j] / layer.group();
+      }
     }
-    means.push_back(std::move(mean));
+    pooled.push_back(std::move(all));
   }
-  return means;
+  return pooled;
 }
 
 void attend(NaiveState& state, int query, const std::vector<int32_t>& visible) {
   for (int g = 0; g < state.layer.group(); ++g) {
     const Row p = state.layer.attention(query, state.head * state.layer.group() + g, visible);
     for (size_t j = 0; j < p.size(); ++j) state.attention[g][visible[j]] += p[j];
+    Row& given = state.given.emplace_back(static_cast<size_t>(state.layer.tokens()), 0.0);
+    for (size_t j = 0; j < p.size(); ++j) given[static_cast<size_t>(visible[j])] = p[j];
   }
 }
 
@@ -185,7 +189,8 @@ std::vector<NaiveEvent> naive_replay(const NaiveLayer& layer, int head, const Na
                    .head = head,
                    .seen = 0,
                    .resident = {},
-                   .attention = std::vector<Row>(layer.group(), Row(layer.tokens(), 0.0))};
+                   .attention = std::vector<Row>(layer.group(), Row(layer.tokens(), 0.0)),
+                   .given = {}};
   std::vector<NaiveEvent> events;
   for (const NaiveStep& step : steps) {
     for (int i = 0; i < step.count; ++i) {
@@ -222,6 +227,26 @@ NaivePolicy naive_accumulated(bool divide_by_age, int recent) {
               },
           .sinks = 0,
           .recent = recent};
+}
+
+NaivePolicy naive_cached_queries(int budget, int interval, int queries) {
+  // The event that first finds query i there comes after this many tokens.
+  const auto event_of = [=](int i) { return budget + std::max(1, (i - budget) / interval + 1) * interval; };
+  return {.score =
+              [=](const NaiveState& state) {
+                NaiveScores made;
+                for (const int32_t p : state.resident) {
+                  double sum = 0;
+                  for (int i = 0; i < state.seen; ++i) {
+                    if (event_of(i) - i > queries) continue;
+                    for (int g = 0; g < state.layer.group(); ++g) sum += state.given[i * state.layer.group() + g][p];
+                  }
+                  made.scores.push_back(sum / state.layer.group());
+                }
+                return made;
+              },
+          .sinks = 0,
+          .recent = interval};
 }
 
 NaivePolicy naive_snapkv_decode(int window, int kernel, NaivePool kind) {
@@ -271,10 +296,10 @@ NaivePolicy naive_r_kv(double lambda, int window, int kernel, double threshold, 
           .recent = window};
 }
 
-NaivePolicy naive_golden(int interval, NaivePool queries, int horizon) {
+NaivePolicy naive_golden(int interval, NaivePool queries, int horizon, NaivePool heads) {
   return {.score =
               [=](const NaiveState& state) {
-                const std::vector<Row> blocks = golden_blocks(state, interval, queries);
+                const std::vector<Row> blocks = golden_blocks(state, interval, queries, heads);
                 const size_t first = static_cast<size_t>(state.seen / interval);
                 const size_t end =
                     horizon > 0 ? std::min(blocks.size(), first + static_cast<size_t>(horizon)) : blocks.size();

@@ -31,6 +31,7 @@ struct NaiveState {
   int seen = 0;                                // tokens processed
   std::vector<int32_t> resident;               // ascending
   std::vector<std::vector<double>> attention;  // [group][position]: received from every query so far
+  std::vector<std::vector<double>> given;      // [query · group + g][position]: by each query, when it came
 };
 
 // Scores for each of state.resident, higher stays; second keys, or empty.
@@ -68,11 +69,13 @@ enum class NaivePool { max, average };
 
 NaivePolicy naive_streaming(int sinks, int kept);
 NaivePolicy naive_accumulated(bool divide_by_age, int recent);
+// Of the tokens since the event before, the newest `queries` count.
+NaivePolicy naive_cached_queries(int budget, int interval, int queries);
 NaivePolicy naive_snapkv_decode(int window, int kernel, NaivePool pool);
 NaivePolicy naive_snapkv_per_head(int window, int kernel, NaivePool pool);
 // kth(n) = which near-duplicate of n entries is forgiven, 1 = the newest.
 NaivePolicy naive_r_kv(double lambda, int window, int kernel, double threshold, const std::function<int(int)>& kth);
-NaivePolicy naive_golden(int interval, NaivePool queries, int horizon);
+NaivePolicy naive_golden(int interval, NaivePool queries, int horizon, NaivePool heads = NaivePool::average);
 NaivePolicy naive_tova();
 NaivePolicy naive_keydiff(int sinks, int recent);
 NaivePolicy naive_expected_attention(int future, int sinks, double epsilon, bool covariance);

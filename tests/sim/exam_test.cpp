@@ -56,7 +56,7 @@ TEST_P(EveryAskingTask, IsTheSampleCutIntoContextQuestionsAndAnswers) {
   for (size_t i = 0; i < exam.questions.size(); ++i) {
     const Asked& asked = drawn.text.asked[i];
     const std::string answer = drawn.text.text.substr(asked.answer, asked.end - asked.answer);
-    const Question& question = exam.questions[i];
+    const ExamQuestion& question = exam.questions[i];
     EXPECT_EQ(question.prefix, Ids{*tokenizer().token_id("<|answer|>")});
     append(whole, question.ids);
     append(whole, question.prefix);
@@ -78,7 +78,7 @@ INSTANTIATE_TEST_SUITE_P(Tasks, EveryAskingTask, testing::ValuesIn(asking_tasks(
 TEST(Exam, AsksForLinesOfItsContext) {
   const Exam one = exam("kv", 600, {.questions = 3});
   ASSERT_EQ(one.questions.size(), 3u);
-  for (const Question& question : one.questions) {
+  for (const ExamQuestion& question : one.questions) {
     const std::string key = decode(question.ids).substr(std::string("<|question|>").size());
     EXPECT_NE(decode(one.context).find(key + ": " + question.answers.at(0) + "\n"), std::string::npos);
   }
@@ -88,7 +88,7 @@ TEST(Exam, OfANeutralWordingHasNoSpecialTokensAndNoLineStop) {
   for (const char* task : {"needle", "niah-multiquery", "variable-tracking", "vt", "cwe", "fwe"}) {
     const Exam one = exam(task, 900, {.wording = Wording::neutral});
     EXPECT_FALSE(one.one_line);
-    for (const Question& question : one.questions) {
+    for (const ExamQuestion& question : one.questions) {
       const std::string asked = decode(question.ids);
       EXPECT_TRUE(asked.starts_with("Question: ") && asked.ends_with("\n")) << asked;
       EXPECT_TRUE(decode(question.prefix).starts_with("Answer: ")) << task;
@@ -126,7 +126,7 @@ TEST(LineEnds, AreAllTokensWithALineFeed) {
 
 TEST(AnswerText, EndsBeforeTheStopAndItsLineFeed) {
   const Ids stops = {0, *tokenizer().token_id("\n"), *tokenizer().token_id(".\n")};
-  const auto text = [&](bool one_line, const char* answer, Ids after = {}) {
+  const auto text = [&](bool one_line, const char* answer, const Ids& after = {}) {
     Exam exam;
     exam.one_line = one_line;
     Ids ids = tokenizer().encode(answer);

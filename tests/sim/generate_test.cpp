@@ -284,7 +284,7 @@ TEST_P(Generate, APolicyThatWorksOnTheHostSeesEveryStep) {
   Bench bench(*backend);
   auto scorer = std::make_unique<LengthChecker>();
   LengthChecker& checker = *scorer;
-  Policy policy{.name = "length-checker", .scorer = std::move(scorer), .allocation = make_allocation("uniform", {})};
+  Policy policy = policy_of("length-checker", std::move(scorer));
   const Ask ask{.prompts = {text("code0", 0, 50), text("book0", 0, 64)}, .budget = 40, .interval = 20};
   const GenerateResult result = bench.generate(ask, policy);
   for (const auto& stretch : result.stretches) EXPECT_FALSE(stretch.recorded);

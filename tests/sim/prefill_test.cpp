@@ -190,7 +190,9 @@ TEST_P(Prefilling, GenerationGoesOnFromTheCompressedContext) {
                                               .resumed = &state,
                                               .max_new_tokens = 12,
                                               .prefill_chunk = 64});
-      if (question == 1) EXPECT_EQ(result.sequences[0].ids, made);
+      if (question == 1) {
+        EXPECT_EQ(result.sequences[0].ids, made);
+      }
       made = result.sequences[0].ids;
       EXPECT_EQ(result.costs.sequences[0].events, 1);
       EXPECT_EQ(result.costs.sequences[0].kept_mean, 50);

@@ -73,7 +73,7 @@ class Replay : public ::testing::Test {
 };
 
 TEST_F(Replay, EventsKeepExactlyTheBudgetAndTheRestIsFreed) {
-  Policy policy{.name = "keep-oldest", .scorer = std::make_unique<KeepOldest>()};
+  Policy policy = policy_of("keep-oldest", std::make_unique<KeepOldest>());
   Losses losses;
   const ReplayResult result = run(policy, decode_schedule({&length_, 1}, 48, 16), losses);
   // [0,48) [48,64)* [64,80)* [80,96)* [96,112)* [112,120): 4 events, each from 64 to 48.
@@ -91,8 +91,8 @@ TEST_F(Replay, EventsKeepExactlyTheBudgetAndTheRestIsFreed) {
 }
 
 TEST_F(Replay, EvictionChangesLossesOnlyAfterTheFirstEvent) {
-  Policy full{.name = "full", .scorer = nullptr};
-  Policy policy{.name = "keep-oldest", .scorer = std::make_unique<KeepOldest>()};
+  Policy full = policy_of("full", nullptr);
+  Policy policy = policy_of("keep-oldest", std::make_unique<KeepOldest>());
   Losses with, without;
   run(policy, decode_schedule({&length_, 1}, 32, 16), with);
   run(full, decode_schedule({&length_, 1}, 32, 16), without);
@@ -104,7 +104,7 @@ TEST_F(Replay, EvictionChangesLossesOnlyAfterTheFirstEvent) {
 
 // The bound: a replayed `full` equals the plain pass within 1e-5 a token.
 TEST_F(Replay, FullEqualsThePlainPass) {
-  Policy full{.name = "full", .scorer = nullptr};
+  Policy full = policy_of("full", nullptr);
   Losses chunked, plain;
   const ReplayResult result = run(full, decode_schedule({&length_, 1}, 32, 16), chunked);
   run(full, full_schedule({&length_, 1}, 1024), plain);
@@ -113,9 +113,35 @@ TEST_F(Replay, FullEqualsThePlainPass) {
   EXPECT_EQ(result.sequences[0].kept_mean, 120);
 }
 
+// The same on the model that the experiments run: several chunks, the last of them short.
+TEST(ReplayOfTheReferenceModel, FullEqualsThePlainPass) {
+  const auto backend = make_backend("cpu");
+  ModelSource source(*backend, load_model(ref::source_path("experiments/models/reference")));
+  const auto file = SafetensorsFile::open(ref::source_path("tests/data/reference/expected.safetensors"));
+  std::vector<int32_t> ids = file.read_i32(file.require("book0.input_ids"));
+  ids.resize(200);
+  const int32_t length = 200;
+  const auto losses_of = [&](const Schedule& schedule) {
+    Policy full{.name = "full", .scorer = nullptr};
+    Losses losses;
+    const std::span<const int32_t> sequences[] = {ids};
+    Observer* const observers[] = {&losses};
+    replay({.backend = *backend,
+            .source = source,
+            .policy = full,
+            .sequences = sequences,
+            .schedule = schedule,
+            .observers = observers});
+    return losses.nll_[0];
+  };
+  const std::vector<float> chunked = losses_of(decode_schedule({&length, 1}, 64, 48));
+  const std::vector<float> plain = losses_of(full_schedule({&length, 1}, 1024));
+  for (size_t i = 0; i < 200; ++i) EXPECT_LE(std::abs(chunked[i] - plain[i]), 1e-5f) << "token " << i;
+}
+
 TEST_F(Replay, BudgetBeyondTheTextIsFullToTheBit) {
-  Policy full{.name = "full", .scorer = nullptr};
-  Policy policy{.name = "keep-oldest", .scorer = std::make_unique<KeepOldest>()};
+  Policy full = policy_of("full", nullptr);
+  Policy policy = policy_of("keep-oldest", std::make_unique<KeepOldest>());
   Losses with, without;
   const Schedule schedule = decode_schedule({&length_, 1}, 200, 16);
   EXPECT_EQ(run(policy, schedule, with).sequences[0].events, 0);
@@ -124,7 +150,7 @@ TEST_F(Replay, BudgetBeyondTheTextIsFullToTheBit) {
 }
 
 TEST_F(Replay, AnOracleWithoutAFutureIsRefused) {
-  Policy policy{.name = "clairvoyant", .scorer = std::make_unique<NeedsTheFuture>()};
+  Policy policy = policy_of("clairvoyant", std::make_unique<NeedsTheFuture>());
   Losses losses;
   try {
     run(policy, decode_schedule({&length_, 1}, 32, 16), losses);

@@ -92,24 +92,42 @@ TEST(Niah, TypesHaveTheirKeysValuesAndDistractors) {
   }
 }
 
+struct HayShape {
+  const char* task;
+  Wording wording;
+  const char* kind;
+  const char* key;
+  const char* value;
+};
+
 TEST(Niah, HayOfNeedlesHasNothingElse) {
-  for (const auto& [task, key, value] :
-       {std::tuple{"niah-multikey-2", kWords, kNumber}, {"niah-multikey-3", kUuid, kUuid}}) {
-    const TaskText text = text_of(task, 8000, {.wording = Wording::neutral});
+  for (const HayShape& shape : {HayShape{"niah-multikey-2", Wording::neutral, "magic number", kWords, kNumber},
+                                HayShape{"niah-multikey-3", Wording::neutral, "magic uuid", kUuid, kUuid},
+                                HayShape{"niah-multikey-3", Wording::reference, "access code", kHex8, kHex16}}) {
+    const TaskText text = text_of(shape.task, 8000, {.wording = shape.wording});
     const auto needles = needles_of(text);
     std::set<std::string> keys;
     size_t length = 0;
     for (const Needle& needle : needles) {
       keys.insert(needle.key);
-      length += fmt::format("The magic {} for {} is {}. ", value == kUuid ? "uuid" : "number", needle.key, needle.value)
-                    .size();
-      EXPECT_TRUE(std::regex_match(needle.key, std::regex(key)));
+      length += fmt::format("The {} for {} is {}. ", shape.kind, needle.key, needle.value).size();
+      EXPECT_TRUE(std::regex_match(needle.key, std::regex(shape.key)));
+      EXPECT_TRUE(std::regex_match(needle.value, std::regex(shape.value)));
     }
     EXPECT_EQ(keys.size(), needles.size()) << "every key is stated once";
-    const size_t introduction = text.text.find("\n\n") + 2;
+    const size_t introduction = shape.wording == Wording::neutral ? text.text.find("\n\n") + 2 : 0;
     EXPECT_EQ(length, context_of(text).size() - introduction);
     EXPECT_GE(length, 8000u);
   }
+}
+
+TEST(Needles, HideInOtherNeedlesOfTheirKindToo) {
+  const TaskText text = text_of("needle", 4000, {.needles = 2, .values = 1, .questions = 2, .hay = Hay::needles});
+  const std::string question = text.text.substr(text.asked.at(0).begin);
+  const std::string kind = question.substr(std::string("<|question|>What is the ").size(), 8);
+  size_t count = 0;
+  for (size_t at = 0; (at = text.text.find("The " + kind, at)) < text.asked[0].begin; ++at) ++count;
+  EXPECT_GT(count, 60u);  // of less than 60 bytes each
 }
 
 TEST(Niah, NoiseRepeatsTheSameSentences) {

@@ -65,7 +65,7 @@ class Outputs final : public Observer {
 std::map<int, std::vector<float>> head_outputs(Backend& backend, Source& source, const std::vector<int32_t>& ids) {
   Outputs outputs;
   Observer* const observers[] = {&outputs};
-  Policy full{.name = "full", .scorer = nullptr};
+  Policy full = policy_of("full", nullptr);
   const std::span<const int32_t> sequences[] = {ids};
   const int32_t length = static_cast<int32_t>(ids.size());
   const Schedule schedule = full_schedule({&length, 1}, 1024);
@@ -130,6 +130,35 @@ TEST_F(TraceOfLlama, ALayerTheModelLacksIsRefusedAndNothingIsLeft) {
     EXPECT_STREQ(error.what(), "record: layer 3 is outside the model's 3 layers");
   }
   EXPECT_TRUE(std::filesystem::is_empty(folder_));
+}
+
+TEST_F(TraceOfLlama, LinksComeBack) {
+  sample_.links = {{.query_begin = 41, .query_end = 43, .sources = {{2, 5}, {8, 9}}},
+                   {.query_begin = 41, .query_end = 44, .sources = {{0, 1}}},
+                   {.query_begin = 50, .query_end = 60, .sources = {{2, 5}}}};
+  record({.layers = {0}});
+  const Trace trace = Trace::open(path_);
+  const std::vector<Link>& links = trace.sample().links;
+  ASSERT_EQ(links.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(links[i].query_begin, sample_.links[i].query_begin);
+    EXPECT_EQ(links[i].query_end, sample_.links[i].query_end);
+    EXPECT_EQ(links[i].sources, sample_.links[i].sources);
+  }
+}
+
+TEST_F(TraceOfLlama, LinksOutsideTheTokensAreRefused) {
+  sample_.links = {{.query_begin = 41, .query_end = 43, .sources = {{2, 5}, {8, 61}}}};
+  record({.layers = {0}});
+  EXPECT_EQ(error_of_open(),
+            path_.string() + ": tensor 'links', row 1: expected ranges of tokens, queries in ascending order");
+}
+
+TEST_F(TraceOfLlama, SaysWhatItHolds) {
+  record({.layers = {0}, .dtype = Dtype::kBF16});
+  const TraceInfo info = Trace::open(path_).info();
+  EXPECT_EQ(info.dtype, Dtype::kBF16);
+  EXPECT_TRUE(info.has_pre_rope_queries && info.has_pre_rope_keys && info.has_inputs && info.has_output_weight);
 }
 
 // The recipe of sim/trace.h, as another tool would follow it; the names here are sorted already.

@@ -126,9 +126,9 @@ inline std::vector<Measured> measure(ReplayedCase& own, const std::string& metri
     sequences.push_back(sample.ids);
     samples.push_back(&sample);
   }
-  Policy policy{.name = own.scorer ? "by-position" : "full",
-                .scorer = std::move(own.scorer),
-                .allocation = make_allocation(own.allocation.name, own.allocation.options)};
+  const char* const name = own.scorer ? "by-position" : "full";
+  Policy policy = policy_of(name, std::move(own.scorer));
+  policy.allocation = make_allocation(own.allocation.name, own.allocation.options);
   policy.oracle = policy.allocation->needs_future();
   BaselineNeeds needs = watched->observer_needs().baseline;
   needs.merge(policy.allocation->future_needs());

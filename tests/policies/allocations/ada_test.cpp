@@ -82,7 +82,8 @@ TEST_F(Ada, WithTheWholeModelAsItsScopeAllHeadsCompete) {
   for (const Event& event : events) heads.push_back(&event);
   const std::vector<size_t> expected = naive(heads, 20);
   for (size_t h = 0; h < heads.size(); ++h) EXPECT_EQ(events[h].kept.size(), expected[h]);
-  EXPECT_NE(expected[0] + expected[1], 40U) << "the case shows nothing";
+  const auto layer = [&](size_t l) { return expected[2 * l] + expected[2 * l + 1]; };
+  EXPECT_TRUE(layer(0) != 40 || layer(1) != 40) << "the case shows nothing";
 }
 
 TEST_F(Ada, AFullSafeguardIsUniform) {

@@ -54,7 +54,7 @@ class EveryAllocation : public testing::TestWithParam<Combination> {
                                 one_shot_run(scorer, {}, samples, lengths, keep)};
     // These budgets are small for a pyramid of 20.
     Options options;
-    if (allocation == "pyramid") options = {{.key = "beta", .text = "3", .where = ""}};
+    if (allocation == "pyramid") options = {{"beta", "3", ""}, {"window", "4", ""}};
     for (RunArgs& args : all) args.allocation = {allocation, options};
     return all;
   }

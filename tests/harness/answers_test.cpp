@@ -1,0 +1,214 @@
+#include "harness/answers.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "kernels/error.h"
+#include "tests/harness/run_fixture.h"
+
+namespace kv {
+namespace {
+
+// The reference model on contexts that it answers well.
+class Answers : public RunFixture {
+ protected:
+  static std::string asked() {
+    return "# Who still knows?\nmodel: " + ref::source_path("experiments/models/reference") +
+           "\n"
+           "data: [{task: kv, tokens: 250, questions: 2}]\n"
+           "policies: [full, {policy: snapkv, mode: kvpress, window: 8}, random]\n"
+           "protocol: answer\n"
+           "axes: {keep: [0.9, 0.3]}\n"
+           "samples: 3\nbatch: 2\nseed: 5\n";
+  }
+
+  std::vector<Row> run(const std::string& yaml, const std::string& out = "out") {
+    const Spec spec = parse_spec(yaml, (folder_ / "asked.yaml").string());
+    RunOptions own = options(out);
+    own.draw = Draw::later;
+    summary_ = run_experiment(spec, own);
+    return read_rows(own.out / "rows.csv").rows;
+  }
+
+  static std::vector<Row> rows_of(const std::vector<Row>& rows, const std::string& metric, const std::string& policy,
+                                  const std::string& keep) {
+    std::vector<Row> found;
+    std::copy_if(rows.begin(), rows.end(), std::back_inserter(found), [&](const Row& row) {
+      return row.metric == metric && row.policy == policy && row.axes.front() == keep;
+    });
+    return found;
+  }
+
+  static double mean(const std::vector<Row>& rows) {
+    double sum = 0;
+    for (const Row& row : rows) sum += row.value.value();
+    return sum / static_cast<double>(rows.size());
+  }
+
+  RunSummary summary_;
+};
+
+TEST_F(Answers, TheFullCacheKnowsAndAlmostNothingDoesNot) {
+  const std::vector<Row> rows = run(asked());
+  const auto full = rows_of(rows, "accuracy", "full", "0.9");
+  ASSERT_EQ(full.size(), 3U);
+  EXPECT_GE(mean(full), 0.6);
+  EXPECT_LT(mean(rows_of(rows, "accuracy", "random", "0.3")), mean(full));
+  EXPECT_EQ(summary_.skipped, 0);
+}
+
+TEST_F(Answers, AnAccuracyIsTheMeanOfItsAnswers) {
+  const std::vector<Row> rows = run(asked());
+  for (const char* policy : {"full", "snapkv", "random"}) {
+    const auto answers = rows_of(rows, "answer", policy, "0.9");
+    const auto accuracy = rows_of(rows, "accuracy", policy, "0.9");
+    ASSERT_EQ(answers.size(), 6U);
+    for (size_t s = 0; s < 3; ++s) {
+      double sum = 0;
+      for (size_t q = 0; q < 2; ++q) {
+        EXPECT_EQ(answers[2 * s + q].sample, static_cast<int64_t>(s));
+        EXPECT_EQ(answers[2 * s + q].x, static_cast<double>(q));
+        sum += answers[2 * s + q].value.value();
+      }
+      EXPECT_DOUBLE_EQ(accuracy[s].value.value(), sum / 2);
+    }
+  }
+}
+
+// int(tokens · 0.3) of each context, on the cache itself.
+TEST_F(Answers, KeepsTheAskedFractionOfTheContext) {
+  const std::vector<Row> rows = run(asked());
+  const auto full = rows_of(rows, "kept_tokens", "full", "0.3");
+  const auto kept = rows_of(rows, "kept_tokens", "snapkv", "0.3");
+  ASSERT_EQ(kept.size(), 3U);
+  for (size_t s = 0; s < kept.size(); ++s) {
+    EXPECT_EQ(kept[s].value.value(), static_cast<int>(full[s].value.value() * 0.3));
+  }
+}
+
+// The full cache has no context to compress, so it sees the question the same way in both.
+TEST_F(Answers, AQuestionThatIsSeenChangesWhatIsKept) {
+  const std::vector<Row> rows = run(asked() + "", "plain");
+  std::string aware = asked();
+  aware.replace(aware.find("axes: {keep: [0.9, 0.3]}"), 24, "axes: {query: [agnostic, aware], keep: 0.3}");
+  const std::vector<Row> both = run(aware, "both");
+  const auto of = [&](const char* metric, const char* policy, const char* query) {
+    return rows_of(both, metric, policy, query);
+  };
+  const auto texts = [](const std::vector<Row>& answers) {
+    std::vector<std::string> all;
+    for (const Row& row : answers) all.push_back(row.text);
+    return all;
+  };
+  EXPECT_EQ(texts(of("answer", "full", "agnostic")), texts(of("answer", "full", "aware")));
+  EXPECT_EQ(texts(of("answer", "snapkv", "agnostic")), texts(rows_of(rows, "answer", "snapkv", "0.3")));
+  EXPECT_NE(texts(of("answer", "snapkv", "aware")), texts(of("answer", "snapkv", "agnostic")));
+}
+
+TEST_F(Answers, RowsDependOnNeitherBatchesNorAKill) {
+  const auto untimed = [](std::vector<Row> rows) {
+    std::erase_if(rows, [](const Row& row) { return is_timing(row.metric); });
+    return rows;
+  };
+  const std::vector<Row> rows = untimed(run(asked()));
+  std::string single = asked();
+  single.replace(single.find("batch: 2"), 8, "batch: 1");
+  EXPECT_EQ(untimed(run(single, "single")), rows);
+
+  struct Killed {};
+  const Spec spec = parse_spec(asked(), (folder_ / "asked.yaml").string());
+  RunOptions own = options("killed");
+  own.draw = Draw::later;
+  int left = 4;
+  own.after_case = [&] {
+    if (--left == 0) throw Killed{};
+  };
+  EXPECT_THROW(run_experiment(spec, own), Killed);
+  EXPECT_EQ(untimed(run(asked(), "killed")), rows);
+  EXPECT_EQ(summary_.reused, 4);
+}
+
+TEST_F(Answers, ADataSetOfJsonLinesIsAskedAndItsBadLinesAreNamed) {
+  const std::string context = R"("context": "apple: red\nriver: blue\nstone: grey\n", "answer_prefix": "<|answer|>")";
+  write_atomically(folder_ / "colours.jsonl",
+                   "{" + context +
+                       R"(, "question": "<|question|>river", "answers": ["blue"], "max_new_tokens": 4})"
+                       "\n" +
+                       "{" + context +
+                       R"(, "question": "<|question|>stone", "answers": ["grey"], "max_new_tokens": 4})"
+                       "\n" +
+                       "{broken\n");
+  std::string yaml = asked();
+  const std::string task = "data: [{task: kv, tokens: 250, questions: 2}]";
+  yaml.replace(yaml.find(task), task.size(), "data: [{jsonl: colours.jsonl, metric: exact_match, samples: 1}]");
+  yaml.replace(yaml.find("window: 8"), 9, "window: 2");
+  const std::vector<Row> rows = run(yaml);
+  ASSERT_EQ(rows.front().metric, "malformed_lines");
+  EXPECT_EQ(rows.front().value, 1.0);
+  EXPECT_NE(rows.front().text.find("colours.jsonl:3: "), std::string::npos) << rows.front().text;
+  EXPECT_EQ(summary_.problems.front(), "left out: " + rows.front().text);
+  const auto accuracy =
+      std::count_if(rows.begin(), rows.end(), [](const Row& row) { return row.metric == "accuracy"; });
+  EXPECT_EQ(accuracy, 6);  // one context, three policies at two fractions
+  yaml.replace(yaml.find("samples: 1}"), 11, "samples: 2}");
+  EXPECT_TRUE(run(yaml, "more").back().skipped.ends_with("'colours.jsonl' has 1 contexts, expected more than 1"));
+}
+
+// Two samples: 0.1 and 0.25 are 17.5 % on average; 0.1 and 0.3 are 20 %.
+TEST_F(Answers, ATaskThatTheFullCacheFailsIsSkippedForAll) {
+  const Spec spec = parse_spec(asked(), "asked.yaml");
+  const std::vector<Case> cases = make_grid(spec).workloads[0].cases;
+  const auto rows_with = [&](double second) {
+    std::vector<std::vector<Row>> rows(cases.size());
+    for (size_t i = 0; i < cases.size(); ++i) {
+      const bool full = cases[i].policy == 0;
+      rows[i] = {{.sample = 0, .metric = "accuracy", .value = full ? 0.1 : 1},
+                 {.sample = 0, .metric = "kept_tokens", .value = 9},
+                 {.sample = 1, .metric = "accuracy", .value = full ? second : 1}};
+    }
+    return rows;
+  };
+  auto failed = rows_with(0.25), passed = rows_with(0.3);
+  gate_by_full_cache(spec, cases, failed);
+  gate_by_full_cache(spec, cases, passed);
+  EXPECT_EQ(passed, rows_with(0.3));
+  for (const std::vector<Row>& rows : failed) {
+    ASSERT_EQ(rows.size(), 2U);
+    for (const Row& row : rows) {
+      EXPECT_EQ(row.metric, "accuracy");
+      EXPECT_FALSE(row.value.has_value());
+      EXPECT_EQ(row.skipped, "the full cache scores 17.5 %, under 20 %");
+    }
+  }
+}
+
+TEST_F(Answers, RefusesWhatCannotBeAnswered) {
+  const auto message = [&](const std::string& from, const std::string& to) -> std::string {
+    std::string yaml = asked();
+    yaml.replace(yaml.find(from), from.size(), to);
+    try {
+      const Spec spec = parse_spec(yaml, "asked.yaml");
+      make_grid(spec);
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(message("full, ", ""), "asked.yaml: protocol answer needs the policy full among others");
+  EXPECT_EQ(message("random]", "golden]"),
+            "asked.yaml:4:62: policy 'golden' needs the future, which protocol answer has yet to write");
+  EXPECT_EQ(message("{task: kv, tokens: 250, questions: 2}", "{jsonl: a.jsonl, metric: bleu}"),
+            "asked.yaml:3:16: answer metric bleu is unknown, expected one of exact_match, substring_match, "
+            "substring_match_any, token_f1, rouge_l, edit_similarity");
+  EXPECT_EQ(message("keep: [0.9, 0.3]", "keep: 0.3, query: both"),
+            "asked.yaml:6:26: axes: query = both: expected agnostic or aware");
+  EXPECT_EQ(message("samples: 3", "metrics: [loss]\nsamples: 3"),
+            "asked.yaml:7:10: metrics = a list: protocol answer has its own rows, expected no such key");
+  EXPECT_EQ(message("samples: 3", "sampling: {temprature: 1}\nsamples: 3"),
+            "asked.yaml:7:24: sampling: temprature = 1: unknown option (expected one of: temperature, top_k, top_p)");
+}
+
+}  // namespace
+}  // namespace kv
