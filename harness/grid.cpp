@@ -329,10 +329,32 @@ void check_latency_case(const Spec& spec, const Case& one, const Policy& made, c
   if (cut) at(where, [&] { made.scorer->check(kept_tokens(one.context, one.keep), 0); });
 }
 
-void check_case(const Spec& spec, const Case& one, const Point& point) {
+// Nothing is cut: what a scorer would keep is compared with what is asked.
+void check_profile_case(const Spec& spec, int model, const Case& one, const Policy& made) {
+  const Component& component = spec.policies[static_cast<size_t>(one.policy)];
+  const auto refuse = [&](const std::string& where, std::string_view what) {
+    throw UserError(fmt::format("{}: {}", where, what));
+  };
+  const auto refuse_policy = [&](std::string_view what) {
+    refuse(component.where, fmt::format("policy '{}' {}", component.label, what));
+  };
+  if (!made.scorer) refuse_policy("never evicts, so there is nothing to profile");
+  if (made.oracle) refuse_policy("needs the future, which no profile can foresee");
+  if (one.allocation.name != "uniform") refuse_policy("has an allocation of its own, which a profile has no use for");
+  const ModelChoice& choice = spec.models[static_cast<size_t>(model)];
+  if (choice.random) refuse(choice.source.where, "random weights answer nothing, expected a model folder");
+  for (const DataSpec& data : spec.data) {
+    if (data.kind == DataKind::kTask) continue;
+    refuse(data.source.where, fmt::format("data: '{}' asks nothing; protocol profile expects a task", data.name));
+  }
+}
+
+void check_case(const Spec& spec, int model, const Case& one, const Point& point) {
   const size_t policy = static_cast<size_t>(one.policy);
   const Policy made = make_case_policy(spec, one);
+  at(spec.policies[policy].where, [&] { return made.allocation->check(model_folder(spec, model), made.scorer_name); });
   if (spec.protocol == Protocol::kLatency) return check_latency_case(spec, one, made, point);
+  if (spec.protocol == Protocol::kProfile) return check_profile_case(spec, model, one, made);
   if (!made.scorer) return;
   const std::string where = where_of_budget(spec, point, policy);
   if (spec.protocol == Protocol::kDecode) {
@@ -360,6 +382,7 @@ void add_needs(const Spec& spec, const Case& one, BaselineNeeds& needs) {
     own.block_max = policy.scorer->needs().future_block_max;
   }
   if (one.budget > 0 && one.interval > 0) own.statistics_block = std::gcd(one.budget, one.interval);
+  own.merge(policy.allocation->future_needs());
   needs.merge(own);
 }
 
@@ -453,6 +476,16 @@ Policy make_case_policy(const Spec& spec, const Case& one) {
   return at(component.where, [&] { return make_policy(component.name, one.options, std::move(allocation)); });
 }
 
+std::filesystem::path model_folder(const Spec& spec, int model) {
+  if (!spec.traces.empty() || spec.models[static_cast<size_t>(model)].random) return {};
+  const Located& source = spec.models[static_cast<size_t>(model)].source;
+  try {
+    return resolve_path(spec, source);
+  } catch (const UserError&) {  // whoever opens it will say so
+    return source.text;
+  }
+}
+
 std::vector<std::unique_ptr<Metric>> make_case_metrics(const Spec& spec) {
   std::vector<std::unique_ptr<Metric>> all;
   for (const Component& component : spec.metrics) {
@@ -504,7 +537,7 @@ Grid make_grid(const Spec& spec) {
             return other.policy == one.policy && other.axes == one.axes;
           });
           if (repeated) continue;
-          check_case(spec, one, point);
+          check_case(spec, model, one, point);
           add_needs(spec, one, grid.needs);
           cases.push_back(std::move(one));
         }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,8 @@ Grid make_grid(const Spec& spec);
 
 // Options that name files are resolved as the spec's paths are.
 Policy make_case_policy(const Spec& spec, const Case& one);
+// The folder of a model of the spec, as written where it is missing; empty for random weights and traces.
+std::filesystem::path model_folder(const Spec& spec, int model);
 std::vector<std::unique_ptr<Metric>> make_case_metrics(const Spec& spec);
 
 // Options of a task, as a spec gives them; `declared` (may be null) receives their names, types and meaning.

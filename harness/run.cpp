@@ -257,7 +257,9 @@ class Experiment {
         fmt::format("code {}\nexperiment {}\nmodel {} {}\ndata {} from {} {}\n", code_identity(), spec_.name,
                     subject_->name(), subject_->fingerprint(), inputs.data, inputs.first, inputs.hash);
     text += fmt::format("policy {} as {}{}\n", policy.name, policy.label, options_text(one.options));
-    text += fmt::format("allocation {}{}\n", one.allocation.name, options_text(one.allocation.options));
+    const Policy made = make_case_policy(spec_, one);
+    text += fmt::format("allocation {}{} reads {}\n", one.allocation.name, options_text(one.allocation.options),
+                        made.allocation->check(model_folder(spec_, model_), made.scorer_name));
     text += fmt::format("protocol {} {} {} {} {}{}\n", static_cast<int>(spec_.protocol), one.budget, one.interval,
                         one.keep, one.query_aware, options_text(spec_.sampling));
     for (size_t i = 0; i < axes_.size(); ++i) text += fmt::format("axis {} = {}\n", axes_[i], one.axes[i]);
@@ -355,6 +357,9 @@ bool is_timing(std::string_view metric) {
 
 RunSummary run_experiment(const Spec& spec, const RunOptions& options) {
   validate_experiment(spec);
+  if (spec.protocol == Protocol::kProfile) {
+    throw UserError(fmt::format("{}: protocol profile makes no rows; run `kvlab profile {}`", spec.file, spec.file));
+  }
   if (options.draw == Draw::now) check_can_draw(spec);
   if (!spec.benchmarks.text.empty()) return tabulate(spec, options);
   return Experiment(spec, options).go();
@@ -380,6 +385,10 @@ std::string validate_experiment(const Spec& spec) {
     }
   }
   if (spec.protocol == Protocol::kLatency) return latency_summary(spec, grid);
+  if (spec.protocol == Protocol::kProfile) {
+    return fmt::format("{}: {} budget profiles for each of {} models", spec.name, spec.policies.size(),
+                       spec.models.size());
+  }
   int64_t cases = 0, passes = 0;
   for (const Workload& workload : grid.workloads) {
     cases += static_cast<int64_t>(workload.cases.size()) * workload.samples;

@@ -271,6 +271,14 @@ void refuse_ungraded(const Spec& spec, const MapReader& map) {
   if (!spec.metrics.empty()) map.fail("metrics", "protocol answer has its own rows, expected no such key");
 }
 
+// What means nothing where there are no rows.
+void refuse_rows(const Spec& spec, const MapReader& map) {
+  if (!spec.traces.empty()) map.fail("trace", "protocol profile runs a model, expected the key 'model'");
+  for (const char* key : {"axes", "metrics", "batch", "tables", "plots", "paper"}) {
+    if (map.has(key)) map.fail(key, "protocol profile makes no rows, expected no such key");
+  }
+}
+
 void refuse_questions(const Spec& spec) {
   for (const DataSpec& data : spec.data) {
     if (data.kind != DataKind::kJsonl) continue;
@@ -301,6 +309,7 @@ void check_sources(const Spec& spec, const MapReader& map) {
   } else if (!spec.models.empty() && spec.data.empty()) {
     map.fail_here("lacks the key 'data': what the model reads");
   }
+  if (spec.protocol == Protocol::kProfile) refuse_rows(spec, map);
   if (spec.protocol == Protocol::kAnswer) {
     refuse_ungraded(spec, map);
   } else {
@@ -321,11 +330,12 @@ Spec parse_document(std::string_view yaml, const std::string& file, std::span<co
   spec.samples = map.integer("samples", spec.samples, 1);
   spec.data = parse_data(document, map.find("data"), spec.samples);
   spec.policies = parse_components(document, map.find("policies"), "policy");
-  const std::string protocol = map.word("protocol", "decode", {"decode", "one-shot", "answer", "latency"});
+  const std::string protocol = map.word("protocol", "decode", {"decode", "one-shot", "answer", "latency", "profile"});
   spec.protocol = protocol == "decode"     ? Protocol::kDecode
                   : protocol == "one-shot" ? Protocol::kOneShot
                   : protocol == "answer"   ? Protocol::kAnswer
-                                           : Protocol::kLatency;
+                  : protocol == "latency"  ? Protocol::kLatency
+                                           : Protocol::kProfile;
   spec.sampling = parse_sampling_key(document, map, spec.protocol);
   spec.axes = parse_axes(document, map.find("axes"));
   spec.metrics = parse_components(document, map.find("metrics"), "metric");

@@ -50,8 +50,8 @@ struct ModelChoice {
 };
 
 // kLatency measures time and memory over random tokens (harness/latency.h); `samples` are then repetitions. kAnswer
-// asks questions of compressed contexts (harness/answers.h).
-enum class Protocol { kDecode, kOneShot, kAnswer, kLatency };
+// asks questions of compressed contexts (harness/answers.h). kProfile makes budget profiles (harness/profile.h).
+enum class Protocol { kDecode, kOneShot, kAnswer, kLatency, kProfile };
 
 // One axis: its points, each a value a column. A plain axis has one column; a zipped one several that move together.
 struct Axis {

@@ -103,7 +103,7 @@ class ModelSubject final : public Subject {
   void load_weights(Backend& backend) {
     folder_ = resolve_path(spec_, choice_.source);
     name_ = folder_name(folder_);
-    fingerprint_ = kv::fingerprint(folder_);
+    fingerprint_ = fingerprint_once(folder_);
     open(backend, ModelFiles(folder_));
   }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <span>
@@ -10,6 +11,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/paged.h"
+#include "sim/baseline.h"
 #include "sim/params.h"
 #include "sim/protection.h"
 
@@ -55,8 +57,12 @@ void divide(const AllocateArgs& args, int sequence, std::span<const double> weig
 class Allocation {
  public:
   virtual ~Allocation() = default;
-  virtual bool needs_future() const { return false; }  // an oracle
-  // `scorer` names the scorer with the options that differ from their defaults, as a profile was made for it.
+  virtual bool needs_future() const { return false; }        // an oracle: begin() gets the full-cache pass
+  virtual BaselineNeeds future_needs() const { return {}; }  // what that pass must keep for it
+  // What can be known before anything runs: UserError where it cannot serve this scorer on this model (its folder,
+  // empty for traces and random weights). Returns what a result then depends on beside the options: a digest of the
+  // files that are read, or nothing. `scorer` is Policy::scorer_name, as a profile quotes it.
+  virtual std::string check(const std::filesystem::path& /*model*/, std::string_view /*scorer*/) const { return {}; }
   virtual void begin(const BatchShape&, std::string_view /*scorer*/) {}
   // Writes counts [layers, rows], host memory, of the due sequences: 0 to the head's length each, their sum over a
   // sequence is total(). The loop checks both.

@@ -21,6 +21,7 @@ ModelSource::ModelSource(Backend& backend, const Weights& weights)
       weights_(load_tensors(weights, backend)) {
   const Rope rope = make_rope(config_.rope, config_.head_dim);
   info_ = {.name = fmt::format("{} model", family_name(config_.family)),
+           .folder = weights.folder(),
            .layers = config_.layers,
            .q_heads = config_.heads,
            .kv_heads = config_.kv_heads,

@@ -61,10 +61,17 @@ Policy policy_of(std::string name, std::unique_ptr<Scorer> scorer) {
 
 Policy make_policy(std::string_view name, std::vector<GivenParam> options, SlotChoice allocation) {
   const PolicyEntry& entry = find_policy(name);
-  Policy policy{.name = entry.name, .scorer_name = quoted(entry.name, options)};
-  Params params(entry.name, std::move(options));
+  Policy policy{.name = entry.name, .scorer_name = ""};
+  Params params(entry.name, options);
   policy.scorer = entry.make(params);
   params.finish();
+  std::erase_if(options, [&](const GivenParam& given) {
+    const auto is_default = [&](const DeclaredParam& own) {
+      return own.key == given.key && own.fallback == given.text;
+    };
+    return std::any_of(params.declared().begin(), params.declared().end(), is_default);
+  });
+  policy.scorer_name = quoted(entry.name, std::move(options));
   policy.allocation = make_allocation(allocation.name, std::move(allocation.options));
   if (!policy.scorer && allocation.name != "uniform") {
     throw UserError(fmt::format("{}: never evicts, so there is nothing to allocate (allocation: {})", policy.name,

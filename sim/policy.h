@@ -104,7 +104,7 @@ class Scorer {
 // A policy is its slots. `full` has no scorer and never evicts.
 struct Policy {
   std::string name;
-  std::string scorer_name;  // the policy's name with the options given to it, as profiles quote it
+  std::string scorer_name;  // the policy's name with its options that differ from their defaults, as profiles quote it
   std::unique_ptr<Scorer> scorer;
   std::unique_ptr<Allocation> allocation;  // never null
   bool oracle = false;

@@ -8,6 +8,7 @@
 #include "kernels/error.h"
 #include "sim/cut.h"
 #include "sim/footprint.h"
+#include "sim/layer_view.h"
 #include "sim/schedule.h"
 #include "sim/stopwatch.h"
 
@@ -56,6 +57,7 @@ Prefill::Prefill(const PrefillArgs& args)
              .sequences = static_cast<int>(args.contexts.size()),
              .seed = args.seed,
              .sample_numbers = args.sample_numbers,
+             .observers = args.observers,
              .time_phases = false}) {
   Stopwatch watch(args_.backend);
   watch.start();
@@ -92,6 +94,13 @@ Schedule Prefill::schedule() const {
 size_t Prefill::context_bytes() const {
   return static_cast<size_t>(loop_.cache().used_pages()) *
          (loop_.cache().page_bytes() - loop_.cache().column_page_bytes());
+}
+
+ScoredLayer Prefill::scored(size_t policy, int layer) const {
+  const int ranker = ranker_of_.at(policy);
+  KV_CHECK(ranker >= 0);
+  return loop_.ranker(static_cast<size_t>(ranker))
+      .scored(layer_view(args_.backend, args_.source.info(), loop_.cache(), layer));
 }
 
 LoopState Prefill::compressed(size_t policy, std::span<const int32_t> keep, double& seconds) {

@@ -18,6 +18,7 @@ struct PrefillArgs {
   uint64_t seed = 0;
   std::span<const int32_t> sample_numbers;  // [contexts], as in ReplayArgs
   int prefill_chunk = 1024;
+  std::span<Observer* const> observers{};  // of the pass
 };
 
 // One pass over a batch of contexts that serves every policy which leaves prefill alone (one-shot compression): all
@@ -32,6 +33,9 @@ class Prefill {
   // context's length, or no scorer: all of them. Seconds of copying and cutting are added to `seconds`.
   // Throws UserError where the policy cannot keep so few.
   LoopState compressed(size_t policy, std::span<const int32_t> keep, double& seconds);
+
+  // What that policy's scorer says of the contexts' entries. Requires a scorer. Valid as long as the pass.
+  ScoredLayer scored(size_t policy, int layer) const;
 
   double seconds() const { return seconds_; }        // of the pass, with the scorers' work
   double score_seconds() const { return scoring_; }  // of which the scorers took

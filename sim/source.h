@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <span>
 #include <string>
 #include <vector>
@@ -12,7 +13,8 @@ namespace kv {
 
 struct SourceInfo {
   std::string name;
-  int layers = 0;  // those replayed
+  std::filesystem::path folder{};  // of the model's files; empty for traces and random weights
+  int layers = 0;                  // those replayed
   int q_heads = 0;
   int kv_heads = 0;
   int head_dim = 0;

@@ -29,6 +29,7 @@ class Weights {
  public:
   virtual ~Weights() = default;
   virtual const ModelConfig& config() const = 0;
+  virtual std::filesystem::path folder() const { return {}; }  // where they were read; empty: nowhere
   // One of expected_tensors(config()), in the backend's activation type.
   virtual Tensor load(const ExpectedTensor& tensor, Backend& backend) const = 0;
 };
@@ -43,6 +44,7 @@ class ModelFiles final : public Weights {
   explicit ModelFiles(const std::filesystem::path& folder);
 
   const ModelConfig& config() const override { return config_; }
+  std::filesystem::path folder() const override { return folder_; }
   Tensor load(const ExpectedTensor& tensor, Backend& backend) const override;
 
  private:
@@ -102,5 +104,7 @@ ModelTensors load_tensors(const Weights& weights, Backend& backend);
 // SHA-256 over names and bytes of config.json, the index if there is one, and the weight files; the folder's own name
 // does not count.
 std::string fingerprint(const std::filesystem::path& folder);
+// The same, hashed once a process and folder: for models that are asked for again and again while nobody writes them.
+const std::string& fingerprint_once(const std::filesystem::path& folder);
 
 }  // namespace kv

@@ -80,6 +80,7 @@ int run_program(int argc, const char* const* argv) try {
   add_validate(app, verbs);
   add_list(app, verbs);
   add_describe(app, verbs);
+  add_profile(app, verbs);
   add_record(app, verbs);
   add_inspect(app, verbs);
   add_report(app, verbs);

@@ -17,8 +17,8 @@
 #include <string>
 
 #include "harness/metrics/future_importance.h"
-#include "harness/metrics/policy_order.h"
 #include "harness/metrics/residents.h"
+#include "sim/policy_order.h"
 
 namespace kv {
 

@@ -5,15 +5,9 @@
 #include <vector>
 
 #include "sim/metric.h"
+#include "sim/to_host.h"
 
 namespace kv {
-
-template <class T>
-std::vector<T> to_host(Backend& backend, const T* data, int64_t count) {
-  std::vector<T> host(static_cast<size_t>(count));
-  backend.download(host.data(), data, host.size() * sizeof(T));
-  return host;
-}
 
 // Positions of the resident entries of every row, mirrored on the host: call `append` from Observer::attended and `cut`
 // at the end of Observer::evicting. Slots keep the order of positions, so the mirror needs the keep flags only and not
@@ -32,10 +26,5 @@ class Residents {
   int rows_ = 0;
   std::vector<std::vector<int32_t>> positions_;  // [layers, rows]
 };
-
-// Whether an event can never take slot `slot` of a row's `positions`.
-inline bool is_protected(const Protection& protection, std::span<const int32_t> positions, size_t slot) {
-  return positions[slot] < protection.sinks || slot + static_cast<size_t>(protection.recent) >= positions.size();
-}
 
 }  // namespace kv

@@ -29,9 +29,10 @@ Exam exam_of(const TaskText& text, int32_t first_token, const Tokenizer& tokeniz
   exam.one_line = true;
   for (const Asked& asked : text.asked) {
     const std::string_view answer = part(asked.answer, asked.end);
+    const std::vector<int32_t> expected = tokenizer.encode(answer);
     exam.questions.push_back({tokenizer.encode(part(asked.begin, asked.prefix)),
                               tokenizer.encode(part(asked.prefix, asked.answer)), asked.answers,
-                              room_for(tokenizer.encode(answer).size())});
+                              room_for(expected.size()), expected});
     exam.one_line = exam.one_line && is_one_line(answer);
   }
   return exam;

@@ -15,6 +15,7 @@ struct ExamQuestion {
   std::vector<int32_t> prefix;  // what the answer begins with, not to be generated: <|answer|>; at least one token
   std::vector<std::string> answers;
   int max_new_tokens = 0;
+  std::vector<int32_t> expected{};  // the answer as the text has it; empty where only `answers` are known
 };
 
 // What a generation run needs of one sample: a context, and questions on it, each asked alone. Question-agnostic:

@@ -101,6 +101,7 @@ struct ReplayedCase {
   std::unique_ptr<Scorer> scorer = nullptr;
   std::vector<Observer*> others = {};
   Recut::Keep recut = {};  // what the metric sees kept instead of the policy's choice
+  SlotChoice allocation{"uniform"};
 };
 
 // Schedule positions of the first event, as the harness fills them in.
@@ -125,7 +126,12 @@ inline std::vector<Measured> measure(ReplayedCase& own, const std::string& metri
     sequences.push_back(sample.ids);
     samples.push_back(&sample);
   }
+  const char* const name = own.scorer ? "by-position" : "full";
+  Policy policy = policy_of(name, std::move(own.scorer));
+  policy.allocation = make_allocation(own.allocation.name, own.allocation.options);
+  policy.oracle = policy.allocation->needs_future();
   BaselineNeeds needs = watched->observer_needs().baseline;
+  needs.merge(policy.allocation->future_needs());
   if (needs.block_max || needs.block_sums) needs.statistics_block = own.block;
   const Baseline baseline = compute_baseline(own.backend, own.source, sequences, needs);
   const auto first = first_events(own.schedule, samples.size());
@@ -141,8 +147,6 @@ inline std::vector<Measured> measure(ReplayedCase& own, const std::string& metri
                        .decode_time = own.decode_time,
                        .first_event = first,
                        .decode = {}});
-  const char* const name = own.scorer ? "by-position" : "full";
-  Policy policy = policy_of(name, std::move(own.scorer));
   std::vector<Observer*> observers = own.others;
   std::optional<Recut> recut;
   if (own.recut) recut.emplace(*watched, own.recut);
@@ -152,6 +156,7 @@ inline std::vector<Measured> measure(ReplayedCase& own, const std::string& metri
                                       .policy = policy,
                                       .sequences = sequences,
                                       .schedule = own.schedule,
+                                      .baseline = policy.oracle ? &baseline : nullptr,
                                       .observers = observers});
   std::vector<Measured> rows;
   watched->report(result, rows);

@@ -1,14 +1,12 @@
-#include "harness/metrics/policy_order.h"
+#include "sim/policy_order.h"
 
 #include <algorithm>
 #include <numeric>
 
-#include "harness/metrics/residents.h"
-
 namespace kv {
 
 std::vector<int32_t> policy_order(const Protection& protection, std::span<const int32_t> positions,
-                                  std::span<const float> scores) {
+                                  std::span<const float> scores, std::span<const float> ties) {
   const auto category = [&](int32_t slot) {
     if (positions[static_cast<size_t>(slot)] < protection.sinks) return 0;
     return is_protected(protection, positions, static_cast<size_t>(slot)) ? 1 : 2;
@@ -21,9 +19,10 @@ std::vector<int32_t> policy_order(const Protection& protection, std::span<const 
     if (of_a != of_b) return of_a < of_b;
     if (of_a == 0) return a < b;
     if (of_a == 1) return a > b;
-    const float x = scores[static_cast<size_t>(a)];
-    const float y = scores[static_cast<size_t>(b)];
-    return x != y ? x > y : a > b;
+    const auto x = static_cast<size_t>(a), y = static_cast<size_t>(b);
+    if (scores[x] != scores[y]) return scores[x] > scores[y];
+    if (!ties.empty() && ties[x] != ties[y]) return ties[x] > ties[y];
+    return a > b;
   });
   return order;
 }

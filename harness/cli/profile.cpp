@@ -1,0 +1,47 @@
+#include "harness/profile.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "harness/cli/verbs.h"
+
+namespace kv {
+namespace {
+
+struct Arguments {
+  std::string spec, out;
+  std::vector<std::string> overrides;
+  bool quiet = false;
+};
+
+void run_profile(const Arguments& arguments) {
+  const auto made =
+      make_profiles(load_spec(arguments.spec, arguments.overrides),
+                    {.out = arguments.out, .verbosity = arguments.quiet ? Verbosity::quiet : Verbosity::normal});
+  if (arguments.quiet) return;
+  fmt::print("{}", profile_table(made));
+  for (const MadeProfile& one : made) fmt::print(stderr, "{}\n", one.file.string());
+}
+
+}  // namespace
+
+void add_profile(CLI::App& app, Verbs&) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* verb = app.add_subcommand("profile", "Makes the budget profiles that allocation lu-kv looks up");
+  verb->add_option("SPEC", arguments->spec, "file (YAML) with protocol: profile")->required();
+  verb->add_option("--out", arguments->out, "folder of the profiles (default: profiles/ in the model's)");
+  verb->add_option("--set", arguments->overrides, "key=value, as for run")
+      ->expected(1)
+      ->allow_extra_args(false)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  verb->add_flag("--quiet", arguments->quiet, "no progress and no table");
+  verb->footer(
+      "Examples:\n"
+      "  kvlab profile experiments/002-profile.yaml\n"
+      "  kvlab profile my.yaml --set samples=4 --out /tmp/profiles");
+  verb->callback([arguments] { run_profile(*arguments); });
+}
+
+}  // namespace kv

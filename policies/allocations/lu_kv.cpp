@@ -1,0 +1,100 @@
+// LU-KV: budgets by a profile that was made offline, by the loss that a head's evictions really cause.
+// Paper: 002 Sec. 4.3 and App. E; policies.md 2.7 c, d. With σ = 1 − kept/seen, the fraction of the context that
+// leaves, a head keeps entries in proportion to max(1 − Φ(σ), least), Φ from the profile of this model and scorer
+// (sim/budget_profile.h), which `kvlab profile` makes. Cost: a look-up.
+// Deviation: 002 rounds each head's share down and so keeps less than was asked; here the total is exact
+// (sim/apportion.h), as it is for every allocation.
+// order: oracle takes the profile made in the oracle's order (002 Table 3, "without optimality gap"); the scorer then
+// decides only which entries of a head stay.
+// A model is known by its files, a scorer by its name and options. A trace or random weights have no files to compare:
+// they need a profile of their shape by name.
+
+#include <fmt/format.h>
+
+#include "kernels/error.h"
+#include "policies/parts/options.h"
+#include "sim/allocation.h"
+#include "sim/budget_profile_file.h"
+#include "sim/hash.h"
+#include "sim/policy.h"
+#include "sim/weights.h"
+
+namespace kv {
+
+namespace {
+
+constexpr std::string_view kMake = "`kvlab profile SPEC` makes one";
+
+class LuKv final : public Allocation {
+ public:
+  explicit LuKv(Params& params)
+      : file_(params.file("profile", "budget profile; without it <model folder>/profiles/<scorer>.json")),
+        oracle_order_(params.get("order", "scorer", {"scorer", "oracle"},
+                                 "of the profile; oracle: without the optimality gap, for the ablation of 002") ==
+                      "oracle"),
+        least_(fraction_option(params, "least", 0.01, "least fraction that a head keeps (002: 0.01)")) {}
+
+  std::string check(const std::filesystem::path& model, std::string_view scorer) const override {
+    return sha256_hex(format_profile(load(model, profiled(scorer))));
+  }
+
+  void begin(const BatchShape& shape, std::string_view scorer) override {
+    const SourceInfo& source = *shape.source;
+    scorer = profiled(scorer);
+    profile_ = load(source.folder, scorer);
+    if (profile_.layers == source.layers && profile_.kv_heads == source.kv_heads) return;
+    throw UserError(fmt::format("lu-kv: {} is for {} layers of {} KV heads, expected {} of {}; {}",
+                                file_of(source.folder, scorer).string(), profile_.layers, profile_.kv_heads,
+                                source.layers, source.kv_heads, kMake));
+  }
+
+  void allocate(const AllocateArgs& args, std::span<int32_t> counts) override {
+    for (int s = 0; s < args.sequences; ++s) {
+      if (!args.is_due(s)) continue;
+      const double removed = 1 - static_cast<double>(args.kept) / args.tokens_seen[static_cast<size_t>(s)];
+      divide(args, s, kept_shares(profile_.at(removed), least_), counts);
+    }
+  }
+
+ private:
+  std::string_view profiled(std::string_view scorer) const { return oracle_order_ ? kOracleOrder : scorer; }
+
+  std::filesystem::path file_of(const std::filesystem::path& model, std::string_view scorer) const {
+    return file_.empty() ? default_profile_file(model, scorer) : std::filesystem::path(file_);
+  }
+
+  BudgetProfile load(const std::filesystem::path& model, std::string_view scorer) const {
+    if (file_.empty() && model.empty()) {
+      throw UserError("lu-kv: a trace or random weights have no folder with profiles, expected the option profile");
+    }
+    const std::filesystem::path file = file_of(model, scorer);
+    std::error_code error;
+    if (!std::filesystem::exists(file, error)) {
+      throw UserError(fmt::format("lu-kv: there is no profile of {}, expected {}; {}", scorer, file.string(), kMake));
+    }
+    BudgetProfile profile = load_profile(file);
+    if (profile.scorer != scorer) {
+      throw UserError(
+          fmt::format("lu-kv: {} is the profile of {}, expected {}; {}", file.string(), profile.scorer, scorer, kMake));
+    }
+    if (model.empty() || profile.fingerprint == fingerprint_once(model)) return profile;
+    throw UserError(fmt::format("lu-kv: {} is for model {} with files of SHA-256 {:.12}…, expected {:.12}… of {}; {}",
+                                file.string(), profile.model, profile.fingerprint, fingerprint_once(model),
+                                model.string(), kMake));
+  }
+
+  std::string file_;
+  bool oracle_order_;
+  double least_;
+  BudgetProfile profile_;
+};
+
+const RegisterAllocation registered{{
+    .name = "lu-kv",
+    .summary = "by the offline profile of the scorer's eviction loss on this model (LU-KV, 002)",
+    .make = [](Params& params) { return std::make_unique<LuKv>(params); },
+}};
+
+}  // namespace
+
+}  // namespace kv

@@ -1,0 +1,147 @@
+// The optimum of an input: the counts that lose least of the importance that the rest of this very text will give the
+// entries. An oracle, to bound what any allocation of the same scorer can reach (002 Eq. 8).
+//   minimise Σ over heads of L(count), L(b) = Σ of Ĩ over what is not among the first b of the scorer's order,
+// Ĩ from the full-cache pass (sim/oracle_importance.h), over the entries still resident; a layer's total is 1.
+// solver: exact (sim/budget_exact.h), hull (the greedy of 002, sim/budget_solver.h), auto: exact where no head has more
+// than 4096 entries and the search stays within a second or so, else hull.
+// order: scorer; oracle divides as if every head kept its most important entries and then evicts by the scorer (002
+// Table 3, "without optimality gap"; policies.md 2.7 b).
+// An event that nothing follows (or nothing that the statistics can tell from what came before) divides uniformly.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <optional>
+
+#include "kernels/error.h"
+#include "sim/allocation.h"
+#include "sim/budget_exact.h"
+#include "sim/oracle_importance.h"
+#include "sim/policy.h"
+#include "sim/policy_order.h"
+#include "sim/to_host.h"
+
+namespace kv {
+
+namespace {
+
+constexpr double kSearchSteps = 2e9;  // of solver auto: about a second
+
+enum class Solver { automatic, exact, hull };
+
+class Optimal final : public Allocation {
+ public:
+  explicit Optimal(Params& params) : importance_(ImportanceOptions::read(params)) {
+    const std::string solver = params.get("solver", "auto", {"auto", "exact", "hull"},
+                                          "auto: exact up to 4096 entries a head within about a second, else hull");
+    solver_ = solver == "exact" ? Solver::exact : solver == "hull" ? Solver::hull : Solver::automatic;
+    oracle_order_ =
+        params.get("order", "scorer", {"scorer", "oracle"},
+                   "order in which heads are thought to lose entries; oracle ignores the optimality gap") == "oracle";
+  }
+
+  bool needs_future() const override { return true; }
+  BaselineNeeds future_needs() const override { return importance_.needs(); }
+
+  void begin(const BatchShape& shape, std::string_view) override {
+    source_ = shape.source;
+    future_ = shape.future;
+    KV_CHECK(future_);
+    if (!source_->has_output_weight) {
+      throw UserError(fmt::format("optimal: needs the output projection, which {} lacks", source_->name));
+    }
+  }
+
+  void allocate(const AllocateArgs& args, std::span<int32_t> counts) override {
+    for (int s = 0; s < args.sequences; ++s) {
+      if (args.is_due(s)) divide_sequence(args, s, counts);
+    }
+  }
+
+ private:
+  using Gains = std::vector<std::vector<float>>;  // [layers · kv_heads] of [length], in the order of keeping
+
+  void divide_sequence(const AllocateArgs& args, int sequence, std::span<int32_t> counts) const {
+    Gains gains;
+    double total = 0;
+    for (size_t layer = 0; layer < args.layers.size(); ++layer) total += add_layer(args, layer, sequence, gains);
+    if (total <= 0) {
+      divide(args, sequence, std::vector<double>(gains.size(), 1.0), counts);
+      return;
+    }
+    std::vector<HeadGains> heads;
+    for (const auto& own : gains) heads.push_back({.gains = own, .least = 0});
+    const std::vector<int32_t> own = solve(HullSolver(heads), args.total());
+    const auto rows = static_cast<size_t>(args.rows()), kv_heads = static_cast<size_t>(args.kv_heads);
+    for (size_t i = 0; i < own.size(); ++i) {
+      counts[i / kv_heads * rows + static_cast<size_t>(sequence) * kv_heads + i % kv_heads] = own[i];
+    }
+  }
+
+  // Returns the layer's importance before it is normalised.
+  double add_layer(const AllocateArgs& args, size_t layer, int sequence, Gains& gains) const {
+    double total = 0;
+    for (int head = 0; head < args.kv_heads; ++head) {
+      gains.push_back(gains_of(args, layer, sequence, sequence * args.kv_heads + head));
+      total = std::accumulate(gains.back().begin(), gains.back().end(), total);
+    }
+    if (total <= 0) return 0;
+    for (auto& own : std::span(gains).last(static_cast<size_t>(args.kv_heads))) {
+      for (float& gain : own) gain = static_cast<float>(gain / importance_.divisor(total));
+    }
+    return total;
+  }
+
+  std::vector<float> gains_of(const AllocateArgs& args, size_t layer, int sequence, int row) const {
+    const ScoredLayer& scored = args.layers[layer];
+    const int32_t length = scored.lengths[static_cast<size_t>(row)];
+    const int32_t seen = args.tokens_seen[static_cast<size_t>(sequence)];
+    const auto positions = positions_to_host(args.backend, scored.cache, row, length);
+    const auto importance =
+        importance_after(args.backend, *source_, *future_, importance_, static_cast<int>(layer), row, seen);
+    std::vector<float> gains;
+    for (const int32_t slot : order_of(args, scored, row, positions)) {
+      gains.push_back(importance[static_cast<size_t>(positions[static_cast<size_t>(slot)])]);
+    }
+    if (oracle_order_) std::sort(gains.begin(), gains.end(), std::greater<>());
+    return gains;
+  }
+
+  static std::vector<int32_t> order_of(const AllocateArgs& args, const ScoredLayer& scored, int row,
+                                       std::span<const int32_t> positions) {
+    const auto length = static_cast<int64_t>(positions.size());
+    const auto scores = to_host(args.backend, scored.scores + row * scored.pitch, length);
+    std::vector<float> ties;
+    if (scored.ties) ties = to_host(args.backend, scored.ties + row * scored.pitch, length);
+    return policy_order(args.protection, positions, scores, ties);
+  }
+
+  std::vector<int32_t> solve(const HullSolver& hulls, int64_t total) const {
+    if (solver_ == Solver::exact) return solve_exact(hulls, total).counts;
+    if (solver_ == Solver::automatic) {
+      try {
+        return solve_exact(hulls, total, {.steps = kSearchSteps}).counts;
+      } catch (const UserError&) {  // too large for it
+      }
+    }
+    return hulls.at(total).counts;
+  }
+
+  ImportanceOptions importance_;
+  Solver solver_ = Solver::automatic;
+  bool oracle_order_ = false;
+  const SourceInfo* source_ = nullptr;
+  const Baseline* future_ = nullptr;
+};
+
+const RegisterAllocation registered{{
+    .name = "optimal",
+    .summary = "oracle: the counts that lose least of the importance that the rest of the text gives (002 Eq. 8)",
+    .make = [](Params& params) { return std::make_unique<Optimal>(params); },
+}};
+
+}  // namespace
+
+}  // namespace kv

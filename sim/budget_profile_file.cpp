@@ -1,0 +1,222 @@
+#include "sim/budget_profile_file.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cctype>
+#include <nlohmann/json.hpp>
+
+#include "kernels/check.h"
+#include "kernels/error.h"
+#include "sim/mapped_file.h"
+#include "sim/strict_json.h"
+
+namespace kv {
+
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::string_view kFormat = "kvlab-budget-profile";
+constexpr int kVersion = 1;
+constexpr int64_t kMostHeads = 1 << 16;
+
+std::string json_text(std::string_view text) { return Json(text).dump(); }
+
+std::string list_of(std::span<const double> numbers) { return fmt::format("[{:.5f}]", fmt::join(numbers, ", ")); }
+
+// One object of the file; every member is read once, finish() refuses the rest.
+class Members {
+ public:
+  Members(const Json& object, std::string_view owner, std::string name) : owner_(owner), name_(std::move(name)) {
+    if (!object.is_object()) refuse(name_, object, "an object");
+    left_ = object;
+  }
+
+  Json take(const std::string& key) {
+    const auto found = left_.find(key);
+    if (found == left_.end()) throw UserError(fmt::format("{}: lacks {}", owner_, path(key)));
+    Json value = std::move(*found);
+    left_.erase(found);
+    return value;
+  }
+
+  Members object(const std::string& key) { return {take(key), owner_, path(key)}; }
+
+  std::string text(const std::string& key) {
+    const Json value = take(key);
+    if (!value.is_string() || value.get_ref<const std::string&>().empty()) refuse(path(key), value, "a text");
+    return value;
+  }
+
+  template <class T = int>
+  T count(const std::string& key, T least, T most) {
+    const Json value = take(key);
+    const std::string expected = fmt::format("an integer, {} to {}", least, most);
+    if (!value.is_number_integer() || value < least || value > most) refuse(path(key), value, expected);
+    return value.get<T>();
+  }
+
+  double number(const std::string& key, double least) { return number(take(key), path(key), least, 1e9); }
+
+  std::vector<double> curve(const std::string& key) {
+    const Json value = take(key);
+    if (!value.is_array() || value.size() != kProfileRatios) refuse(path(key), value, "a list of 99 numbers");
+    std::vector<double> numbers;
+    for (const Json& one : value) numbers.push_back(number(one, path(key), 0, 1e9));
+    return numbers;
+  }
+
+  // Numbers in [0, 1).
+  void ratios(const Json& value, const std::string& where, size_t count, std::vector<float>& to) const {
+    if (!value.is_array() || value.size() != count) {
+      refuse(where, value, fmt::format("a list of {} numbers, one a layer and KV head", count));
+    }
+    for (const Json& one : value) {
+      to.push_back(static_cast<float>(number(one, where, 0, 1)));
+      if (to.back() >= 1) refuse(where, one, "a number of at least 0 and below 1");
+    }
+  }
+
+  void finish() const {
+    if (!left_.empty()) {
+      throw UserError(fmt::format("{}: unknown key {}", owner_, in_quotes(path(left_.begin().key()))));
+    }
+  }
+
+  [[noreturn]] void refuse(const std::string& where, const Json& value, std::string_view expected) const {
+    throw UserError(
+        fmt::format("{}: {} is {}, expected {}", owner_, where.empty() ? "the whole" : where, shown(value), expected));
+  }
+
+  std::string path(const std::string& key) const { return name_.empty() ? key : name_ + "." + key; }
+
+ private:
+  double number(const Json& value, const std::string& where, double least, double most) const {
+    if (value.is_number() && value >= least && value <= most) return value.get<double>();
+    refuse(where, value,
+           most <= 1 ? "a number of at least 0 and below 1" : fmt::format("a number, at least {}", least));
+  }
+
+  std::string_view owner_;
+  std::string name_;
+  Json left_;
+};
+
+Calibration parse_calibration(Members members) {
+  Calibration out;
+  const Json data = members.take("data");
+  const bool texts =
+      data.is_array() && std::all_of(data.begin(), data.end(), [](const Json& d) { return d.is_string(); });
+  if (!texts || data.empty()) members.refuse(members.path("data"), data, "a list of texts");
+  out.data = data.get<std::vector<std::string>>();
+  out.samples = members.count("samples", 1, 1 << 20);
+  out.questions = members.count("questions", 1, 1 << 24);
+  out.tokens = members.count<int64_t>("tokens", 1, int64_t{1} << 32);
+  out.seed = members.count<uint64_t>("seed", 0, UINT64_MAX);
+  members.finish();
+  return out;
+}
+
+ProfileLosses parse_losses(Members members) {
+  ProfileLosses out{.uniform = members.curve("uniform"),
+                    .profile = members.curve("profile"),
+                    .greedy = members.curve("greedy"),
+                    .bound = members.curve("bound")};
+  members.finish();
+  return out;
+}
+
+void parse_ratios(Members& members, BudgetProfile& profile) {
+  const Json rows = members.take("removed");
+  if (!rows.is_array() || rows.size() != kProfileRatios) {
+    members.refuse("removed", rows, "a list of 99 lists, one a percent removed");
+  }
+  for (size_t i = 0; i < rows.size(); ++i) {
+    members.ratios(rows[i], fmt::format("removed[{}]", i), profile.heads(), profile.removed);
+  }
+}
+
+}  // namespace
+
+std::string format_profile(const BudgetProfile& profile) {
+  KV_CHECK(profile.removed.size() == kProfileRatios * profile.heads());
+  const Calibration& made = profile.calibration;
+  std::vector<std::string> data;
+  for (const std::string& entry : made.data) data.push_back(json_text(entry));
+  std::string text = fmt::format("{{\n\"format\": {},\n\"version\": {},\n", json_text(kFormat), kVersion);
+  text += fmt::format("\"model\": {{\"name\": {}, \"sha256\": {}}},\n", json_text(profile.model),
+                      json_text(profile.fingerprint));
+  text += fmt::format("\"scorer\": {},\n\"protection\": {{\"sinks\": {}, \"recent\": {}}},\n",
+                      json_text(profile.scorer), profile.protection.sinks, profile.protection.recent);
+  text += fmt::format(
+      "\"calibration\": {{\"data\": [{}], \"samples\": {}, \"questions\": {}, \"tokens\": {}, \"seed\": {}}},\n",
+      fmt::join(data, ", "), made.samples, made.questions, made.tokens, made.seed);
+  text += fmt::format("\"losses\": {{\n\"uniform\": {},\n\"profile\": {},\n\"greedy\": {},\n\"bound\": {}}},\n",
+                      list_of(profile.losses.uniform), list_of(profile.losses.profile), list_of(profile.losses.greedy),
+                      list_of(profile.losses.bound));
+  if (profile.split_half) {
+    text += fmt::format("\"split_half\": {{\"0.5\": {:.5f}, \"0.8\": {:.5f}}},\n", profile.split_half->half,
+                        profile.split_half->four_fifths);
+  }
+  text += fmt::format("\"layers\": {},\n\"kv_heads\": {},\n\"removed\": [", profile.layers, profile.kv_heads);
+  for (size_t i = 0; i < kProfileRatios; ++i) {
+    const auto row = std::span(profile.removed).subspan(i * profile.heads(), profile.heads());
+    text += fmt::format("{}\n[{:.5f}]", i == 0 ? "" : ",", fmt::join(row, ", "));
+  }
+  return text + "\n]\n}\n";
+}
+
+BudgetProfile parse_profile(std::string_view text, std::string_view owner) {
+  const Json json = parse_strict_json(text, owner);
+  Members members(json, owner, "");
+  if (const std::string format = members.text("format"); format != kFormat) {
+    members.refuse("format", format, fmt::format("\"{}\"", kFormat));
+  }
+  members.count("version", kVersion, kVersion);
+  BudgetProfile profile;
+  Members model = members.object("model");
+  profile.model = model.text("name");
+  profile.fingerprint = model.text("sha256");
+  model.finish();
+  profile.scorer = members.text("scorer");
+  Members protection = members.object("protection");
+  profile.protection = {protection.count("sinks", 0, 1 << 24), protection.count("recent", 0, 1 << 24)};
+  protection.finish();
+  profile.calibration = parse_calibration(members.object("calibration"));
+  profile.losses = parse_losses(members.object("losses"));
+  if (json.contains("split_half")) {
+    Members halves = members.object("split_half");
+    profile.split_half = SplitHalf{.half = halves.number("0.5", 0), .four_fifths = halves.number("0.8", 0)};
+    halves.finish();
+  }
+  profile.layers = members.count("layers", 1, 1 << 12);
+  profile.kv_heads = members.count("kv_heads", 1, 1 << 12);
+  if (int64_t{profile.layers} * profile.kv_heads > kMostHeads) {
+    throw UserError(fmt::format("{}: {} layers of {} KV heads, expected at most {} in all", owner, profile.layers,
+                                profile.kv_heads, kMostHeads));
+  }
+  parse_ratios(members, profile);
+  members.finish();
+  return profile;
+}
+
+BudgetProfile load_profile(const std::filesystem::path& file) {
+  return parse_profile(MappedFile::open(file).text(), file.string());
+}
+
+std::filesystem::path default_profile_file(const std::filesystem::path& model_folder, std::string_view scorer) {
+  std::string slug;
+  for (const char c : scorer) {
+    if (std::isalnum(static_cast<unsigned char>(c))) {
+      slug += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    } else if (!slug.empty() && slug.back() != '-') {
+      slug += '-';
+    }
+  }
+  if (slug.ends_with('-')) slug.pop_back();
+  return model_folder / "profiles" / (slug + ".json");
+}
+
+}  // namespace kv

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "sim/budget_profile.h"
+
+namespace kv {
+
+// JSON, the same bytes for the same profile; ratios and losses have five decimals.
+std::string format_profile(const BudgetProfile& profile);
+
+// Throws UserError "<owner>: …" for whatever is not as format_profile writes it: syntax, a key that is missing, unknown
+// or doubled, another format or version, numbers out of range, tables of another size.
+BudgetProfile parse_profile(std::string_view text, std::string_view owner);
+BudgetProfile load_profile(const std::filesystem::path& file);
+
+// <model folder>/profiles/<slug>.json: the scorer's name in lower case, every run of other characters than letters and
+// digits a hyphen.
+std::filesystem::path default_profile_file(const std::filesystem::path& model_folder, std::string_view scorer);
+
+}  // namespace kv

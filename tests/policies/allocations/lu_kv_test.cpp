@@ -1,0 +1,161 @@
+#include <gtest/gtest.h>
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "kernels/error.h"
+#include "sim/budget_profile_file.h"
+#include "sim/weights.h"
+#include "tests/ref/policy_runs.h"
+#include "tests/sim/file_fixtures.h"
+
+namespace kv::ref {
+namespace {
+
+// A folder that passes for a model, and a profile of 2 layers of 2 KV heads beside it.
+class LuKv : public testing::Test {
+ protected:
+  LuKv() : backend_(make_backend("cpu")), info_(tiny_info(2, 4, 2, 8)) {
+    test::write_file(model() / "config.json", "{}");
+    test::write_file(model() / "model.safetensors", "weights");
+    std::filesystem::create_directory(model() / "profiles");
+    info_.folder = model();
+    const ProfileLosses::Curve none(kProfileRatios, 0);
+    profile_ = {.model = "tiny",
+                .fingerprint = fingerprint(model()),
+                .scorer = "keydiff",
+                .protection = {},
+                .calibration = {{"kv"}, 1, 1, 100, 0},
+                .losses = {none, none, none, none},
+                .split_half = {},
+                .layers = 2,
+                .kv_heads = 2,
+                .removed = {}};
+    // At every ratio σ: heads that lose σ, half of that, nothing, and nearly everything.
+    for (int percent = 1; percent <= kProfileRatios; ++percent) {
+      const auto removed = static_cast<float>(percent) / 100;
+      profile_.removed.insert(profile_.removed.end(), {removed, removed / 2, 0.0F, 0.999F});
+    }
+  }
+
+  const std::filesystem::path& model() const { return folder_.path(); }
+  std::filesystem::path file() const { return model() / "profiles" / "keydiff.json"; }
+  void write() const { test::write_file(file(), format_profile(profile_)); }
+
+  // Counts by head of 100 tokens compressed to `keep` entries a head.
+  std::vector<size_t> counts(int keep, const std::string& scorer = "keydiff", const Options& options = {}) {
+    TinySource source(*backend_, info_, {random_sample(info_, 101, 3)});
+    RunArgs args = one_shot_run(scorer, {}, {0}, {101}, {keep});
+    args.allocation = {"lu-kv", options};
+    std::vector<size_t> counts;
+    for (const Event& event : run_policy(source, *backend_, args).events) counts.push_back(event.kept.size());
+    return counts;
+  }
+
+  std::string refusal(const std::string& scorer = "keydiff") {
+    try {
+      counts(20, scorer);
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "not refused";
+  }
+
+  test::TempFolder folder_;
+  std::unique_ptr<Backend> backend_;
+  SourceInfo info_;
+  BudgetProfile profile_;
+};
+
+TEST_F(LuKv, SharesByHand) {
+  write();
+  // σ = 0.8: shares 0.2, 0.6, 1, 0.01 of 1.81; of 80 entries 8.84, 26.52, 44.20, 0.44. The last is at least 1, so the
+  // others share 79 of 1.8: 8.78, 26.33, 43.89; floors 8, 26, 43 and 1, and one more for .89 and .78.
+  EXPECT_EQ(counts(20), (std::vector<size_t>{9, 26, 44, 1}));
+}
+
+TEST_F(LuKv, TheLeastShareIsAnOption) {
+  write();
+  // Shares 0.2, 0.6, 1, 0.2 of 2: 8, 24, 40, 8 of 80.
+  EXPECT_EQ(counts(20, "keydiff", {{.key = "least", .text = "0.2", .where = ""}}), (std::vector<size_t>{8, 24, 40, 8}));
+}
+
+TEST_F(LuKv, AHeadCannotKeepMoreThanItHas) {
+  write();
+  // σ = 0.05, 380 entries: the first three would get more than their 100, so the fourth gets what is left.
+  EXPECT_EQ(counts(95)[2], 100U);
+  EXPECT_EQ(counts(95)[0] + counts(95)[1] + counts(95)[3], 280U);
+}
+
+TEST_F(LuKv, TakesAProfileByName) {
+  write();
+  std::filesystem::rename(file(), model() / "other.json");
+  EXPECT_EQ(counts(20, "keydiff", {{.key = "profile", .text = (model() / "other.json").string(), .where = ""}})[0], 9U);
+  info_.folder.clear();  // a trace: whose model nobody can tell
+  EXPECT_EQ(counts(20, "keydiff", {{.key = "profile", .text = (model() / "other.json").string(), .where = ""}})[0], 9U);
+  EXPECT_EQ(refusal(), "lu-kv: a trace or random weights have no folder with profiles, expected the option profile");
+}
+
+TEST_F(LuKv, WithoutTheOptimalityGapTakesTheProfileOfTheOraclesOrder) {
+  const Options oracle = {{.key = "order", .text = "oracle", .where = ""}};
+  write();
+  EXPECT_THROW(counts(20, "keydiff", oracle), UserError);
+  profile_.scorer = "oracle order";
+  test::write_file(model() / "profiles" / "oracle-order.json", format_profile(profile_));
+  EXPECT_EQ(counts(20, "keydiff", oracle), counts(20, "random", oracle));
+  EXPECT_EQ(counts(20, "random", oracle)[0], 9U);
+}
+
+TEST_F(LuKv, RefusesAMissingProfile) {
+  EXPECT_EQ(refusal(), fmt::format("lu-kv: there is no profile of keydiff, expected {}; `kvlab profile SPEC` makes one",
+                                   file().string()));
+}
+
+TEST_F(LuKv, RefusesTheProfileOfAnotherScorer) {
+  write();
+  std::filesystem::rename(file(), model() / "profiles" / "random.json");
+  EXPECT_EQ(refusal("random"),
+            fmt::format("lu-kv: {} is the profile of keydiff, expected random; `kvlab profile SPEC` makes one",
+                        (model() / "profiles" / "random.json").string()));
+}
+
+TEST_F(LuKv, RefusesTheProfileOfAnotherModel) {
+  profile_.fingerprint = std::string(64, 'b');
+  write();
+  EXPECT_EQ(refusal(), fmt::format("lu-kv: {} is for model tiny with files of SHA-256 bbbbbbbbbbbb…, expected {:.12}… "
+                                   "of {}; `kvlab profile SPEC` makes one",
+                                   file().string(), fingerprint(model()), model().string()));
+}
+
+TEST_F(LuKv, RefusesTheProfileOfAnotherShape) {
+  write();
+  info_ = tiny_info(3, 4, 2, 8);
+  info_.folder = model();
+  EXPECT_EQ(refusal(), fmt::format("lu-kv: {} is for 2 layers of 2 KV heads, expected 3 of 2; `kvlab profile SPEC` "
+                                   "makes one",
+                                   file().string()));
+}
+
+TEST_F(LuKv, CheckTellsTwoProfilesApart) {
+  write();
+  const auto allocation = make_allocation("lu-kv", {});
+  const std::string first = allocation->check(model(), "keydiff");
+  EXPECT_EQ(first.size(), 64U);
+  EXPECT_EQ(allocation->check(model(), "keydiff"), first);
+  profile_.removed[0] += 0.001F;
+  write();
+  EXPECT_NE(allocation->check(model(), "keydiff"), first);
+  EXPECT_THROW(allocation->check(model(), "random"), UserError);
+  EXPECT_EQ(make_allocation("uniform", {})->check(model(), "random"), "");
+}
+
+// An option that repeats its default does not ask for another profile.
+TEST(ScorerName, HasTheOptionsThatDifferFromTheirDefaults) {
+  EXPECT_EQ(make_policy("keydiff", {{"sinks", "0", ""}}).scorer_name, "keydiff");
+  EXPECT_EQ(make_policy("keydiff", {{"sinks", "4", ""}, {"recent", "1", ""}}).scorer_name,
+            "keydiff {recent: 1, sinks: 4}");
+}
+
+}  // namespace
+}  // namespace kv::ref

@@ -1,0 +1,118 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "kernels/error.h"
+#include "tests/harness/metrics/replayed.h"
+#include "tests/ref/backends.h"
+
+namespace kv::test {
+namespace {
+
+using Options = std::vector<GivenParam>;
+
+constexpr double kRounded = 1e-6;
+constexpr int32_t kLength = 30, kContext = 24;
+
+// What each head kept at the only event.
+class Counts final : public Observer {
+ public:
+  std::vector<int32_t> kept;
+  void evicting(const EvictionView& view) override { kept.insert(kept.end(), view.kept.begin(), view.kept.end()); }
+};
+
+class Optimal : public testing::Test {
+ protected:
+  struct Run {
+    double loss = 0;
+    std::vector<int32_t> kept;  // [layers · kv_heads]
+  };
+
+  // Scores are drawn, so that many entries are lost in a bad order.
+  static float score(uint32_t seed, int layer, int row, int32_t position) {
+    return ref::random_values(1, seed * 100000 + static_cast<uint32_t>(layer * 10000 + row * 1000 + position))[0];
+  }
+
+  Run run(int layers, uint32_t seed, int32_t keep, SlotChoice allocation, uint32_t score_seed = 1,
+          Recut::Keep recut = {}, int block = 1) {
+    const SourceInfo info = ref::tiny_info(layers, 4, 2, 8);
+    WithOutput source(*backend_, info, {ref::random_sample(info, kLength, seed)});
+    ReplayedCase own{
+        source, *backend_, {tiny_sample(kLength)}, one_shot_schedule({&kLength, 1}, {&kContext, 1}, {&keep, 1})};
+    own.decode_time = false;
+    own.block = block;
+    own.scorer = std::make_unique<ByPosition>(
+        [=](int layer, int row, int32_t position) { return score(score_seed, layer, row, position); });
+    own.allocation = std::move(allocation);
+    own.recut = std::move(recut);
+    Counts counts;
+    own.others = {&counts};
+    const auto rows = measure(own, "recall");
+    return {block == 1 ? value(rows, "eviction_loss") : 0, std::move(counts.kept)};
+  }
+
+  std::unique_ptr<Backend> backend_ = make_backend("cpu");
+};
+
+TEST_F(Optimal, NoOtherAllocationLosesLess) {
+  bool any_better = false;
+  for (uint32_t seed = 1; seed <= 6; ++seed) {
+    for (const int32_t keep : {3, 12, 20}) {
+      const double best = run(3, seed, keep, {"optimal"}).loss;
+      const double uniform = run(3, seed, keep, {"uniform"}).loss;
+      EXPECT_LE(best, uniform + kRounded);
+      EXPECT_LE(best, run(3, seed, keep, {"ada"}).loss + kRounded);
+      EXPECT_LE(best, run(3, seed, keep, {"ada", {{"scope", "model", ""}}}).loss + kRounded);
+      EXPECT_LE(best, run(3, seed, keep, {"optimal", {{"solver", "hull", ""}}}).loss + kRounded);
+      EXPECT_LE(best, run(3, seed, keep, {"optimal", {{"order", "oracle", ""}}}).loss + kRounded);
+      EXPECT_EQ(best, run(3, seed, keep, {"optimal", {{"solver", "exact", ""}}}).loss);
+      if (keep > 8) {
+        EXPECT_LE(best, run(3, seed, keep, {"pyramid", {{"beta", "1.2", ""}, {"window", "1", ""}}}).loss + kRounded);
+      }
+      any_better = any_better || best < uniform * 0.95;
+    }
+  }
+  EXPECT_TRUE(any_better) << "the cases show nothing";
+}
+
+// One layer of two heads with 24 entries each, 10 of which stay in all: every way to divide them, as the metric sees
+// it.
+TEST_F(Optimal, EqualsTheBestOfAllDivisions) {
+  for (uint32_t seed = 1; seed <= 3; ++seed) {
+    double best = std::numeric_limits<double>::infinity();
+    for (int first = 0; first <= 10; ++first) {
+      const Recut::Keep best_of = [&](int row, int32_t slot) {
+        int better = 0;
+        for (int32_t other = 0; other < kContext; ++other) better += score(1, 0, row, other) > score(1, 0, row, slot);
+        return better < (row == 0 ? first : 10 - first);
+      };
+      best = std::min(best, run(1, seed, 5, {"uniform"}, 1, best_of).loss);
+    }
+    EXPECT_NEAR(run(1, seed, 5, {"optimal"}).loss, best, kRounded);
+  }
+}
+
+TEST_F(Optimal, InTheOraclesOrderCountsDoNotDependOnTheScorer) {
+  const Options oracle = {{"order", "oracle", ""}};
+  EXPECT_EQ(run(3, 1, 8, {"optimal", oracle}, 1).kept, run(3, 1, 8, {"optimal", oracle}, 2).kept);
+  EXPECT_NE(run(3, 1, 8, {"optimal"}, 1).kept, run(3, 1, 8, {"optimal"}, 2).kept);
+}
+
+TEST_F(Optimal, DividesUniformlyWhatNothingFollows) {
+  // Blocks of 16: the one that the event at 24 falls into is the last.
+  EXPECT_EQ(run(2, 1, 7, {"optimal"}, 1, {}, 16).kept, std::vector<int32_t>(4, 7));
+}
+
+TEST_F(Optimal, NeedsTheOutputProjection) {
+  const SourceInfo info = ref::tiny_info(1, 4, 2, 8);
+  const Baseline future;
+  try {
+    make_allocation("optimal", {})->begin({.backend = backend_.get(), .source = &info, .future = &future}, "x");
+    FAIL() << "not refused";
+  } catch (const UserError& error) {
+    EXPECT_STREQ(error.what(), "optimal: needs the output projection, which tiny lacks");
+  }
+}
+
+}  // namespace
+}  // namespace kv::test

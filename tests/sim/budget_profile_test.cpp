@@ -1,0 +1,138 @@
+#include "sim/budget_profile.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "sim/budget_profile_file.h"
+#include "tests/sim/file_fixtures.h"
+
+namespace kv::test {
+namespace {
+
+// Φ(i + 1 %) of head h is (i + 1) / 100 − h / 1000, in five decimals as the file has them.
+BudgetProfile small_profile() {
+  ProfileLosses::Curve curve(kProfileRatios, 0.25);
+  BudgetProfile profile{.model = "tiny",
+                        .fingerprint = std::string(64, 'a'),
+                        .scorer = "snapkv {mode: \"x\"}",
+                        .protection = {4, 32},
+                        .calibration = {{"kv {questions: 30}", "needle"}, 2, 60, 4096, 7},
+                        .losses = {curve, curve, curve, curve},
+                        .split_half = SplitHalf{1.001, 1.0125},
+                        .layers = 2,
+                        .kv_heads = 2,
+                        .removed = {}};
+  for (int i = 0; i < kProfileRatios; ++i) {
+    for (int h = 0; h < 4; ++h) profile.removed.push_back(static_cast<float>((10 * (i + 1) - h) / 1000.0));
+  }
+  return profile;
+}
+
+TEST(BudgetProfile, IsLookedUpAtTheNearestPercent) {
+  EXPECT_EQ(ratio_index(0.0), 0U);
+  EXPECT_EQ(ratio_index(0.01), 0U);
+  EXPECT_EQ(ratio_index(0.0149), 0U);
+  EXPECT_EQ(ratio_index(0.016), 1U);
+  EXPECT_EQ(ratio_index(0.5), 49U);
+  EXPECT_EQ(ratio_index(0.8), 79U);
+  EXPECT_EQ(ratio_index(1 - 0.2), 79U);
+  EXPECT_EQ(ratio_index(0.99), 98U);
+  EXPECT_EQ(ratio_index(0.999), 98U);
+  const BudgetProfile profile = small_profile();
+  EXPECT_THAT(profile.at(0.8), testing::ElementsAre(0.8F, 0.799F, 0.798F, 0.797F));
+}
+
+TEST(BudgetProfile, SharesAreWhatIsNotRemovedButAtLeastTheMinimum) {
+  const std::vector<float> removed = {0.0F, 0.75F, 0.995F};
+  EXPECT_THAT(kept_shares(removed, 0.01), testing::ElementsAre(1.0, 0.25, 0.01));
+  EXPECT_NEAR(kept_shares(removed, 0)[2], 0.005, 1e-6);
+}
+
+TEST(BudgetProfile, ComesBackFromItsFileAsItWas) {
+  const BudgetProfile profile = small_profile();
+  const std::string text = format_profile(profile);
+  const BudgetProfile back = parse_profile(text, "p.json");
+  EXPECT_EQ(back.model, profile.model);
+  EXPECT_EQ(back.fingerprint, profile.fingerprint);
+  EXPECT_EQ(back.scorer, profile.scorer);
+  EXPECT_EQ(back.protection.sinks, 4);
+  EXPECT_EQ(back.protection.recent, 32);
+  EXPECT_EQ(back.calibration.data, profile.calibration.data);
+  EXPECT_EQ(back.calibration.questions, 60);
+  EXPECT_EQ(back.calibration.tokens, 4096);
+  EXPECT_EQ(back.calibration.seed, 7U);
+  EXPECT_EQ(back.losses.bound, profile.losses.bound);
+  ASSERT_TRUE(back.split_half);
+  EXPECT_EQ(back.split_half->four_fifths, 1.0125);
+  EXPECT_EQ(back.removed, profile.removed);
+  EXPECT_EQ(format_profile(back), text);
+  BudgetProfile single = profile;
+  single.split_half.reset();
+  EXPECT_FALSE(parse_profile(format_profile(single), "p.json").split_half);
+}
+
+TEST(BudgetProfile, StandsBesideItsModelUnderTheNameOfItsScorer) {
+  EXPECT_EQ(default_profile_file("m", "keydiff").string(), "m/profiles/keydiff.json");
+  EXPECT_EQ(default_profile_file("m", "snapKV {kernel: 7, mode: kvpress}").string(),
+            "m/profiles/snapkv-kernel-7-mode-kvpress.json");
+}
+
+std::string complaint(const std::string& text) {
+  try {
+    parse_profile(text, "p.json");
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "not refused";
+}
+
+TEST(BudgetProfile, EveryDefectIsOneLineThatNamesTheFile) {
+  const std::string good = format_profile(small_profile());
+  struct Defect {
+    const char* from;
+    const char* to;
+    const char* message;
+  };
+  const Defect defects[] = {
+      {"\"version\": 1", "\"version\": 2", "p.json: version is 2, expected an integer, 1 to 1"},
+      {"\"version\": 1,", "", "p.json: lacks version"},
+      {"kvlab-budget-profile", "curves", "p.json: format is \"curves\", expected \"kvlab-budget-profile\""},
+      {"\"name\": \"tiny\"", "\"name\": 3", "p.json: model.name is 3, expected a text"},
+      {"\"sha256\"", "\"sha1\"", "p.json: lacks model.sha256"},
+      {"\"layers\": 2", "\"layers\": 0", "p.json: layers is 0, expected an integer, 1 to 4096"},
+      {"\"layers\": 2", "\"layers\": 2.5", "p.json: layers is 2.5, expected an integer, 1 to 4096"},
+      {"\"layers\": 2", "\"layers\": 3",
+       "p.json: removed[0] is [0.01,0.009,0.008,0.007], expected a list of 6 numbers, one a layer and KV head"},
+      {"[0.01000, 0.00900", "[0.01000, 1.00000",
+       "p.json: removed[0] is 1.0, expected a number of at least 0 and below 1"},
+      {"[0.01000, 0.00900", "[0.01000, -0.1",
+       "p.json: removed[0] is -0.1, expected a number of at least 0 and below 1"},
+      {"[0.01000, 0.00900", "[0.01000, 0.99999999999",
+       "p.json: removed[0] is 0.99999999999, expected a number of at least 0 and below 1"},
+      {"\n[0.01000, 0.00900, 0.00800, 0.00700],", "", "p.json: removed is "},
+      {"\"recent\": 32", "\"recent\": -1", "p.json: protection.recent is -1, expected an integer, 0 to 16777216"},
+      {"\"recent\": 32", "\"recent\": 32, \"middle\": 1", "p.json: unknown key \"protection.middle\""},
+      {"\"layers\": 2", "\"layers\": 2, \"layers\": 2", "p.json: key \"layers\" occurs twice"},
+      {"\"bound\": [0.25000, ", "\"bound\": [", "p.json: losses.bound is "},
+      {"\"bound\": [0.25000", "\"bound\": [\"x\"", "p.json: losses.bound is \"x\", expected a number, at least 0"},
+      {"[\"kv {questions: 30}\", \"needle\"]", "[]", "p.json: calibration.data is [], expected a list of texts"},
+      {"\"split_half\": {", "\"split_half\": 1, \"x\": {", "p.json: split_half is 1, expected an object"},
+      {"\n]\n}", "", "p.json: not valid JSON: "},
+  };
+  for (const Defect& defect : defects) {
+    const std::string message = complaint(replaced(good, defect.from, defect.to));
+    EXPECT_THAT(message, testing::StartsWith(defect.message)) << defect.to;
+    EXPECT_EQ(message.find('\n'), message.npos);
+  }
+  EXPECT_EQ(complaint("[]"), "p.json: the whole is [], expected an object");
+}
+
+TEST(BudgetProfile, AMissingFileIsNamed) {
+  const TempFolder folder;
+  EXPECT_THROW(load_profile(folder / "none.json"), UserError);
+}
+
+}  // namespace
+}  // namespace kv::test
