@@ -28,4 +28,16 @@ std::vector<int32_t> policy_order(const Protection& protection, std::span<const 
   return order;
 }
 
+std::vector<float> importance_in_order(const EvictionView& view, int row, std::span<const int32_t> positions,
+                                       std::span<const float> importance) {
+  const auto scores =
+      to_host(view.layer.backend, view.scores + row * view.pitch, static_cast<int64_t>(positions.size()));
+  std::vector<float> in_order;
+  in_order.reserve(positions.size());
+  for (const int32_t slot : policy_order(view.protection, positions, scores)) {
+    in_order.push_back(importance[static_cast<size_t>(positions[static_cast<size_t>(slot)])]);
+  }
+  return in_order;
+}
+
 }  // namespace kv

@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "sim/observer.h"
 #include "sim/policy.h"
 
 namespace kv {
@@ -15,5 +16,10 @@ namespace kv {
 // are not read.
 std::vector<int32_t> policy_order(const Protection& protection, std::span<const int32_t> positions,
                                   std::span<const float> scores);
+
+// The importance of a row's entries in that order, at an event: the gains of keeping one entry more
+// (sim/budget_hull.h). importance: by position.
+std::vector<float> importance_in_order(const EvictionView& view, int row, std::span<const int32_t> positions,
+                                       std::span<const float> importance);
 
 }  // namespace kv
