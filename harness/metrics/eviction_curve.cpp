@@ -5,7 +5,9 @@
 //   eviction_curve_oracle  in order of importance. The vertical distance is the optimality gap, >= 0.
 // x = σ = i / points for i in 0 … points. Importance and its future: FutureImportance. Means over layers and heads.
 // loss=yes adds what leaves (002 Eq. 6), L(b) = Σ Ĩ over the other n − b entries summed over the heads of a layer, in
-// either order: eviction_loss_curve and eviction_loss_curve_oracle, means over layers; each head loses the same σ.
+// either order: eviction_loss_curve and eviction_loss_curve_oracle, means over layers; each head loses the same σ. And
+// eviction_loss_curve_hull, of the lower convex hull of each head's L(b) in the policy's order (002 Eq. 9,
+// pool_adjacent_violators): the relaxed loss that LU-KV's greedy split minimises, between the other two.
 // detail=layer adds a curve a layer (<name>_layer), detail=head also one a layer and KV head (<name>_head; its loss is
 // its own part of its layer's). Heads without importance count nowhere.
 
@@ -17,8 +19,9 @@
 #include <string>
 
 #include "harness/metrics/future_importance.h"
+#include "harness/metrics/importance_order.h"
 #include "harness/metrics/residents.h"
-#include "sim/policy_order.h"
+#include "sim/budget_hull.h"
 
 namespace kv {
 
@@ -29,7 +32,8 @@ struct Curve {
   int head = 0;
   std::vector<double> policy;  // [points + 1]
   std::vector<double> oracle;
-  double total = 0;  // importance of the head
+  std::vector<double> hull;  // empty without losses
+  double total = 0;          // importance of the head
 };
 
 // One point of a curve, summed over heads.
@@ -39,6 +43,7 @@ struct Point {
   double oracle = 0;
   double loss = 0;
   double oracle_loss = 0;
+  double hull_loss = 0;
 
   void add(const Point& other) {
     heads += other.heads;
@@ -46,6 +51,7 @@ struct Point {
     oracle += other.oracle;
     loss += other.loss;
     oracle_loss += other.oracle_loss;
+    hull_loss += other.hull_loss;
   }
 };
 
@@ -104,25 +110,21 @@ class EvictionCurve : public Metric {
     const int row = s * view.layer.kv_heads + head;
     const auto importance = importance_.at(layer, row, view.tokens_seen[static_cast<size_t>(s)]);
     if (importance.empty()) return;
-    const auto positions = residents_.row(layer, row);
-    const auto scores =
-        to_host(view.layer.backend, view.scores + row * view.pitch, static_cast<int64_t>(positions.size()));
-    std::vector<double> in_order;
-    for (const int32_t slot : policy_order(view.protection, positions, scores)) {
-      in_order.push_back(importance[static_cast<size_t>(positions[static_cast<size_t>(slot)])]);
-    }
-    std::vector<double> sorted = in_order;
+    const auto in_order = importance_in_order(view, row, residents_.row(layer, row), importance);
+    std::vector<double> sorted(in_order.begin(), in_order.end());
     std::sort(sorted.begin(), sorted.end(), std::greater<>());
     if (sorted.front() <= 0) return;
-    curves_[static_cast<size_t>(s)].push_back({.layer = layer,
-                                               .head = head,
-                                               .policy = shares(in_order),
-                                               .oracle = shares(sorted),
-                                               .total = std::accumulate(sorted.begin(), sorted.end(), 0.0)});
+    curves_[static_cast<size_t>(s)].push_back(
+        {.layer = layer,
+         .head = head,
+         .policy = shares({in_order.begin(), in_order.end()}),
+         .oracle = shares(sorted),
+         .hull = with_loss_ ? shares(pool_adjacent_violators(in_order)) : std::vector<double>(),
+         .total = std::accumulate(sorted.begin(), sorted.end(), 0.0)});
   }
 
   // Kept share of the total at each point of the grid.
-  std::vector<double> shares(std::span<const double> in_order) const {
+  std::vector<double> shares(const std::vector<double>& in_order) const {
     std::vector<double> sums(in_order.size() + 1, 0);
     std::partial_sum(in_order.begin(), in_order.end(), sums.begin() + 1);
     std::vector<double> curve;
@@ -167,7 +169,8 @@ class EvictionCurve : public Metric {
                       .policy = curve.policy[i],
                       .oracle = curve.oracle[i],
                       .loss = (1 - curve.policy[i]) * weight,
-                      .oracle_loss = (1 - curve.oracle[i]) * weight};
+                      .oracle_loss = (1 - curve.oracle[i]) * weight,
+                      .hull_loss = with_loss_ ? (1 - curve.hull[i]) * weight : 0};
       layer.add(own);
       sample.add(own);
       if (!per_head_) continue;
@@ -191,7 +194,9 @@ class EvictionCurve : public Metric {
     add("eviction_curve_oracle", std::max(point.oracle / point.heads, policy));
     if (!with_loss_) return;
     add("eviction_loss_curve", point.loss / layers);
-    add("eviction_loss_curve_oracle", std::min(point.oracle_loss, point.loss) / layers);
+    const double oracle_loss = std::min(point.oracle_loss, point.loss);
+    add("eviction_loss_curve_oracle", oracle_loss / layers);
+    add("eviction_loss_curve_hull", std::clamp(point.hull_loss, oracle_loss, point.loss) / layers);
   }
 
   FutureImportance importance_;

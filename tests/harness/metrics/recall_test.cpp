@@ -175,6 +175,19 @@ TEST_F(RecallByHand, LossCurveByHand) {
   }
 }
 
+// In the policy's order 0, 3, 2, 1 the gains are 1, 4, 3, 2 of ten: the first three pool to 8/3, so that the hull at
+// one and two entries lies at 22/3 and 14/3 where the curve has 9 and 5, and meets it at the vertices: 0, 3 and 4.
+TEST_F(RecallByHand, HullOfTheLossCurveByHand) {
+  auto own = one_shot({9, 1, 2, 8});
+  const auto rows = measure(own, "eviction_curve", {{"points", "4", ""}, {"loss", "yes", ""}, {"detail", "head", ""}});
+  const double hull[] = {0, 0.2, 14.0 / 30, 22.0 / 30, 1};
+  for (int i = 0; i <= 4; ++i) {
+    EXPECT_NEAR(value(rows, "eviction_loss_curve_hull", i / 4.0), hull[i], kRounded) << i;
+    EXPECT_EQ(find(rows, "eviction_loss_curve_hull_head", i / 4.0, 0, 0, 0)->value,
+              value(rows, "eviction_loss_curve_hull", i / 4.0));
+  }
+}
+
 TEST_F(RecallByHand, CurveNeedsOneShotCompression) {
   auto own = decode({9, 1, 2, 8});
   EXPECT_EQ(skipped(measure(own, "eviction_curve"), "eviction_curve"), "a curve needs one-shot compression");
@@ -336,8 +349,8 @@ TEST(UnevenAllocation, IsJudgedAtTheCountsThatItGave) {
   EXPECT_EQ(value(rows, "hit_share"), 0.5);  // 2 of 4
 }
 
-// All that leaves is all there is: with everything removed a layer loses 1, whatever its magnitude.
-TEST(LossCurve, OfALayerEndsAtOneAndIsSharedByItsHeads) {
+// Two layers of two KV heads, 32 entries each in an order that has nothing to do with their importance.
+std::vector<Measured> random_heads(const std::string& points) {
   const auto backend = make_backend("cpu");
   const SourceInfo info = ref::tiny_info(2, 4, 2, 8);
   const int32_t length = 40, context = 32, keep = 16;
@@ -347,7 +360,12 @@ TEST(LossCurve, OfALayerEndsAtOneAndIsSharedByItsHeads) {
   own.block = 4;
   own.scorer = std::make_unique<ByPosition>(
       [](int layer, int row, int32_t position) { return static_cast<float>((position * 37 + row * 11 + layer) % 64); });
-  const auto rows = measure(own, "eviction_curve", {{"points", "4", ""}, {"loss", "yes", ""}, {"detail", "head", ""}});
+  return measure(own, "eviction_curve", {{"points", points, ""}, {"loss", "yes", ""}, {"detail", "head", ""}});
+}
+
+// All that leaves is all there is: with everything removed a layer loses 1, whatever its magnitude.
+TEST(LossCurve, OfALayerEndsAtOneAndIsSharedByItsHeads) {
+  const auto rows = random_heads("4");
   for (const double x : {0.25, 0.5, 1.0}) {
     for (int layer = 0; layer < 2; ++layer) {
       for (const std::string name : {"eviction_loss_curve", "eviction_loss_curve_oracle"}) {
@@ -359,6 +377,29 @@ TEST(LossCurve, OfALayerEndsAtOneAndIsSharedByItsHeads) {
       }
     }
   }
+}
+
+// Of every head, at every point; convex, and equal to the curve at both ends.
+TEST(LossCurve, HullIsConvexAndLiesBetweenTheOracleAndThePolicy) {
+  const auto rows = random_heads("32");
+  int below = 0;
+  for (int row = 0; row < 4; ++row) {
+    const auto at = [&](const std::string& name, int i) {
+      return find(rows, name + "_head", i / 32.0, 0, row / 2, row % 2)->value;
+    };
+    for (int i = 0; i <= 32; ++i) {
+      const double hull = at("eviction_loss_curve_hull", i);
+      EXPECT_LE(hull, at("eviction_loss_curve", i));
+      EXPECT_GE(hull, at("eviction_loss_curve_oracle", i));
+      below += hull < at("eviction_loss_curve", i) - 1e-3 ? 1 : 0;
+      if (i == 0 || i == 32) {
+        EXPECT_NEAR(hull, at("eviction_loss_curve", i), 1e-12);
+      } else {
+        EXPECT_LE(2 * hull, at("eviction_loss_curve_hull", i - 1) + at("eviction_loss_curve_hull", i + 1) + 1e-12);
+      }
+    }
+  }
+  EXPECT_GT(below, 20);  // or nothing is pooled
 }
 
 }  // namespace
