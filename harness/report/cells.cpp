@@ -34,6 +34,7 @@ struct Quantity {
 Quantity quantity(const Row& row, const Measure& measure) {
   if (measure.unit == "ms" && row.unit == "s") return {*row.value * 1e3, measure.unit};
   if (measure.unit == "GB" && row.unit == "bytes") return {*row.value * 1e-9, measure.unit};
+  if (measure.unit == "%" && row.unit.empty()) return {*row.value * 100, measure.unit};
   return {*row.value, row.unit};
 }
 

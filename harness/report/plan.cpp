@@ -206,7 +206,7 @@ Measure parse_measure(Map& map) {
   measure.aggregate =
       map.word<Aggregate>("aggregate", Aggregate::kMean,
                           {{"mean", Aggregate::kMean}, {"median", Aggregate::kMedian}, {"max", Aggregate::kMax}});
-  measure.unit = map.word<std::string>("unit", "", {{"ms", "ms"}, {"GB", "GB"}});
+  measure.unit = map.word<std::string>("unit", "", {{"ms", "ms"}, {"GB", "GB"}, {"%", "%"}});
   return measure;
 }
 

@@ -32,7 +32,8 @@ struct Measure {
   // ratio of the pooled samples.
   std::vector<std::string> ratio{};
   Aggregate aggregate = Aggregate::kMean;
-  std::string unit{};  // "ms" or "GB": how seconds and bytes are shown; empty: as the rows have them
+  std::string
+      unit{};  // "ms", "GB" or "%": how seconds, bytes and plain numbers are shown; empty: as the rows have them
 };
 
 // kCells: one aggregated number a cell, cells keyed by `rows` x `columns` ("metric" is a column, too).
