@@ -173,6 +173,27 @@ TEST(Grid, APolicyRunsOnlyWhereItsSpecWantsIt) {
             "s.yaml:3:12: policy 'streaming': only: 'size' is no axis (expected one of: budget, interval)");
 }
 
+TEST(Grid, KnowsBeforeAnythingRunsThatAProfileIsMissing) {
+  EXPECT_EQ(
+      error_of(std::string(kHead) +
+               "policies: [{policy: keydiff, sinks: 4, allocation: lu-kv}]\nprotocol: one-shot\naxes: {keep: 0.2}\n"),
+      "s.yaml:3:12: lu-kv: there is no profile of keydiff {sinks: 4}, expected "
+      "m/profiles/keydiff-sinks-4.json; `kvlab profile SPEC` makes one");
+  EXPECT_EQ(error_of("model: m\ndata: [{task: kv, tokens: 64}]\npolicies: [keydiff, full]\nprotocol: profile\n"),
+            "s.yaml:3:21: policy 'full' never evicts, so there is nothing to profile");
+}
+
+TEST(Grid, AnOracleAllocationAsksForWhatItLooksAt) {
+  const std::string head = std::string(kHead) + "protocol: one-shot\naxes: {keep: 0.2}\n";
+  const BaselineNeeds needs = make_grid(spec_of(head + "policies: [{policy: h2o, allocation: optimal}]\n")).needs;
+  EXPECT_TRUE(needs.block_max && needs.value_norms);
+  EXPECT_EQ(needs.statistics_block, 64);
+  EXPECT_EQ(make_grid(spec_of(head + "policies: [{policy: h2o, allocation: {optimal: {block: 24}}}]\n"
+                                     "metrics: [{metric: recall, block: 16}]\n"))
+                .needs.statistics_block,
+            8);
+}
+
 TEST(Grid, RefusesUnknownAxesAndOptions) {
   EXPECT_EQ(error_of(std::string(kHead) + "policies: [h2o]\naxes: {budgte: 64, interval: 16}").substr(0, 92),
             "s.yaml:4:16: axes: 'budgte' is no option of this experiment's data or policies, did you mean");

@@ -105,9 +105,9 @@ TEST_F(Profile, RefusesWhatItCannotUse) {
   EXPECT_EQ(refusal(yaml("[golden]")), "p.yaml:6:12: policy 'golden' needs the future, which no profile can foresee");
   EXPECT_THAT(refusal(yaml("[{policy: h2o, allocation: ada}]")), testing::HasSubstr("has an allocation of its own"));
   EXPECT_EQ(refusal(yaml("[h2o]", "axes: {keep: 0.5}\n")),
-            "p.yaml:7:1: axes: protocol profile makes no rows, expected no such key");
+            "p.yaml:7:7: axes = a map: protocol profile makes no rows, expected no such key");
   EXPECT_THAT(refusal(yaml("[h2o]", "metrics: [recall]\n")), testing::HasSubstr("makes no rows"));
-  EXPECT_EQ(refusal(replaced(yaml(), "profile", "one-shot")),
+  EXPECT_EQ(refusal(replaced(yaml(), "protocol: profile", "protocol: one-shot")),
             "p.yaml: kvlab profile expects 'protocol: profile'; other protocols are for kvlab run");
   EXPECT_THAT(refusal(replaced(yaml(), "task: kv, tokens: 224, questions: 3", "text: p.txt, tokens: 9")),
               testing::HasSubstr("asks nothing; protocol profile expects a task"));
@@ -116,12 +116,12 @@ TEST_F(Profile, RefusesWhatItCannotUse) {
   EXPECT_THROW(run_experiment(parse_spec(yaml(), "p.yaml"), {}), UserError);
 }
 
-// What the full-cache pass says of the same text in blocks of one query.
+// What the full-cache pass says of the same text: the answer begins with a statistics block, at 69 + 3.
 TEST(AnswerImportance, IsThatOfTheFullCachePass) {
   const auto backend = make_backend("cpu");
   ModelSource source(*backend, load_model(reference()));
   Exam exam;
-  for (int32_t i = 0; i < 70; ++i) exam.context.push_back(1 + i * 37 % 4000);
+  for (int32_t i = 0; i < 69; ++i) exam.context.push_back(1 + i * 37 % 4000);
   const ExamQuestion question{
       .ids = {5, 6, 7}, .prefix = {11}, .answers = {}, .max_new_tokens = 0, .expected = {20, 21, 22}};
   const std::vector<int32_t> text = [&] {
@@ -133,7 +133,7 @@ TEST(AnswerImportance, IsThatOfTheFullCachePass) {
   Policy full = make_policy("full", {});
   Policy* const policies[] = {&full};
   const std::span<const int32_t> contexts[] = {exam.context};
-  const int32_t numbers[] = {0}, keep[] = {70};
+  const int32_t numbers[] = {0}, keep[] = {69};
   ContextNorms norms(source);
   Observer* const observers[] = {&norms};
   Prefill prefill({.backend = *backend,
@@ -149,20 +149,20 @@ TEST(AnswerImportance, IsThatOfTheFullCachePass) {
 
   const std::span<const int32_t> whole[] = {text};
   const Baseline baseline =
-      compute_baseline(*backend, source, whole, {.statistics_block = 1, .block_max = true, .value_norms = true});
+      compute_baseline(*backend, source, whole, {.statistics_block = 24, .block_max = true, .value_norms = true});
   const SourceInfo& info = source.info();
   ASSERT_EQ(importance.size(), static_cast<size_t>(info.layers * info.kv_heads));
   for (int layer = 0; layer < info.layers; ++layer) {
     std::vector<std::vector<float>> expected;
     double total = 0;
     for (int head = 0; head < info.kv_heads; ++head) {
-      expected.push_back(importance_after(*backend, info, baseline, {}, layer, head, 73));
-      for (size_t j = 0; j < 70; ++j) total += expected.back()[j];
+      expected.push_back(importance_after(*backend, info, baseline, {}, layer, head, 72));
+      for (size_t j = 0; j < 69; ++j) total += expected.back()[j];
     }
     for (int head = 0; head < info.kv_heads; ++head) {
       const auto& own = importance[static_cast<size_t>(layer * info.kv_heads + head)];
-      ASSERT_EQ(own.size(), 70U);
-      for (size_t j = 0; j < 70; ++j) {
+      ASSERT_EQ(own.size(), 69U);
+      for (size_t j = 0; j < 69; ++j) {
         // Sums of floats in another order, through eight layers.
         EXPECT_NEAR(own[j], expected[static_cast<size_t>(head)][j] / total, 1e-3 * own[j] + 1e-7);
       }
