@@ -122,7 +122,7 @@ TEST(ReplayOfTheReferenceModel, FullEqualsThePlainPass) {
   ids.resize(200);
   const int32_t length = 200;
   const auto losses_of = [&](const Schedule& schedule) {
-    Policy full{.name = "full", .scorer = nullptr};
+    Policy full = policy_of("full", nullptr);
     Losses losses;
     const std::span<const int32_t> sequences[] = {ids};
     Observer* const observers[] = {&losses};
