@@ -4,31 +4,18 @@
 
 #include <algorithm>
 #include <memory>
-#include <numeric>
 
 #include "harness/answer_importance.h"
+#include "harness/calibration_orders.h"
 #include "harness/grid.h"
 #include "harness/rows.h"
 #include "harness/subject.h"
 #include "kernels/error.h"
-#include "sim/budget_calibration.h"
 #include "sim/budget_profile_file.h"
-#include "sim/policy_order.h"
 #include "sim/prefill.h"
-#include "sim/schedule.h"
-#include "sim/to_host.h"
 
 namespace kv {
 namespace {
-
-using Ids = std::vector<int32_t>;
-using Orders = CalibrationQuestion::Orders;
-
-// What a policy's scorer says of one sample, by the protection that a ratio has.
-struct Ranking {
-  Protection protection;
-  Orders orders;
-};
 
 class Calibrator {
  public:
@@ -40,8 +27,7 @@ class Calibrator {
         progress_(progress) {
     subject_->source(0, 1);  // throws where the model does not fit
     for (const Case& one : grid.workloads.front().cases) policies_.push_back(make_case_policy(spec, one));
-    rankings_.resize(policies_.size());
-    protections_.resize(policies_.size());
+    orders_.resize(policies_.size());
     questions_.resize(policies_.size() + 1);
     for (const Workload& workload : grid.workloads) {
       if (workload.model == model) run(workload);
@@ -51,7 +37,8 @@ class Calibrator {
   std::vector<MadeProfile> profiles() {
     std::vector<MadeProfile> made;
     for (size_t p = 0; p < policies_.size(); ++p) {
-      made.push_back(profile_of(spec_.policies[p].label, policies_[p].scorer_name, protections_[p], questions_[p]));
+      const Protection& protection = orders_[p].front()->at_half();
+      made.push_back(profile_of(spec_.policies[p].label, policies_[p].scorer_name, protection, questions_[p]));
     }
     made.push_back(profile_of(std::string(kOracleOrder), std::string(kOracleOrder), {}, questions_.back()));
     return made;
@@ -86,17 +73,20 @@ class Calibrator {
                      .sample_numbers = numbers,
                      .prefill_chunk = spec_.prefill_chunk,
                      .observers = observers});
-    std::vector<std::array<const Orders*, kProfileRatios>> orders;
-    for (size_t p = 0; p < policies_.size(); ++p) orders.push_back(rank(prefill, p, tokens));
+    for (size_t p = 0; p < policies_.size(); ++p) {
+      orders_[p].push_back(std::make_unique<ScorerOrders>(backend_, subject_->model()->info(), prefill, p,
+                                                          *policies_[p].scorer, tokens));
+    }
     for (const ExamQuestion& question : exam.questions) {
       importance_.push_back(std::make_unique<CalibrationQuestion::Values>(
           answer_importance(backend_, *subject_->model(), exam, question, norms, full_cache(prefill, tokens))));
-      oracle_orders_.push_back(std::make_unique<Orders>(oracle_order(*importance_.back())));
-      questions_.back().push_back({.importance = importance_.back().get(), .orders = {}});
-      questions_.back().back().orders.fill(oracle_orders_.back().get());
+      const CalibrationQuestion::Values* const importance = importance_.back().get();
       for (size_t p = 0; p < policies_.size(); ++p) {
-        questions_[p].push_back({.importance = importance_.back().get(), .orders = orders[p]});
+        questions_[p].push_back({.importance = importance, .orders = orders_[p].back()->by_ratio()});
       }
+      oracle_orders_.push_back(std::make_unique<ScorerOrders::Orders>(oracle_order(*importance)));
+      questions_.back().push_back({.importance = importance, .orders = {}});
+      questions_.back().back().orders.fill(oracle_orders_.back().get());
     }
     ++calibration_.samples;
     calibration_.questions += static_cast<int>(exam.questions.size());
@@ -106,54 +96,6 @@ class Calibrator {
   static LoopState full_cache(Prefill& prefill, int32_t tokens) {
     double seconds = 0;
     return prefill.compressed(0, {&tokens, 1}, seconds);
-  }
-
-  // A scorer may protect by what is kept, so the order may differ from ratio to ratio.
-  std::array<const Orders*, kProfileRatios> rank(const Prefill& prefill, size_t p, int32_t tokens) {
-    std::vector<const Ranking*> known;
-    std::array<const Orders*, kProfileRatios> orders{};
-    for (int i = 0; i < kProfileRatios; ++i) {
-      const int kept = kept_tokens(tokens, (kProfileRatios - i) / 100.0);
-      const Protection protection = policies_[p].scorer->protects(kept, 0);
-      const auto same = [&](const Ranking* one) { return one->protection == protection; };
-      auto found = std::find_if(known.begin(), known.end(), same);
-      if (found == known.end()) {
-        rankings_[p].push_back(std::make_unique<Ranking>(protection, orders_of(prefill, p, tokens, protection)));
-        found = known.insert(known.end(), rankings_[p].back().get());
-      }
-      if (i + 1 == 50) protections_[p] = protection;
-      orders[static_cast<size_t>(i)] = &(*found)->orders;
-    }
-    return orders;
-  }
-
-  Orders orders_of(const Prefill& prefill, size_t p, int32_t tokens, const Protection& protection) const {
-    Ids positions(static_cast<size_t>(tokens));
-    std::iota(positions.begin(), positions.end(), 0);
-    Orders orders;
-    for (int layer = 0; layer < subject_->model()->info().layers; ++layer) {
-      const ScoredLayer scored = prefill.scored(p, layer);
-      for (int head = 0; head < subject_->model()->info().kv_heads; ++head) {
-        const auto scores = to_host(backend_, scored.scores + head * scored.pitch, tokens);
-        std::vector<float> ties;
-        if (scored.ties) ties = to_host(backend_, scored.ties + head * scored.pitch, tokens);
-        orders.push_back(policy_order(protection, positions, scores, ties));
-      }
-    }
-    return orders;
-  }
-
-  static Orders oracle_order(const CalibrationQuestion::Values& importance) {
-    Orders orders;
-    for (const auto& head : importance) {
-      Ids order(head.size());
-      std::iota(order.begin(), order.end(), 0);
-      std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-        return head[static_cast<size_t>(a)] > head[static_cast<size_t>(b)];
-      });
-      orders.push_back(std::move(order));
-    }
-    return orders;
   }
 
   MadeProfile profile_of(const std::string& label, const std::string& scorer, const Protection& protection,
@@ -183,9 +125,8 @@ class Calibrator {
   std::vector<Policy> policies_;
   Calibration calibration_;
   std::vector<std::unique_ptr<CalibrationQuestion::Values>> importance_;  // [questions]
-  std::vector<std::vector<std::unique_ptr<Ranking>>> rankings_;           // [policies]
-  std::vector<std::unique_ptr<Orders>> oracle_orders_;                    // [questions]
-  std::vector<Protection> protections_;                                   // [policies], at 50 %
+  std::vector<std::unique_ptr<ScorerOrders::Orders>> oracle_orders_;      // [questions]
+  std::vector<std::vector<std::unique_ptr<ScorerOrders>>> orders_;        // [policies][samples]
   std::vector<std::vector<CalibrationQuestion>> questions_;               // [policies], then the oracle's order
 };
 
@@ -208,7 +149,8 @@ std::vector<MadeProfile> make_profiles(const Spec& spec, const ProfileOptions& o
   for (int model = 0; model < static_cast<int>(spec.models.size()); ++model) {
     for (MadeProfile& made : Calibrator(spec, *backend, grid, model, progress).profiles()) {
       if (!options.out.empty()) made.file = options.out / made.file.filename();
-      std::filesystem::create_directories(made.file.parent_path());
+      std::error_code error;  // a folder that cannot be made is one that cannot be written to
+      std::filesystem::create_directories(made.file.parent_path(), error);
       write_atomically(made.file, format_profile(made.profile));
       all.push_back(std::move(made));
     }

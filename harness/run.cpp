@@ -386,8 +386,8 @@ std::string validate_experiment(const Spec& spec) {
   }
   if (spec.protocol == Protocol::kLatency) return latency_summary(spec, grid);
   if (spec.protocol == Protocol::kProfile) {
-    return fmt::format("{}: {} budget profiles for each of {} models", spec.name, spec.policies.size(),
-                       spec.models.size());
+    return fmt::format("{}: {} budget profiles, of each policy and of the oracle's order, for each of {} models",
+                       spec.name, spec.policies.size() + 1, spec.models.size());
   }
   int64_t cases = 0, passes = 0;
   for (const Workload& workload : grid.workloads) {
