@@ -151,27 +151,32 @@ void AnswerRunner::answer_round(const Round& round, std::vector<size_t> cases) {
   }
 }
 
-void AnswerRunner::answer_case(const Round& round, const LoopState& state, Outcome& outcome) {
+void AnswerRunner::answer_case(const Round& round, LoopState state, Outcome& outcome) {
   note_kept(state, outcome);
   Stopwatch watch(batch_.backend);
   watch.start();
+  const size_t last = round.questions.back();
   for (const size_t q : round.questions) {
-    const GenerateResult result = ask(round, q, copy_of(state));
-    for (size_t s = 0; s < batch_.exams.size(); ++s) {
-      const Exam& exam = batch_.exams[s];
-      if (q >= exam.questions.size()) continue;
-      const ExamQuestion& question = exam.questions[q];
-      Ids ids = result.sequences[s].ids;
-      ids.resize(std::min(ids.size(), static_cast<size_t>(question.max_new_tokens)));
-      Answer answer{.text = answer_text(exam, ids, stop_ids_, batch_.subject.tokenizer()),
-                    .repetition = repetition_rate(ids),
-                    .truncated = is_truncated(ids, stop_ids_),
-                    .tokens = static_cast<int>(ids.size())};
-      answer.grade = grade(exam.metric, answer.text, question.answers);
-      outcome.sheets[s].answers.push_back(std::move(answer));
-    }
+    if (q != last) mark(q, ask(round, q, copy_of(state)), outcome);
   }
+  mark(last, ask(round, last, std::move(state)), outcome);
   watch.stop(outcome.answer_seconds);
+}
+
+void AnswerRunner::mark(size_t q, const GenerateResult& result, Outcome& outcome) {
+  for (size_t s = 0; s < batch_.exams.size(); ++s) {
+    const Exam& exam = batch_.exams[s];
+    if (q >= exam.questions.size()) continue;
+    const ExamQuestion& question = exam.questions[q];
+    Ids ids = result.sequences[s].ids;
+    ids.resize(std::min(ids.size(), static_cast<size_t>(question.max_new_tokens)));
+    Answer answer{.text = answer_text(exam, ids, stop_ids_, batch_.subject.tokenizer()),
+                  .repetition = repetition_rate(ids),
+                  .truncated = is_truncated(ids, stop_ids_),
+                  .tokens = static_cast<int>(ids.size())};
+    answer.grade = grade(exam.metric, answer.text, question.answers);
+    outcome.sheets[s].answers.push_back(std::move(answer));
+  }
 }
 
 GenerateResult AnswerRunner::ask(const Round& round, size_t question, LoopState state) {

@@ -71,7 +71,8 @@ class AnswerRunner {
 
   void answer_all();
   void answer_round(const Round& round, std::vector<size_t> cases);
-  void answer_case(const Round& round, const LoopState& state, Outcome& outcome);
+  void answer_case(const Round& round, LoopState state, Outcome& outcome);
+  void mark(size_t question, const GenerateResult& result, Outcome& outcome);
   GenerateResult ask(const Round& round, size_t question, LoopState state);
   void note_kept(const LoopState& state, Outcome& outcome) const;
   Row blank(const Case& one, int sample) const;
@@ -81,8 +82,7 @@ class AnswerRunner {
   std::vector<int32_t> numbers_;
   std::vector<int32_t> stop_ids_;
   Sampling sampling_;
-  std::map<std::vector<std::string>, size_t> same_;  // a policy without a scorer answers alike at every point
-  std::vector<Outcome> outcomes_;                    // [cases]; empty before the first call
+  std::vector<Outcome> outcomes_;  // [cases]; empty before the first call
 };
 
 // Where the full cache's mean accuracy over a workload stays under the least, turns the rows of every policy into one

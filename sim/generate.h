@@ -33,8 +33,8 @@ struct GenerateArgs {
   // To time what follows: the first `filled` tokens of every prompt are not processed, their entries are random (no cut
   // may fall into the prompts, and at least one token of each is left).
   int32_t filled = 0;
-  // Goes on from a prefill (sim/prefill.h), which is taken: the tokens done of every prompt stand in its cache, at least
-  // one of each is left, and nothing more is cut (a policy without a scorer).
+  // Goes on from a prefill (sim/prefill.h), which is taken: the tokens done of every prompt stand in its cache, at
+  // least one of each is left, and nothing more is cut (a policy without a scorer).
   LoopState* resumed = nullptr;
   int max_new_tokens = 128;
   std::span<const int32_t> stop_ids;  // the first of them ends a sequence and is its last id

@@ -50,7 +50,7 @@ std::vector<const PolicyEntry*> policies() {
   return all;
 }
 
-Policy policy_of(std::string name, std::unique_ptr<Scorer> scorer) {
+Policy policy_of(const std::string& name, std::unique_ptr<Scorer> scorer) {
   const bool oracle = scorer && scorer->needs().future;
   return {.name = name,
           .scorer_name = name,

@@ -137,7 +137,7 @@ std::vector<const PolicyEntry*> policies();
 int check_decode(const Policy& policy, int budget, int interval);
 
 // Of a scorer made elsewhere (null: never evicts), with the uniform allocation.
-Policy policy_of(std::string name, std::unique_ptr<Scorer> scorer);
+Policy policy_of(const std::string& name, std::unique_ptr<Scorer> scorer);
 
 // Throws UserError: unknown name (lists the known ones), unknown or ill-typed option, an allocation other than uniform
 // for a policy that never evicts.
