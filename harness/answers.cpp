@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kernels/error.h"
+#include "sim/footprint.h"
 #include "sim/params.h"
 #include "sim/prefill.h"
 #include "sim/schedule.h"
@@ -45,7 +46,8 @@ void add(std::vector<Row>& rows, const Row& blank, const char* metric, double va
   rows.back().unit = unit;
 }
 
-LoopState copy_of(const LoopState& state) {
+LoopState copy_of(Backend& backend, const LoopState& state) {
+  require_memory(backend, {.cache = state.cache.bytes()}, "a copy of the compressed contexts for a question");
   return {.cache = state.cache.clone(), .done = state.done, .events = state.events};
 }
 
@@ -64,16 +66,14 @@ struct AnswerRunner::Round {
 };
 
 AnswerRunner::AnswerRunner(AnswerBatch batch) : batch_(std::move(batch)), sampling_(parse_sampling(batch_.spec)) {
-  for (size_t s = 0; s < batch_.exams.size(); ++s) numbers_.push_back(batch_.first + static_cast<int32_t>(s));
+  for (const AnswerSample& sample : batch_.samples) {
+    if (!sample.unavailable.empty()) continue;
+    exams_.push_back(sample.exam);
+    numbers_.push_back(sample.number);
+  }
 }
 
 std::vector<Row> AnswerRunner::run(const Case& one) {
-  std::vector<Row> rows;
-  if (!batch_.unavailable.empty()) {
-    rows.push_back(blank(one, 0));
-    rows.back().skipped = batch_.unavailable;
-    return rows;
-  }
   if (outcomes_.empty()) answer_all();
   const auto found =
       std::find_if(batch_.cases.begin(), batch_.cases.end(), [&](const Case& other) { return &other == &one; });
@@ -83,24 +83,58 @@ std::vector<Row> AnswerRunner::run(const Case& one) {
 
 void AnswerRunner::answer_all() {
   outcomes_.resize(batch_.cases.size());
-  for (Outcome& outcome : outcomes_) outcome.sheets.resize(batch_.exams.size());
+  for (Outcome& outcome : outcomes_) outcome.sheets.resize(exams_.size());
+  if (exams_.empty()) return;
+  answer_batch();
+  std::vector<size_t> failed;
+  for (size_t c = 0; c < outcomes_.size(); ++c) {
+    if (!outcomes_[c].sheets.front().error.empty()) failed.push_back(c);
+  }
+  if (!failed.empty() && exams_.size() > 1) answer_alone(failed);
+}
+
+// One sample's error must not cost the others their answers.
+void AnswerRunner::answer_alone(const std::vector<size_t>& cases) {
+  std::vector<Case> own;
+  for (const size_t c : cases) own.push_back(batch_.cases[c]);
+  for (const size_t c : cases) outcomes_[c] = {.sheets = std::vector<Sheet>(exams_.size())};
+  for (size_t s = 0; s < exams_.size(); ++s) {
+    const AnswerSample sample{.number = numbers_[s], .exam = exams_[s]};
+    AnswerRunner alone({.backend = batch_.backend,
+                        .spec = batch_.spec,
+                        .subject = batch_.subject,
+                        .samples = std::span(&sample, 1),
+                        .cases = own,
+                        .data = batch_.data});
+    alone.answer_all();
+    for (size_t i = 0; i < cases.size(); ++i) {
+      Outcome& outcome = outcomes_[cases[i]];
+      outcome.sheets[s] = std::move(alone.outcomes_[i].sheets.front());
+      outcome.prefill_seconds += alone.outcomes_[i].prefill_seconds;
+      outcome.compress_seconds += alone.outcomes_[i].compress_seconds;
+      outcome.answer_seconds += alone.outcomes_[i].answer_seconds;
+    }
+  }
+}
+
+void AnswerRunner::answer_batch() {
   for (const bool aware : {false, true}) {
     std::vector<size_t> cases;
     for (size_t i = 0; i < batch_.cases.size(); ++i) {
       if (batch_.cases[i].query_aware == aware) cases.push_back(i);
     }
     if (cases.empty()) continue;
-    std::vector<size_t> questions(most_questions(batch_.exams));
+    std::vector<size_t> questions(most_questions(exams_));
     std::iota(questions.begin(), questions.end(), size_t{0});
     if (!aware) {
       Round round{.query_aware = false, .contexts = {}, .questions = questions};
-      for (const Exam& exam : batch_.exams) round.contexts.push_back(exam.context);
+      for (const Exam& exam : exams_) round.contexts.push_back(exam.context);
       answer_round(round, cases);
       continue;
     }
     for (const size_t q : questions) {
       Round round{.query_aware = true, .contexts = {}, .questions = {q}};
-      for (const Exam& exam : batch_.exams) round.contexts.push_back(joined(exam.context, question_of(exam, q).ids));
+      for (const Exam& exam : exams_) round.contexts.push_back(joined(exam.context, question_of(exam, q).ids));
       answer_round(round, cases);
     }
   }
@@ -112,10 +146,12 @@ void AnswerRunner::answer_round(const Round& round, std::vector<size_t> cases) {
   std::vector<Policy*> pointers;
   for (Policy& policy : policies) pointers.push_back(&policy);
   const auto contexts = spans(round.contexts);
-  const auto fail = [&](size_t c, const UserError& error) { outcomes_[cases[c]].error = error.what(); };
+  const auto fail = [&](size_t c, const UserError& error) {
+    for (Sheet& sheet : outcomes_[cases[c]].sheets) sheet.error = error.what();
+  };
   std::optional<Prefill> prefill;
   try {
-    batch_.subject.source(batch_.first, static_cast<int>(batch_.exams.size()));  // throws where the model does not fit
+    batch_.subject.source(numbers_.front(), static_cast<int>(exams_.size()));  // throws where the model does not fit
     prefill.emplace(PrefillArgs{.backend = batch_.backend,
                                 .source = *batch_.subject.model(),
                                 .contexts = contexts,
@@ -157,15 +193,15 @@ void AnswerRunner::answer_case(const Round& round, LoopState state, Outcome& out
   watch.start();
   const size_t last = round.questions.back();
   for (const size_t q : round.questions) {
-    if (q != last) mark(q, ask(round, q, copy_of(state)), outcome);
+    if (q != last) mark(q, ask(round, q, copy_of(batch_.backend, state)), outcome);
   }
   mark(last, ask(round, last, std::move(state)), outcome);
   watch.stop(outcome.answer_seconds);
 }
 
 void AnswerRunner::mark(size_t q, const GenerateResult& result, Outcome& outcome) {
-  for (size_t s = 0; s < batch_.exams.size(); ++s) {
-    const Exam& exam = batch_.exams[s];
+  for (size_t s = 0; s < exams_.size(); ++s) {
+    const Exam& exam = exams_[s];
     if (q >= exam.questions.size()) continue;
     const ExamQuestion& question = exam.questions[q];
     Ids ids = result.sequences[s].ids;
@@ -183,8 +219,8 @@ GenerateResult AnswerRunner::ask(const Round& round, size_t question, LoopState 
   std::vector<Ids> prompts;
   int most_new = 1;
   bool one_line = true;
-  for (size_t s = 0; s < batch_.exams.size(); ++s) {
-    const Exam& exam = batch_.exams[s];
+  for (size_t s = 0; s < exams_.size(); ++s) {
+    const Exam& exam = exams_[s];
     prompts.push_back(joined(round.contexts[s], round.continuation(exam, question)));
     most_new = std::max(most_new, question_of(exam, question).max_new_tokens);
     one_line = one_line && exam.one_line;
@@ -228,14 +264,14 @@ void AnswerRunner::note_kept(const LoopState& state, Outcome& outcome) const {
   }
 }
 
-Row AnswerRunner::blank(const Case& one, int sample) const {
+Row AnswerRunner::blank(const Case& one, int32_t number) const {
   Row row;
   row.experiment = batch_.spec.name;
   row.model = batch_.subject.name();
   row.data = batch_.data;
   row.policy = batch_.spec.policies[static_cast<size_t>(one.policy)].label;
   row.device = batch_.spec.device;
-  row.sample = batch_.first + sample;
+  row.sample = number;
   row.seed = static_cast<int64_t>(batch_.spec.seed);
   row.axes = one.axes;
   return row;
@@ -243,15 +279,17 @@ Row AnswerRunner::blank(const Case& one, int sample) const {
 
 std::vector<Row> AnswerRunner::rows_of(const Case& one, const Outcome& outcome) const {
   std::vector<Row> rows;
-  const double share = 1.0 / static_cast<double>(batch_.exams.size());
-  for (size_t s = 0; s < batch_.exams.size(); ++s) {
-    const Row base = blank(one, static_cast<int>(s));
-    if (!outcome.error.empty()) {
+  const double share = 1.0 / static_cast<double>(std::max<size_t>(1, exams_.size()));
+  size_t next = 0;  // among the samples that have an exam
+  for (const AnswerSample& sample : batch_.samples) {
+    const Row base = blank(one, sample.number);
+    const Sheet* found = sample.unavailable.empty() ? &outcome.sheets[next++] : nullptr;
+    if (!found || !found->error.empty()) {
       rows.push_back(base);
-      rows.back().skipped = outcome.error;
+      rows.back().skipped = found ? found->error : sample.unavailable;
       continue;
     }
-    const Sheet& sheet = outcome.sheets[s];
+    const Sheet& sheet = *found;
     const auto count = static_cast<double>(sheet.answers.size());
     const auto mean = [&](const auto& value) {
       double sum = 0;
@@ -269,7 +307,7 @@ std::vector<Row> AnswerRunner::rows_of(const Case& one, const Outcome& outcome) 
     add(rows, base, "truncation_rate", mean([](const Answer& answer) { return answer.truncated ? 1 : 0; }), "");
     add(rows, base, "kept_tokens", sheet.kept_mean, "tokens");
     add(rows, base, "kept_tokens_max", static_cast<double>(sheet.kept_max), "tokens");
-    add(rows, base, "kv_bytes", sheet.kv_bytes, "bytes");
+    add(rows, base, "kept_kv_bytes", sheet.kv_bytes, "bytes");
     add(rows, base, "prefill_time", outcome.prefill_seconds * share, "s");
     add(rows, base, "compress_time", outcome.compress_seconds * share, "s");
     add(rows, base, "answer_time", outcome.answer_seconds * share, "s");
@@ -288,15 +326,18 @@ void gate_by_full_cache(const Spec& spec, std::span<const Case> cases, std::span
       ++samples;
     }
   }
-  if (samples == 0 || sum >= kLeastFullAccuracy * static_cast<double>(samples)) return;
+  if (samples > 0 && sum >= kLeastFullAccuracy * static_cast<double>(samples)) return;
+  const std::string reason = samples == 0
+                                 ? "the full cache has no score"
+                                 : fmt::format("the full cache scores {:.1f} %, under {:.0f} %",
+                                               100 * sum / static_cast<double>(samples), 100 * kLeastFullAccuracy);
   for (std::vector<Row>& own : rows) {
     std::vector<Row> skipped;
     for (const Row& row : own) {
-      if (row.metric != "accuracy") continue;
+      if (row.metric != "accuracy" && row.skipped.empty()) continue;
       skipped.push_back(row);
       skipped.back().value.reset();
-      skipped.back().skipped = fmt::format("the full cache scores {:.1f} %, under {:.0f} %",
-                                           100 * sum / static_cast<double>(samples), 100 * kLeastFullAccuracy);
+      if (row.skipped.empty()) skipped.back().skipped = reason;
     }
     own = std::move(skipped);
   }
@@ -309,6 +350,7 @@ Sampling parse_sampling(const Spec& spec) {
   sampling.top_k = params.get("top_k", 0, "0: all");
   sampling.top_p = static_cast<float>(params.get("top_p", 1.0, "1: all"));
   params.finish();
+  check_sampling(sampling);
   return sampling;
 }
 

@@ -18,15 +18,20 @@ namespace kv {
 // Tasks that the full cache itself fails say nothing about a policy.
 inline constexpr double kLeastFullAccuracy = 0.2;
 
+// A sample of the batch, or why there is none.
+struct AnswerSample {
+  int32_t number = 0;
+  Exam exam{};
+  std::string unavailable{};
+};
+
 struct AnswerBatch {
   Backend& backend;
   const Spec& spec;
   Subject& subject;
-  std::span<const Exam> exams;  // one a sample
+  std::span<const AnswerSample> samples;
   std::span<const Case> cases;  // of the workload
-  int first = 0;                // number of the first sample
   std::string data;
-  std::string unavailable;  // why there are no exams; then every case is skipped
 };
 
 // Protocol answer: a context is read and compressed, then its questions are asked, each by itself from the same
@@ -36,14 +41,14 @@ struct AnswerBatch {
 //   accuracy           mean grade of the sample's answers by the task's metric (sim/tasks/answer_metrics.h), in [0, 1]
 //   answer             the grade of question x, with the answer as text
 //   answer_tokens, repetition_rate, truncation_rate   means over its answers (sim/tasks/output_rates.h)
-//   kept_tokens, kept_tokens_max, kv_bytes            of the compressed context
+//   kept_tokens, kept_tokens_max, kept_kv_bytes       of the compressed context; bytes of keys and values
 //   prefill_time       of the batch, shared evenly; compress_time, answer_time: the case's own
 class AnswerRunner {
  public:
   explicit AnswerRunner(AnswerBatch batch);
 
   // All rows of the case, one of batch.cases. The first call answers for all of them. A UserError on the way becomes
-  // one skipped row a sample.
+  // one skipped row of the sample that caused it: a batch that fails is answered again, each sample alone.
   std::vector<Row> run(const Case& one);
 
  private:
@@ -59,34 +64,38 @@ class AnswerRunner {
     double kept_mean = 0;
     int64_t kept_max = 0;
     double kv_bytes = 0;
+    std::string error;  // then nothing else counts
   };
   struct Outcome {
     std::vector<Sheet> sheets;  // [samples]
     double prefill_seconds = 0;
     double compress_seconds = 0;
     double answer_seconds = 0;
-    std::string error;  // then nothing else counts
   };
   struct Round;
 
   void answer_all();
+  void answer_batch();
+  void answer_alone(const std::vector<size_t>& cases);
   void answer_round(const Round& round, std::vector<size_t> cases);
   void answer_case(const Round& round, LoopState state, Outcome& outcome);
   void mark(size_t question, const GenerateResult& result, Outcome& outcome);
   GenerateResult ask(const Round& round, size_t question, LoopState state);
   void note_kept(const LoopState& state, Outcome& outcome) const;
-  Row blank(const Case& one, int sample) const;
+  Row blank(const Case& one, int32_t number) const;
   std::vector<Row> rows_of(const Case& one, const Outcome& outcome) const;
 
   AnswerBatch batch_;
-  std::vector<int32_t> numbers_;
+  std::vector<Exam> exams_;       // of the samples that have one
+  std::vector<int32_t> numbers_;  // theirs
   std::vector<int32_t> stop_ids_;
   Sampling sampling_;
   std::vector<Outcome> outcomes_;  // [cases]; empty before the first call
 };
 
-// Where the full cache's mean accuracy over a workload stays under the least, turns the rows of every policy into one
-// skipped row a sample that says so. `rows` [cases], as AnswerRunner made them.
+// Where the full cache's mean accuracy over a workload stays under the least, or there is none, turns the rows of every
+// policy into one skipped row a sample that says so. What was skipped already keeps its reason. `rows` [cases], as
+// AnswerRunner made them.
 void gate_by_full_cache(const Spec& spec, std::span<const Case> cases, std::span<std::vector<Row>> rows);
 
 // Of the spec's key `sampling`: temperature (0: greedy), top_k, top_p. UserError.

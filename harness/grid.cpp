@@ -228,10 +228,10 @@ Workload make_workload(const Spec& spec, int model, int data_index, const Column
   std::vector<GivenParam> options = data.options;
   for (const GivenParam& param : point) {
     const Owner owner = columns.owner(param.key);
-    if (owner == Owner::kTokens) workload.tokens = number_of<int>(param, 1, 1 << 24, "a number of tokens");
+    const bool has_length = owner == Owner::kTokens && data.kind != DataKind::kJsonl;  // its contexts have their own
+    if (has_length) workload.tokens = number_of<int>(param, 1, 1 << 24, "a number of tokens");
     if (owner == Owner::kTask && Columns::applies_to_task(data, param.key)) options.push_back(param);
-    const bool applies =
-        owner == Owner::kTokens || (owner == Owner::kTask && Columns::applies_to_task(data, param.key));
+    const bool applies = has_length || (owner == Owner::kTask && Columns::applies_to_task(data, param.key));
     key.push_back(applies ? param.text : "");
   }
   if (data.kind == DataKind::kTask) {
@@ -290,6 +290,7 @@ Case make_case(const Spec& spec, size_t policy, const DataSpec* data, const Colu
         if (applies) one.allocation = {param.text};
         break;
       case Owner::kTokens:
+        applies = !data || data->kind != DataKind::kJsonl;
         break;
       case Owner::kTask:
         applies = data && Columns::applies_to_task(*data, param.key);
@@ -316,7 +317,7 @@ void check_latency_case(const Spec& spec, const Case& one, const Policy& made, c
   };
   if (one.context == 0 && one.new_tokens == 0) refuse("needs an axis context or new_tokens");
   if (!made.scorer) return;
-  if (made.scorer->needs().future) refuse("needs the future, which nothing computes there");
+  if (made.oracle) refuse("needs the future, which nothing computes there");
   const bool pruned = one.budget > 0 && one.interval > 0 && one.keep == 0;
   const bool cut = one.budget == 0 && one.interval == 0 && one.keep > 0;
   if (!pruned && !cut) refuse("needs either the axes budget and interval or the axis keep");
@@ -499,6 +500,10 @@ void check_answers(const Spec& spec) {
   if (spec.protocol != Protocol::kAnswer) return;
   parse_sampling(spec);
   for (const DataSpec& data : spec.data) {
+    if (data.kind == DataKind::kText || data.kind == DataKind::kIds) {
+      throw UserError(fmt::format("{}: data: '{}' asks nothing; protocol answer expects a task or jsonl",
+                                  data.source.where, data.name));
+    }
     if (!data.metric.empty()) at(data.source.where, [&] { return find_answer_metric(data.metric); });
   }
   const bool has_full = std::any_of(spec.policies.begin(), spec.policies.end(),

@@ -178,30 +178,28 @@ class Experiment {
 
   void answer_batch(const Workload& workload, int batch, std::vector<std::vector<Row>>& rows) {
     const int first = batch * spec_.batch;
-    const int count = std::min(spec_.batch, workload.samples - first);
     const std::string data = data_name(workload);
     progress_.doing(fmt::format("{} sample {}", data, first));
-    std::vector<Exam> exams;
-    std::string unavailable;
-    try {
-      exams = subject_->exams(workload, first, count);
-      for (size_t i = 0; i < exams.size(); ++i) {
-        manifest_.prompts.emplace_back(prompt_name(workload, data, first + static_cast<int>(i)),
-                                       hash_of_exam(exams[i]));
+    std::vector<AnswerSample> samples;
+    std::string hashes;
+    for (int number = first; number < std::min(first + spec_.batch, workload.samples); ++number) {
+      AnswerSample sample{.number = number};
+      try {
+        sample.exam = std::move(subject_->exams(workload, number, 1).front());
+        manifest_.prompts.emplace_back(prompt_name(workload, data, number), hash_of_exam(sample.exam));
+        hashes += hash_of_exam(sample.exam);
+      } catch (const UserError& error) {
+        sample.unavailable = error.what();
+        hashes += sample.unavailable;
       }
-    } catch (const UserError& error) {
-      unavailable = error.what();
+      samples.push_back(std::move(sample));
     }
     AnswerRunner runner({.backend = *backend_,
                          .spec = spec_,
                          .subject = *subject_,
-                         .exams = exams,
+                         .samples = samples,
                          .cases = workload.cases,
-                         .first = first,
-                         .data = data,
-                         .unavailable = unavailable});
-    std::string hashes = unavailable;
-    for (const Exam& exam : exams) hashes += hash_of_exam(exam);
+                         .data = data});
     run_cases(workload, {.data = data, .first = first, .hash = sha256_hex(hashes)}, rows,
               [&](const Case& one) { return runner.run(one); });
   }
@@ -393,6 +391,9 @@ std::string validate_experiment(const Spec& spec) {
   for (const Workload& workload : grid.workloads) {
     cases += static_cast<int64_t>(workload.cases.size()) * workload.samples;
     passes += workload.samples;
+  }
+  if (spec.protocol == Protocol::kAnswer) {
+    return fmt::format("{}: {} contexts, {} times answered", spec.name, passes, cases);
   }
   return fmt::format("{}: {} full-cache passes and {} replays of one sample", spec.name, passes, cases);
 }

@@ -144,7 +144,11 @@ CalibrationResult calibrate(std::span<const CalibrationQuestion> questions, doub
       other[i] += problem.loss(ratio, shares_at(of_half[1 - q % 2], ratio, heads, least));
     }
   }
-  if (split) result.split_half = SplitHalf{1 + relative_gap(other[0], own[0]), 1 + relative_gap(other[1], own[1])};
+  const SplitHalf halves_ratio{1 + relative_gap(other[0], own[0]), 1 + relative_gap(other[1], own[1])};
+  // A half whose own profile loses nothing has no ratio.
+  if (split && std::isfinite(halves_ratio.half) && std::isfinite(halves_ratio.four_fifths)) {
+    result.split_half = halves_ratio;
+  }
   return result;
 }
 

@@ -24,17 +24,6 @@ constexpr int kLongestRun = 256;
 // Sums of two of them stay within 32 bits.
 constexpr int kMostTokens = 1 << 29;
 
-void check_sampling(const Sampling& sampling) {
-  const auto refuse = [](const char* what, double value, const char* expected) {
-    throw UserError(fmt::format("generation: {} {}: expected {}", what, value, expected));
-  };
-  if (!(sampling.temperature >= 0 && sampling.temperature <= 1e4f)) {
-    refuse("temperature", sampling.temperature, "0 (greedy) to 10000");
-  }
-  if (sampling.top_k < 0) refuse("top-k", sampling.top_k, "0 (all) or more");
-  if (!(sampling.top_p > 0 && sampling.top_p <= 1)) refuse("top-p", sampling.top_p, "above 0 and at most 1");
-}
-
 void check_prompts(const GenerateArgs& args) {
   if (args.prompts.empty()) throw UserError("generation: no prompts");
   for (size_t s = 0; s < args.prompts.size(); ++s) {
@@ -391,6 +380,17 @@ class Generation {
 };
 
 }  // namespace
+
+void check_sampling(const Sampling& sampling) {
+  const auto refuse = [](const char* what, double value, const char* expected) {
+    throw UserError(fmt::format("generation: {} {}: expected {}", what, value, expected));
+  };
+  if (!(sampling.temperature >= 0 && sampling.temperature <= 1e4f)) {
+    refuse("temperature", sampling.temperature, "0 (greedy) to 10000");
+  }
+  if (sampling.top_k < 0) refuse("top-k", sampling.top_k, "0 (all) or more");
+  if (!(sampling.top_p > 0 && sampling.top_p <= 1)) refuse("top-p", sampling.top_p, "above 0 and at most 1");
+}
 
 GenerateResult generate(const GenerateArgs& args) {
   check_sampling(args.sampling);

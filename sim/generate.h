@@ -21,6 +21,9 @@ struct Sampling {
   uint64_t seed = 0;
 };
 
+// UserError for parameters outside their range.
+void check_sampling(const Sampling& sampling);
+
 struct GenerateArgs {
   Backend& backend;
   ModelSource& source;

@@ -21,7 +21,7 @@ namespace kv {
 struct LoopArgs {
   Backend& backend;
   Source& source;
-  std::span<Policy* const> policies;  // one, which cuts; or several, which only rank the same pass
+  std::span<Policy* const> policies;  // one, which cuts; or any number that only rank the same pass
   int sequences = 0;
   int budget = 0;  // as in ReplayArgs
   int interval = 0;
@@ -29,6 +29,7 @@ struct LoopArgs {
   std::span<const int32_t> sample_numbers;
   const Baseline* baseline = nullptr;
   std::span<Observer* const> observers;
+  bool only_ranks = false;  // nothing is cut, so allocations are not begun
   bool time_phases = true;  // attention and observation; each then waits for the device twice a layer
 };
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "kernels/error.h"
@@ -58,7 +59,9 @@ Prefill::Prefill(const PrefillArgs& args)
              .seed = args.seed,
              .sample_numbers = args.sample_numbers,
              .observers = args.observers,
+             .only_ranks = true,
              .time_phases = false}) {
+  check_memory();
   Stopwatch watch(args_.backend);
   watch.start();
   loop_.begin(args_.contexts, lengths_);
@@ -67,14 +70,6 @@ Prefill::Prefill(const PrefillArgs& args)
   loop_.rank(steps.back().counts);
   scoring_ = loop_.eviction_seconds();
   watch.stop(seconds_);
-  for (Policy* policy : args_.policies) {
-    const BatchShape shape{.backend = &args_.backend,
-                           .source = &args_.source.info(),
-                           .sequences = static_cast<int>(lengths_.size()),
-                           .seed = args_.seed,
-                           .sample_numbers = args_.sample_numbers};
-    policy->allocation->begin(shape, policy->scorer_name);
-  }
 }
 
 // The pieces of a replay, but every context's last one in the last step, where all are ranked at once.
@@ -89,6 +84,23 @@ Schedule Prefill::schedule() const {
     for (size_t i = 0; i < own.size(); ++i) steps[steps.size() - own.size() + i].counts[s] = own[i].counts[0];
   }
   return steps;
+}
+
+// What the pass takes, and what each scorer adds to it.
+void Prefill::check_memory() const {
+  int64_t tokens = 0;
+  for (const Step& step : schedule()) {
+    tokens = std::max(tokens, std::accumulate(step.counts.begin(), step.counts.end(), int64_t{0}));
+  }
+  const RunShape shape = run_shape(lengths_, tokens);
+  const Footprint plain = run_footprint(args_.backend, args_.source, make_policy("full", {}), shape);
+  Footprint need = plain;
+  for (const Policy* policy : ranking_) {
+    const Footprint own = run_footprint(args_.backend, args_.source, *policy, shape);
+    need.cache += own.cache - plain.cache;
+    need.activations += own.activations - plain.activations;
+  }
+  require_memory(args_.backend, need, fmt::format("a prefill of {} contexts", lengths_.size()));
 }
 
 size_t Prefill::context_bytes() const {
@@ -113,6 +125,12 @@ LoopState Prefill::compressed(size_t policy, std::span<const int32_t> keep, doub
   LoopState state{.cache = loop_.cache().clone(), .done = lengths_, .events = std::vector<int64_t>(keep.size(), 0)};
   watch.stop(seconds);
   if (ranker < 0) return state;
+  own.allocation->begin({.backend = &args_.backend,
+                         .source = &args_.source.info(),
+                         .sequences = static_cast<int>(lengths_.size()),
+                         .seed = args_.seed,
+                         .sample_numbers = args_.sample_numbers},
+                        own.scorer_name);
   std::vector<uint8_t> due;
   for (size_t s = 0; s < keep.size(); ++s) {
     own.scorer->check(keep[s], 0);

@@ -43,6 +43,7 @@ class Prefill {
 
  private:
   Schedule schedule() const;
+  void check_memory() const;
 
   const PrefillArgs args_;
   std::vector<Policy*> ranking_;  // one of each scorer: what the loop runs

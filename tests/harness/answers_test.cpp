@@ -152,8 +152,17 @@ TEST_F(Answers, ADataSetOfJsonLinesIsAskedAndItsBadLinesAreNamed) {
   const auto accuracy =
       std::count_if(rows.begin(), rows.end(), [](const Row& row) { return row.metric == "accuracy"; });
   EXPECT_EQ(accuracy, 6);  // one context, three policies at two fractions
+  // A sample that is not there costs the other of its batch nothing.
   yaml.replace(yaml.find("samples: 1}"), 11, "samples: 2}");
-  EXPECT_TRUE(run(yaml, "more").back().skipped.ends_with("'colours.jsonl' has 1 contexts, expected more than 1"));
+  const std::vector<Row> more = run(yaml, "more");
+  EXPECT_TRUE(more.back().skipped.ends_with("'colours.jsonl' has 1 contexts, expected more than 1"))
+      << more.back().skipped;
+  EXPECT_EQ(more.back().sample, 1);
+  const auto first = [](std::vector<Row> all) {
+    std::erase_if(all, [](const Row& row) { return row.sample != 0 || is_timing(row.metric); });
+    return all;
+  };
+  EXPECT_EQ(first(more), first(rows));
 }
 
 // Two samples: 0.1 and 0.25 are 17.5 % on average; 0.1 and 0.3 are 20 %.
@@ -168,12 +177,16 @@ TEST_F(Answers, ATaskThatTheFullCacheFailsIsSkippedForAll) {
                  {.sample = 0, .metric = "kept_tokens", .value = 9},
                  {.sample = 1, .metric = "accuracy", .value = full ? second : 1}};
     }
+    rows[1].push_back({.sample = 2, .skipped = "too thin"});
     return rows;
   };
   auto failed = rows_with(0.25), passed = rows_with(0.3);
   gate_by_full_cache(spec, cases, failed);
   gate_by_full_cache(spec, cases, passed);
   EXPECT_EQ(passed, rows_with(0.3));
+  ASSERT_EQ(failed[1].size(), 3U);
+  EXPECT_EQ(failed[1].back().skipped, "too thin");
+  failed[1].pop_back();
   for (const std::vector<Row>& rows : failed) {
     ASSERT_EQ(rows.size(), 2U);
     for (const Row& row : rows) {
@@ -182,6 +195,47 @@ TEST_F(Answers, ATaskThatTheFullCacheFailsIsSkippedForAll) {
       EXPECT_EQ(row.skipped, "the full cache scores 17.5 %, under 20 %");
     }
   }
+}
+
+TEST_F(Answers, WithoutAScoreOfTheFullCacheNothingCounts) {
+  const Spec spec = parse_spec(asked(), "asked.yaml");
+  const std::vector<Case> cases = make_grid(spec).workloads[0].cases;
+  std::vector<std::vector<Row>> rows(cases.size());
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const bool full = cases[i].policy == 0;
+    rows[i] = {full ? Row{.sample = 0, .skipped = "too long"} : Row{.sample = 0, .metric = "accuracy", .value = 1}};
+  }
+  gate_by_full_cache(spec, cases, rows);
+  for (size_t i = 0; i < cases.size(); ++i) {
+    EXPECT_EQ(rows[i].at(0).skipped, cases[i].policy == 0 ? "too long" : "the full cache has no score");
+  }
+}
+
+// snapkv needs more than its window of 60: the short context has 0.3 · 100 = 30 entries left, the long one enough.
+TEST_F(Answers, AShortContextIsSkippedAloneWhateverTheBatch) {
+  std::string yaml = asked();
+  const std::string words = "red blue grey green brown black white pink gold ";
+  const auto line = [](const std::string& context) {
+    return R"({"context": ")" + context + R"(", "question": "<|question|>red", "answer_prefix": "<|answer|>", )" +
+           R"("answers": ["blue"], "max_new_tokens": 4})" + "\n";
+  };
+  std::string longer;
+  for (int i = 0; i < 60; ++i) longer += words;
+  write_atomically(folder_ / "two.jsonl", line(words) + line(longer));
+  const std::string task = "data: [{task: kv, tokens: 250, questions: 2}]";
+  yaml.replace(yaml.find(task), task.size(), "data: [{jsonl: two.jsonl, samples: 2}]");
+  yaml.replace(yaml.find("window: 8"), 9, "window: 60");
+  const Spec spec = parse_spec(yaml, (folder_ / "asked.yaml").string());
+  run(yaml);
+  const RowTable table = read_rows(folder_ / "out" / "rows.csv");
+  std::vector<std::string> reasons;
+  for (const Row& row : table.rows) {
+    if (row.policy == "snapkv" && row.axes[0] == "0.3" && !row.skipped.empty()) reasons.push_back(row.skipped);
+  }
+  // The full cache answers neither, so the long context's rows are gated; the short one keeps its own reason.
+  ASSERT_EQ(reasons.size(), 2U);
+  EXPECT_TRUE(reasons[0].starts_with("snapkv: budget ")) << reasons[0];
+  EXPECT_TRUE(reasons[1].starts_with("the full cache ")) << reasons[1];
 }
 
 TEST_F(Answers, RefusesWhatCannotBeAnswered) {
@@ -206,6 +260,10 @@ TEST_F(Answers, RefusesWhatCannotBeAnswered) {
             "asked.yaml:6:26: axes: query = both: expected agnostic or aware");
   EXPECT_EQ(message("samples: 3", "metrics: [loss]\nsamples: 3"),
             "asked.yaml:7:10: metrics = a list: protocol answer has its own rows, expected no such key");
+  EXPECT_EQ(message("{task: kv, tokens: 250, questions: 2}", "{text: a.txt}"),
+            "asked.yaml:3:15: data: 'a' asks nothing; protocol answer expects a task or jsonl");
+  EXPECT_EQ(message("samples: 3", "sampling: {temperature: -1}\nsamples: 3"),
+            "generation: temperature -1: expected 0 (greedy) to 10000");
   EXPECT_EQ(message("samples: 3", "sampling: {temprature: 1}\nsamples: 3"),
             "asked.yaml:7:24: sampling: temprature = 1: unknown option (expected one of: temperature, top_k, top_p)");
 }
