@@ -140,49 +140,68 @@ void AnswerRunner::answer_batch() {
   }
 }
 
-void AnswerRunner::answer_round(const Round& round, std::vector<size_t> cases) {
-  std::vector<Policy> policies;
-  for (const size_t i : cases) policies.push_back(make_case_policy(batch_.spec, batch_.cases[i]));
-  std::vector<Policy*> pointers;
-  for (Policy& policy : policies) pointers.push_back(&policy);
-  const auto contexts = spans(round.contexts);
-  const auto fail = [&](size_t c, const UserError& error) {
-    for (Sheet& sheet : outcomes_[cases[c]].sheets) sheet.error = error.what();
+// Entries a head that a case keeps of each context. Throws UserError where its policy cannot keep so few: before
+// anything is ranked, because a scorer may take it for granted.
+std::vector<int32_t> AnswerRunner::kept_of(const Round& round, const Case& one, const Policy& policy) {
+  std::vector<int32_t> keep;
+  for (const Ids& context : round.contexts) {
+    const auto tokens = static_cast<int32_t>(context.size());
+    keep.push_back(policy.scorer ? kept_tokens(tokens, one.keep) : tokens);
+    if (policy.scorer) policy.scorer->check(keep.back(), 0);
+  }
+  return keep;
+}
+
+void AnswerRunner::answer_round(const Round& round, const std::vector<size_t>& cases) {
+  struct Asked {
+    Outcome* outcome;
+    Policy policy;
+    std::vector<int32_t> keep;
   };
+  const auto fail = [](Outcome& outcome, const UserError& error) {
+    for (Sheet& sheet : outcome.sheets) sheet.error = error.what();
+  };
+  std::vector<Asked> asked;
+  for (const size_t c : cases) {
+    Policy policy = make_case_policy(batch_.spec, batch_.cases[c]);
+    try {
+      std::vector<int32_t> keep = kept_of(round, batch_.cases[c], policy);
+      asked.push_back({&outcomes_[c], std::move(policy), std::move(keep)});
+    } catch (const UserError& error) {
+      fail(outcomes_[c], error);
+    }
+  }
+  std::vector<Policy*> policies;
+  for (Asked& one : asked) policies.push_back(&one.policy);
+  const auto contexts = spans(round.contexts);
   std::optional<Prefill> prefill;
   try {
     batch_.subject.source(numbers_.front(), static_cast<int>(exams_.size()));  // throws where the model does not fit
     prefill.emplace(PrefillArgs{.backend = batch_.backend,
                                 .source = *batch_.subject.model(),
                                 .contexts = contexts,
-                                .policies = pointers,
+                                .policies = policies,
                                 .seed = batch_.spec.seed,
                                 .sample_numbers = numbers_,
                                 .prefill_chunk = batch_.spec.prefill_chunk});
   } catch (const UserError& error) {
-    for (size_t c = 0; c < cases.size(); ++c) fail(c, error);
+    for (Asked& one : asked) fail(*one.outcome, error);
     return;
   }
-  std::map<std::string, size_t> without_scorer;  // the full cache answers alike at every point of the axes
-  for (size_t c = 0; c < cases.size(); ++c) {
-    Outcome& outcome = outcomes_[cases[c]];
-    if (!policies[c].scorer) {
-      const auto [found, fresh] = without_scorer.emplace(policies[c].scorer_name, cases[c]);
-      if (!fresh) {
-        outcome = outcomes_[found->second];
-        continue;
-      }
+  std::map<std::string, const Outcome*> without_scorer;  // the full cache answers alike at every point of the axes
+  for (size_t i = 0; i < asked.size(); ++i) {
+    Outcome& outcome = *asked[i].outcome;
+    const Policy& policy = asked[i].policy;
+    if (const auto found = without_scorer.find(policy.scorer_name); found != without_scorer.end()) {
+      outcome = *found->second;
+      continue;
     }
     try {
       outcome.prefill_seconds += prefill->seconds();
-      std::vector<int32_t> keep;
-      for (const Ids& context : round.contexts) {
-        const auto tokens = static_cast<int32_t>(context.size());
-        keep.push_back(policies[c].scorer ? kept_tokens(tokens, batch_.cases[cases[c]].keep) : tokens);
-      }
-      answer_case(round, prefill->compressed(c, keep, outcome.compress_seconds), outcome);
+      answer_case(round, prefill->compressed(i, asked[i].keep, outcome.compress_seconds), outcome);
+      if (!policy.scorer) without_scorer.emplace(policy.scorer_name, &outcome);
     } catch (const UserError& error) {
-      fail(c, error);
+      fail(outcome, error);
     }
   }
 }

@@ -77,7 +77,8 @@ class AnswerRunner {
   void answer_all();
   void answer_batch();
   void answer_alone(const std::vector<size_t>& cases);
-  void answer_round(const Round& round, std::vector<size_t> cases);
+  static std::vector<int32_t> kept_of(const Round& round, const Case& one, const Policy& policy);
+  void answer_round(const Round& round, const std::vector<size_t>& cases);
   void answer_case(const Round& round, LoopState state, Outcome& outcome);
   void mark(size_t question, const GenerateResult& result, Outcome& outcome);
   GenerateResult ask(const Round& round, size_t question, LoopState state);

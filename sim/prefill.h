@@ -14,7 +14,9 @@ struct PrefillArgs {
   Backend& backend;
   ModelSource& source;
   std::span<const std::span<const int32_t>> contexts;  // token ids, at least one each; lengths may differ
-  std::span<Policy* const> policies;                   // those without a scorer leave the context as it is
+  // Those without a scorer leave the context as it is. Every scorer must be able to keep (Scorer::check) what will be
+  // asked of each context.
+  std::span<Policy* const> policies;
   uint64_t seed = 0;
   std::span<const int32_t> sample_numbers;  // [contexts], as in ReplayArgs
   int prefill_chunk = 1024;
