@@ -8,7 +8,9 @@
 #include <tuple>
 
 #include "kernels/error.h"
+#include "sim/budget_profile_file.h"
 #include "tests/ref/policy_runs.h"
+#include "tests/sim/file_fixtures.h"
 
 namespace kv::ref {
 namespace {
@@ -52,15 +54,35 @@ class EveryAllocation : public testing::TestWithParam<Combination> {
     const auto& [allocation, scorer] = GetParam();
     std::vector<RunArgs> all = {decode_run(scorer, {}, samples, lengths, kBudget, kInterval),
                                 one_shot_run(scorer, {}, samples, lengths, keep)};
-    // These budgets are small for a pyramid of 20.
     Options options;
-    if (allocation == "pyramid") options = {{"beta", "3", ""}, {"window", "4", ""}};
+    if (allocation == "pyramid") options = {{"beta", "3", ""}, {"window", "4", ""}};  // small budgets
+    if (allocation == "lu-kv") options = {{"profile", write_profile(scorer), ""}};
     for (RunArgs& args : all) args.allocation = {allocation, options};
     return all;
   }
 
+  // Heads that lose from little to nearly everything, in another order at every ratio.
+  std::string write_profile(const std::string& scorer) const {
+    const ProfileLosses::Curve none(kProfileRatios, 0);
+    BudgetProfile profile{.model = "tiny",
+                          .fingerprint = "any",
+                          .scorer = scorer,
+                          .protection = {},
+                          .calibration = {{"noise"}, 1, 1, 100, 0},
+                          .losses = {none, none, none, none},
+                          .split_half = {},
+                          .layers = 3,
+                          .kv_heads = 2,
+                          .removed = {}};
+    for (int i = 0; i < kProfileRatios * 6; ++i) profile.removed.push_back(static_cast<float>(i * 37 % 100) / 101);
+    const std::filesystem::path file = folder_.path() / (scorer + ".json");
+    test::write_file(file, format_profile(profile));
+    return file.string();
+  }
+
   PolicyRun run(const RunArgs& args) { return run_policy(*source_, *backend_, args); }
 
+  test::TempFolder folder_;
   std::unique_ptr<Backend> backend_;
   SourceInfo info_;
   std::unique_ptr<TinySource> source_;
