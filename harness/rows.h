@@ -43,7 +43,9 @@ std::string shortest(double value);
 // A field as RFC 4180 wants it: quoted where it must be.
 std::string quote_csv(std::string_view field);
 
-// RFC 4180 with "\n" line ends. A value that is NaN or infinite fails KV_CHECK: the caller states a reason in .skipped.
+// RFC 4180 with "\n" line ends. Whole numbers stand exactly, other values with nine significant digits: as many as tell
+// two floats apart, and rounding errors do not fill the file. A value that is NaN or infinite fails KV_CHECK: the
+// caller states a reason in .skipped.
 std::string format_rows(std::span<const std::string> axes, std::span<const Row> rows);
 // Header first; columns in any order; a column that is not a standard one is an axis. Any defect throws
 // UserError "<file>:<line>: ...".
