@@ -233,6 +233,25 @@ void check_paper(const TablePlan& table, const PaperBlock& paper, const Map& map
   }
 }
 
+std::optional<Pairing> parse_pairing(const Context& context, Map& map, const TablePlan& table) {
+  const YAML::Node node = map.find("paired");
+  if (!node.IsDefined()) return std::nullopt;
+  Map pair(context, node, map.owner() + ": paired");
+  const YAML::Node column = pair.require("column"), with = pair.require("with");
+  Pairing out{.column = pair.scalar(column, "column"), .with = pair.scalar(with, "with")};
+  out.relative = pair.flag("relative", false);
+  pair.finish();
+  std::vector<std::string> keys = table.rows;
+  keys.insert(keys.end(), table.columns.begin(), table.columns.end());
+  if (std::find(keys.begin(), keys.end(), out.column) == keys.end()) {
+    pair.fail_at(column, "column", fmt::format("one of the table's rows and columns: {}", fmt::join(keys, ", ")));
+  }
+  if (table.kind == TableKind::kListing) map.fail_at(node, "paired", "no such key in a listing");
+  if (!table.paper.empty()) map.fail_at(node, "paired", "no such key beside 'paper', which prints no differences");
+  if (!table.unranked.empty()) map.fail_at(node, "paired", "no such key beside 'unranked': differences have no rank");
+  return out;
+}
+
 TablePlan parse_table(const Context& context, const YAML::Node& node, const std::map<std::string, PaperBlock>& paper,
                       std::set<std::string>& names) {
   Map map(context, node, "table");
@@ -276,6 +295,7 @@ TablePlan parse_table(const Context& context, const YAML::Node& node, const std:
                        0;
     if (table.measure.metrics.size() > 1 && !keyed) table.columns.push_back("metric");
   }
+  table.paired = parse_pairing(context, map, table);
   if (!table.paper.empty()) {
     const auto block = paper.find(table.paper);
     if (block == paper.end()) {
