@@ -118,7 +118,9 @@ std::vector<Row> LatencyRunner::measure(const Case& one, int batch) {
   peak_kv_bytes_ = 0;
   std::vector<Row> rows;
   if (one.context > 0) {
-    add(one, "prefill_time", prefill(one, batch), "s", rows);
+    const Prompt prompt = prefill(one, batch);
+    add(one, "prefill_time", prompt.first_token, "s", rows);
+    if (one.keep > 0) add(one, "compress_time", prompt.compress, "s", rows);
     const double entry = 2.0 * source.info().head_dim * static_cast<double>(bytes_of(backend_.activation_type()));
     add(one, "kept_kv_bytes", static_cast<double>(kept_entries_) * entry, "bytes", rows);
   }
@@ -146,16 +148,17 @@ void LatencyRunner::repeat(const Measure& measure) const {
   }
 }
 
-LatencyRunner::Series LatencyRunner::prefill(const Case& one, int batch) {
+LatencyRunner::Prompt LatencyRunner::prefill(const Case& one, int batch) {
   probe(one, batch, {.prompt = std::min(one.context, kWarmUpPrompt)});
-  Series seconds;
+  Prompt prompt;
   repeat([&] {
     const GenerateResult result = probe(one, batch, {.prompt = one.context});
     kept_entries_ = 0;
     for (const auto& sequence : result.costs.sequences) kept_entries_ += sequence.end_entries;
-    seconds.push_back(result.prefill_seconds);
+    prompt.first_token.push_back(result.prefill_seconds);
+    prompt.compress.push_back(result.costs.score_seconds + result.costs.evict_seconds);
   });
-  return seconds;
+  return prompt;
 }
 
 LatencyRunner::Series LatencyRunner::steps_at(const Case& one, int batch, int length) {
@@ -169,7 +172,7 @@ LatencyRunner::Series LatencyRunner::steps_at(const Case& one, int batch, int le
 }
 
 const LatencyRunner::Interval& LatencyRunner::interval_of(const Case& one, int batch) {
-  std::string key = fmt::format("{} {} {} {}", one.policy, one.budget, one.interval, batch);
+  std::string key = fmt::format("{} {} {} {} {}", one.policy, one.allocation.name, one.budget, one.interval, batch);
   for (const GivenParam& option : one.options) key += fmt::format(" {}={}", option.key, option.text);
   const auto found = intervals_.find(key);
   if (found != intervals_.end()) return found->second;

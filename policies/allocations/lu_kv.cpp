@@ -7,7 +7,9 @@
 // order: oracle takes the profile made in the oracle's order (002 Table 3, "without optimality gap"); the scorer then
 // decides only which entries of a head stay.
 // A model is known by its files, a scorer by its name and options. A trace or random weights have no files to compare:
-// they need a profile of their shape by name.
+// they need a profile of their shape by name. Nothing can be calibrated on random weights, whose answers mean nothing:
+// `spread: yes` lays the profile of a real model over their layers and heads, so that time and memory are those of
+// heads as unequal as LU-KV makes them. What the cache then holds means as little as the weights.
 
 #include <fmt/format.h>
 
@@ -32,6 +34,9 @@ class LuKv final : public Allocation {
         oracle_order_(params.get("order", "scorer", {"scorer", "oracle"},
                                  "of the profile; oracle: without the optimality gap, for the ablation of 002") ==
                       "oracle"),
+        spread_(params.get("spread", "no", {"no", "yes"},
+                           "yes: a profile of another shape is laid over the layers and heads of random weights, for "
+                           "time and memory only") == "yes"),
         least_(fraction_option(params, "least", 0.01, "least fraction that a head keeps (002: 0.01)")) {}
 
   std::string check(const std::filesystem::path& model, std::string_view scorer) const override {
@@ -42,6 +47,7 @@ class LuKv final : public Allocation {
     const SourceInfo& source = *shape.source;
     scorer = profiled(scorer);
     profile_ = load(source.folder, scorer);
+    if (spread_) profile_ = laid_over(profile_, source.layers, source.kv_heads);
     if (profile_.layers == source.layers && profile_.kv_heads == source.kv_heads) return;
     throw UserError(fmt::format("lu-kv: {} is for {} layers of {} KV heads, expected {} of {}; {}",
                                 file_of(source.folder, scorer).string(), profile_.layers, profile_.kv_heads,
@@ -85,6 +91,7 @@ class LuKv final : public Allocation {
 
   std::string file_;
   bool oracle_order_;
+  bool spread_;
   double least_;
   BudgetProfile profile_;
 };

@@ -50,6 +50,16 @@ TEST(BudgetProfile, SharesAreWhatIsNotRemovedButAtLeastTheMinimum) {
   EXPECT_NEAR(kept_shares(removed, 0)[2], 0.005, 1e-6);
 }
 
+// Heads 0, 1 | 2, 3 over three layers of four heads: layers 0, 0, 1, each head twice.
+TEST(BudgetProfile, LaidOverAnotherShapeRepeatsItsHeads) {
+  const BudgetProfile wide = laid_over(small_profile(), 3, 4);
+  EXPECT_EQ(wide.heads(), 12U);
+  const float a = 0.8F, b = 0.799F, c = 0.798F, d = 0.797F;
+  EXPECT_THAT(wide.at(0.8), testing::ElementsAre(a, a, b, b, a, a, b, b, c, c, d, d));
+  EXPECT_THAT(laid_over(small_profile(), 1, 1).at(0.8), testing::ElementsAre(a));
+  EXPECT_EQ(laid_over(small_profile(), 2, 2).removed, small_profile().removed);
+}
+
 TEST(BudgetProfile, ComesBackFromItsFileAsItWas) {
   const BudgetProfile profile = small_profile();
   const std::string text = format_profile(profile);

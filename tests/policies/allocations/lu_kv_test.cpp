@@ -97,6 +97,22 @@ TEST_F(LuKv, TakesAProfileByName) {
   EXPECT_EQ(refusal(), "lu-kv: a trace or random weights have no folder with profiles, expected the option profile");
 }
 
+TEST_F(LuKv, SpreadsAProfileOverAnotherShapeWhereNoModelContradicts) {
+  write();
+  std::filesystem::rename(file(), model() / "other.json");
+  const Options other = {{.key = "profile", .text = (model() / "other.json").string(), .where = ""}};
+  Options spread = other;
+  spread.push_back({.key = "spread", .text = "yes", .where = ""});
+  info_ = tiny_info(4, 4, 2, 8);
+  EXPECT_THROW(counts(20, "keydiff", other), UserError);
+  // Layers 0, 0, 1, 1 of the profile: SharesByHand, twice.
+  EXPECT_EQ(counts(20, "keydiff", spread), (std::vector<size_t>{9, 26, 9, 26, 44, 1, 44, 1}));
+  info_.folder = model();  // a model with files has heads of its own
+  profile_.fingerprint = std::string(64, 'b');
+  test::write_file(model() / "other.json", format_profile(profile_));
+  EXPECT_THROW(counts(20, "keydiff", spread), UserError);
+}
+
 TEST_F(LuKv, WithoutTheOptimalityGapTakesTheProfileOfTheOraclesOrder) {
   const Options oracle = {{.key = "order", .text = "oracle", .where = ""}};
   write();
