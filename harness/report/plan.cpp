@@ -390,6 +390,39 @@ PlotPlan parse_plot(const Context& context, const YAML::Node& node, std::set<std
   return plot;
 }
 
+// A line of a table at once: `value` is a list, and so is the one key whose values it goes along.
+std::size_t values_of(Map& entry, const YAML::Node& item) {
+  const YAML::Node numbers = entry.require("value");
+  if (!numbers.IsSequence()) return 1;
+  int lists = 0;
+  for (const auto& pair : item) {
+    if (!pair.second.IsSequence()) continue;
+    ++lists;
+    if (pair.second.size() == numbers.size() && numbers.size() > 0) continue;
+    entry.fail_at(pair.second, pair.first.Scalar(), fmt::format("as many values as 'value' has, {}", numbers.size()));
+  }
+  if (lists != 2) entry.fail_at(numbers, "value", "one key with a list beside a list of values");
+  return numbers.size();
+}
+
+PaperValue parse_paper_value(Map& entry, const YAML::Node& item, std::size_t index) {
+  const bool line = entry.require("value").IsSequence();
+  const auto at = [&](const YAML::Node& value) { return line && value.IsSequence() ? value[index] : value; };
+  PaperValue value;
+  const YAML::Node number = at(entry.require("value"));
+  value.printed = entry.scalar(number, "value");
+  const auto parsed = parse_number(value.printed);
+  if (!parsed) entry.fail_at(number, "value", "a number as the paper prints it");
+  value.value = *parsed;
+  for (const auto& pair : item) {
+    const std::string key = entry.scalar(pair.first, "key");
+    if (key == "value") continue;
+    entry.check_column(pair.first, "a value", key);
+    value.keys[key] = entry.scalar(at(pair.second), key);
+  }
+  return value;
+}
+
 PaperBlock parse_paper(const Context& context, const YAML::Node& node, const std::string& name) {
   Map map(context, node, fmt::format("paper block '{}'", name));
   PaperBlock block;
@@ -400,19 +433,8 @@ PaperBlock parse_paper(const Context& context, const YAML::Node& node, const std
   if (!values.IsSequence()) map.fail_at(values, "values", "a list of {column: value, ..., value: number}");
   for (const YAML::Node& item : values) {
     Map entry(context, item, map.owner());
-    PaperValue value;
-    const YAML::Node number = entry.require("value");
-    value.printed = entry.scalar(number, "value");
-    const auto parsed = parse_number(value.printed);
-    if (!parsed) entry.fail_at(number, "value", "a number as the paper prints it");
-    value.value = *parsed;
-    for (const auto& pair : item) {
-      const std::string key = entry.scalar(pair.first, "key");
-      if (key == "value") continue;
-      entry.check_column(pair.first, "a value", key);
-      value.keys[key] = entry.scalar(pair.second, key);
-    }
-    block.values.push_back(std::move(value));
+    const std::size_t count = values_of(entry, item);
+    for (std::size_t i = 0; i < count; ++i) block.values.push_back(parse_paper_value(entry, item, i));
   }
   map.finish();
   return block;

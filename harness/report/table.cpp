@@ -219,6 +219,32 @@ std::string empty_note(const TablePlan& plan) {
                      fmt::join(plan.measure.ratio.empty() ? plan.measure.metrics : plan.measure.ratio, ", "));
 }
 
+std::string skipped_text(const Cell* cell) {
+  if (cell == nullptr || !cell->estimate || cell->skipped == 0) return "";
+  return fmt::format("{} of the samples skipped: {}.", cell->skipped, cell->skipped_reason);
+}
+
+// Samples that numbers lack; once for a column where all of its numbers lack the same.
+void add_skipped_notes(const TablePlan& plan, const Grid& grid, const Key& column, TableView& view) {
+  std::vector<std::pair<Key, std::string>> texts;
+  for (const Key& row : grid.rows) {
+    const Cell* cell = find_cell(grid, row, column);
+    if (cell != nullptr && cell->estimate) texts.emplace_back(row, skipped_text(cell));
+  }
+  const bool alike = texts.size() > 1 && std::all_of(texts.begin(), texts.end(),
+                                                     [&](const auto& t) { return t.second == texts[0].second; });
+  if (alike && !texts[0].second.empty()) {
+    const std::string label = plan.columns.empty() ? "Every row" : label_of(plan.labels, plan.columns, column);
+    view.notes.push_back(label + ": " + texts[0].second);
+    return;
+  }
+  std::vector<std::string> columns = plan.rows;
+  columns.insert(columns.end(), plan.columns.begin(), plan.columns.end());
+  for (const auto& [row, text] : texts) {
+    if (!text.empty()) view.notes.push_back(label_of(plan.labels, columns, join(row, column)) + ": " + text);
+  }
+}
+
 void add_notes(const TablePlan& plan, const PaperBlock* paper, const Grid& grid, TableView& view) {
   if (!plan.note.empty()) view.notes.push_back(plan.note);
   const bool any = std::any_of(grid.cells.cells.begin(), grid.cells.cells.end(),
@@ -233,14 +259,7 @@ void add_notes(const TablePlan& plan, const PaperBlock* paper, const Grid& grid,
         fmt::format("Each number is taken over all values of: {}.", fmt::join(grid.cells.averaged, ", ")));
   }
   if (plan.better != Better::kUnknown) view.notes.push_back(better_note(plan));
-  for (const Key& key : grid.cells.keys) {
-    const Cell& cell = grid.cells.cells.at(key);
-    if (!cell.estimate || cell.skipped == 0) continue;
-    std::vector<std::string> columns = plan.rows;
-    columns.insert(columns.end(), plan.columns.begin(), plan.columns.end());
-    view.notes.push_back(fmt::format("{}: {} of the samples skipped: {}.", label_of(plan.labels, columns, key),
-                                     cell.skipped, cell.skipped_reason));
-  }
+  for (const Key& column : grid.columns) add_skipped_notes(plan, grid, column, view);
   for (const std::string& reason : grid.cells.reasons) view.notes.push_back("Skipped: " + reason + ".");
   if (paper == nullptr) return;
   std::string source = "Paper: " + paper->table;

@@ -146,6 +146,20 @@ TEST(ReportPlan, RefusesTwoOfOneName) {
              "x.yaml:3:12: table: name 't', expected a name that no other"));
 }
 
+TEST(ReportPlan, ReadsALineOfThePapersTable) {
+  const ReportPlan plan = parse("paper:\n  p: {values: [{policy: h2o, budget: [512, 1024], value: [1.10, 1.05]}]}\n");
+  const std::vector<PaperValue>& values = plan.paper.at("p").values;
+  ASSERT_EQ(values.size(), 2u);
+  EXPECT_EQ(values[0].printed, "1.10");
+  EXPECT_EQ(values[1].keys, (std::map<std::string, std::string>{{"budget", "1024"}, {"policy", "h2o"}}));
+  EXPECT_EQ(error_of("paper:\n  p: {values: [{policy: h2o, budget: [512], value: [1, 2]}]}\n"),
+            "x.yaml:2:38: paper block 'p': budget, expected as many values as 'value' has, 2");
+  EXPECT_EQ(error_of("paper:\n  p: {values: [{policy: h2o, budget: 512, value: [1, 2]}]}\n"),
+            "x.yaml:2:50: paper block 'p': value, expected one key with a list beside a list of values");
+  EXPECT_EQ(error_of("paper:\n  p: {values: [{policy: h2o, budget: [512, 1024], value: 1}]}\n"),
+            "x.yaml:2:38: paper block 'p': budget, expected a single value");
+}
+
 TEST(ReportPlan, RefusesPaperValuesThatFitNoCell) {
   const std::string tables = "tables:\n  - {name: t, metric: m, rows: policy, columns: budget, paper: p}\n";
   EXPECT_EQ(error_of(tables + "paper:\n  p: {values: [{policy: h2o, value: 1}]}\n"),

@@ -198,6 +198,18 @@ TEST(Table, ShowsASkippedCaseWithItsReason) {
   EXPECT_TRUE(has_note(view, "h2o, budget=256: 1 of the samples skipped: text too short."));
 }
 
+TEST(Table, SaysOnceThatAllOfAColumnLackTheSameSamples) {
+  RowTable rows = small_table();
+  for (const char* policy : {"full", "h2o", "r-kv"}) {
+    rows.rows.push_back(make_row(policy, "256", 7, "", 0));
+    rows.rows.back().value.reset();
+    rows.rows.back().skipped = "the full cache fails";
+  }
+  const TableView view = build_table(small_plan(), {}, rows);
+  EXPECT_TRUE(has_note(view, "budget=256: 1 of the samples skipped: the full cache fails."));
+  EXPECT_FALSE(has_note(view, "h2o"));
+}
+
 TEST(Table, WithoutRowsSaysWhichMetricHasNone) {
   TablePlan plan = small_plan();
   plan.measure.metrics = {"no_such"};
