@@ -157,5 +157,14 @@ TEST(ScorerName, HasTheOptionsThatDifferFromTheirDefaults) {
             "keydiff {recent: 1, sinks: 4}");
 }
 
+// The default of lambda is 0.1, that of sinks 0.
+TEST(ScorerName, HasValuesNotTheirSpelling) {
+  EXPECT_EQ(make_policy("r-kv", {{"lambda", "0.10", ""}}).scorer_name, "r-kv");
+  EXPECT_EQ(make_policy("r-kv", {{"lambda", "0.070", ""}}).scorer_name, "r-kv {lambda: 0.07}");
+  EXPECT_EQ(make_policy("r-kv", {{"lambda", "7e-2", ""}}).scorer_name, "r-kv {lambda: 0.07}");
+  EXPECT_EQ(make_policy("keydiff", {{"sinks", "04", ""}}).scorer_name, "keydiff {sinks: 4}");
+  EXPECT_EQ(make_policy("keydiff", {{"sinks", "-0", ""}}).scorer_name, "keydiff");
+}
+
 }  // namespace
 }  // namespace kv::ref
