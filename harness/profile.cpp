@@ -22,8 +22,8 @@ class Calibrator {
   Calibrator(const Spec& spec, Backend& backend, const Grid& grid, int model, Progress& progress)
       : spec_(spec),
         backend_(backend),
-        subject_(open_subject(backend, spec, model)),
-        folder_(model_folder(spec, model)),
+        identity_(grid.models[static_cast<size_t>(model)]),
+        subject_(open_subject(backend, spec, model, identity_)),
         progress_(progress) {
     subject_->source(0, 1);  // throws where the model does not fit
     for (const Case& one : grid.workloads.front().cases) policies_.push_back(make_case_policy(spec, one));
@@ -104,7 +104,7 @@ class Calibrator {
     CalibrationResult result = calibrate(questions);
     calibration_.seed = spec_.seed;
     return {.label = label,
-            .file = default_profile_file(folder_, scorer),
+            .file = default_profile_file(identity_.folder(), scorer),
             .profile = {.model = subject_->name(),
                         .fingerprint = subject_->fingerprint(),
                         .scorer = scorer,
@@ -119,8 +119,8 @@ class Calibrator {
 
   const Spec& spec_;
   Backend& backend_;
+  const ModelIdentity& identity_;
   std::unique_ptr<Subject> subject_;
-  std::filesystem::path folder_;
   Progress& progress_;
   std::vector<Policy> policies_;
   Calibration calibration_;

@@ -84,8 +84,8 @@ class Experiment {
         grid_(make_grid(spec)),
         axes_(spec.axis_columns()),
         backend_(make_backend(spec.device)),
-        subject_(open_subject(*backend_, spec, grid_.workloads.front().model)),  // a refused model leaves no folder
         model_(grid_.workloads.front().model),
+        subject_(open_subject(*backend_, spec, model_, identity())),  // a refused model leaves no folder
         journal_(options.out),
         progress_(options.verbosity, total()) {
     if (options.start == Start::fresh) journal_.forget();
@@ -102,6 +102,8 @@ class Experiment {
   }
 
  private:
+  const ModelIdentity& identity() const { return grid_.models[static_cast<size_t>(model_)]; }
+
   int total() const {
     int cases = 0;
     for (const Workload& workload : grid_.workloads)
@@ -117,8 +119,8 @@ class Experiment {
   void run_workload(const Workload& workload) {
     if (workload.model != model_) {
       subject_.reset();  // two models at once would double the memory
-      subject_ = open_subject(*backend_, spec_, workload.model);
       model_ = workload.model;
+      subject_ = open_subject(*backend_, spec_, model_, identity());
       manifest_.models.emplace_back(subject_->name(), subject_->fingerprint());
     }
     std::vector<std::vector<Row>> rows(workload.cases.size());
@@ -257,7 +259,7 @@ class Experiment {
     text += fmt::format("policy {} as {}{}\n", policy.name, policy.label, options_text(one.options));
     const Policy made = make_case_policy(spec_, one);
     text += fmt::format("allocation {}{} reads {}\n", one.allocation.name, options_text(one.allocation.options),
-                        made.allocation->check(model_folder(spec_, model_), made.scorer_name));
+                        made.allocation->check(identity(), made.scorer_name));
     text += fmt::format("protocol {} {} {} {} {}{}\n", static_cast<int>(spec_.protocol), one.budget, one.interval,
                         one.keep, one.query_aware, options_text(spec_.sampling));
     for (size_t i = 0; i < axes_.size(); ++i) text += fmt::format("axis {} = {}\n", axes_[i], one.axes[i]);
@@ -300,8 +302,8 @@ class Experiment {
   Grid grid_;
   std::vector<std::string> axes_;
   std::unique_ptr<Backend> backend_;
-  std::unique_ptr<Subject> subject_;
-  int model_;  // the subject's
+  int model_;
+  std::unique_ptr<Subject> subject_;  // of that model
   Journal journal_;
   Progress progress_;
   std::vector<Row> rows_;

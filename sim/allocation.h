@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <span>
@@ -12,6 +11,7 @@
 #include "kernels/backend.h"
 #include "kernels/paged.h"
 #include "sim/baseline.h"
+#include "sim/model_identity.h"
 #include "sim/params.h"
 #include "sim/protection.h"
 
@@ -59,10 +59,10 @@ class Allocation {
   virtual ~Allocation() = default;
   virtual bool needs_future() const { return false; }        // an oracle: begin() gets the full-cache pass
   virtual BaselineNeeds future_needs() const { return {}; }  // what that pass must keep for it
-  // What can be known before anything runs: UserError where it cannot serve this scorer on this model (its folder,
-  // empty for traces and random weights). Returns what a result then depends on beside the options: a digest of the
-  // files that are read, or nothing. `scorer` is Policy::scorer_name, as a profile quotes it.
-  virtual std::string check(const std::filesystem::path& /*model*/, std::string_view /*scorer*/) const { return {}; }
+  // What can be known before anything runs, and is not asked again: UserError where it cannot serve this scorer on this
+  // model. Returns a digest of the files that it will read, on which a result depends beside the options; or nothing.
+  // `scorer` is Policy::scorer_name, as a profile quotes it.
+  virtual std::string check(const ModelIdentity& /*model*/, std::string_view /*scorer*/) const { return {}; }
   virtual void begin(const BatchShape&, std::string_view /*scorer*/) {}
   // Writes counts [layers, rows], host memory, of the due sequences: 0 to the head's length each, their sum over a
   // sequence is total(). The loop checks both.

@@ -6,8 +6,8 @@
 // (sim/apportion.h), as it is for every allocation.
 // order: oracle takes the profile made in the oracle's order (002 Table 3, "without optimality gap"); the scorer then
 // decides only which entries of a head stay.
-// A model is known by its files, a scorer by its name and options. A trace or random weights have no files to compare:
-// they need a profile of their shape by name.
+// A model is known by its shape and its files, a scorer by its name and options. A trace or random weights have no
+// files to compare: they need a profile of their shape by name.
 
 #include <fmt/format.h>
 
@@ -17,7 +17,6 @@
 #include "sim/budget_profile_file.h"
 #include "sim/hash.h"
 #include "sim/policy.h"
-#include "sim/weights.h"
 
 namespace kv {
 
@@ -34,18 +33,29 @@ class LuKv final : public Allocation {
                       "oracle"),
         least_(fraction_option(params, "least", 0.01, "least fraction that a head keeps (002: 0.01)")) {}
 
-  std::string check(const std::filesystem::path& model, std::string_view scorer) const override {
-    return sha256_hex(format_profile(load(model, profiled(scorer))));
+  std::string check(const ModelIdentity& model, std::string_view scorer) const override {
+    scorer = profiled(scorer);
+    const BudgetProfile profile = load(model.folder(), scorer);
+    const std::string file = file_of(model.folder(), scorer).string();
+    if (profile.scorer != scorer) {
+      throw UserError(
+          fmt::format("lu-kv: {} is the profile of {}, expected {}; {}", file, profile.scorer, scorer, kMake));
+    }
+    if (const auto [layers, kv_heads] = model.shape(); profile.layers != layers || profile.kv_heads != kv_heads) {
+      throw UserError(fmt::format("lu-kv: {} is for {} layers of {} KV heads, expected {} of {}; {}", file,
+                                  profile.layers, profile.kv_heads, layers, kv_heads, kMake));
+    }
+    if (!model.folder().empty() && profile.fingerprint != model.fingerprint()) {
+      throw UserError(fmt::format("lu-kv: {} is for model {} with files of SHA-256 {:.12}…, expected {:.12}… of {}; {}",
+                                  file, profile.model, profile.fingerprint, model.fingerprint(),
+                                  model.folder().string(), kMake));
+    }
+    return sha256_hex(format_profile(profile));
   }
 
   void begin(const BatchShape& shape, std::string_view scorer) override {
-    const SourceInfo& source = *shape.source;
-    scorer = profiled(scorer);
-    profile_ = load(source.folder, scorer);
-    if (profile_.layers == source.layers && profile_.kv_heads == source.kv_heads) return;
-    throw UserError(fmt::format("lu-kv: {} is for {} layers of {} KV heads, expected {} of {}; {}",
-                                file_of(source.folder, scorer).string(), profile_.layers, profile_.kv_heads,
-                                source.layers, source.kv_heads, kMake));
+    profile_ = load(shape.source->folder, profiled(scorer));
+    KV_CHECK(profile_.layers == shape.source->layers && profile_.kv_heads == shape.source->kv_heads);  // check()
   }
 
   void allocate(const AllocateArgs& args, std::span<int32_t> counts) override {
@@ -67,20 +77,12 @@ class LuKv final : public Allocation {
     if (file_.empty() && model.empty()) {
       throw UserError("lu-kv: a trace or random weights have no folder with profiles, expected the option profile");
     }
-    const std::filesystem::path file = file_of(model, scorer);
+    std::filesystem::path file = file_of(model, scorer);
     std::error_code error;
     if (!std::filesystem::exists(file, error)) {
       throw UserError(fmt::format("lu-kv: there is no profile of {}, expected {}; {}", scorer, file.string(), kMake));
     }
-    BudgetProfile profile = load_profile(file);
-    if (profile.scorer != scorer) {
-      throw UserError(
-          fmt::format("lu-kv: {} is the profile of {}, expected {}; {}", file.string(), profile.scorer, scorer, kMake));
-    }
-    if (model.empty() || profile.fingerprint == fingerprint_once(model)) return profile;
-    throw UserError(fmt::format("lu-kv: {} is for model {} with files of SHA-256 {:.12}…, expected {:.12}… of {}; {}",
-                                file.string(), profile.model, profile.fingerprint, fingerprint_once(model),
-                                model.string(), kMake));
+    return load_profile(file);
   }
 
   std::string file_;

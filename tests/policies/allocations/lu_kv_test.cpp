@@ -43,8 +43,13 @@ class LuKv : public testing::Test {
   std::filesystem::path file() const { return model() / "profiles" / "keydiff.json"; }
   void write() const { test::write_file(file(), format_profile(profile_)); }
 
+  ModelIdentity identity() const {
+    return {info_.folder, [this] { return ModelIdentity::Shape{info_.layers, info_.kv_heads}; }};
+  }
+
   // Counts by head of 100 tokens compressed to `keep` entries a head.
   std::vector<size_t> counts(int keep, const std::string& scorer = "keydiff", const Options& options = {}) {
+    make_allocation("lu-kv", options)->check(identity(), scorer);
     TinySource source(*backend_, info_, {random_sample(info_, 101, 3)});
     RunArgs args = one_shot_run(scorer, {}, {0}, {101}, {keep});
     args.allocation = {"lu-kv", options};
@@ -53,9 +58,10 @@ class LuKv : public testing::Test {
     return counts;
   }
 
+  // Before anything runs.
   std::string refusal(const std::string& scorer = "keydiff") {
     try {
-      counts(20, scorer);
+      make_allocation("lu-kv", {})->check(identity(), scorer);
     } catch (const UserError& error) {
       return error.what();
     }
@@ -140,14 +146,25 @@ TEST_F(LuKv, RefusesTheProfileOfAnotherShape) {
 TEST_F(LuKv, CheckTellsTwoProfilesApart) {
   write();
   const auto allocation = make_allocation("lu-kv", {});
-  const std::string first = allocation->check(model(), "keydiff");
+  const std::string first = allocation->check(identity(), "keydiff");
   EXPECT_EQ(first.size(), 64U);
-  EXPECT_EQ(allocation->check(model(), "keydiff"), first);
+  EXPECT_EQ(allocation->check(identity(), "keydiff"), first);
   profile_.removed[0] += 0.001F;
   write();
-  EXPECT_NE(allocation->check(model(), "keydiff"), first);
-  EXPECT_THROW(allocation->check(model(), "random"), UserError);
-  EXPECT_EQ(make_allocation("uniform", {})->check(model(), "random"), "");
+  EXPECT_NE(allocation->check(identity(), "keydiff"), first);
+  EXPECT_THROW(allocation->check(identity(), "random"), UserError);
+  EXPECT_EQ(make_allocation("uniform", {})->check(identity(), "random"), "");
+}
+
+// Whoever owns the identity says for how long the files stay as they are: nothing else remembers them.
+TEST_F(LuKv, AnIdentityKnowsItsFilesAsLongAsItLives) {
+  write();
+  const auto allocation = make_allocation("lu-kv", {});
+  const ModelIdentity before = identity();
+  EXPECT_EQ(before.fingerprint(), fingerprint(model()));
+  test::write_file(model() / "model.safetensors", "other weights");
+  EXPECT_NO_THROW(allocation->check(before, "keydiff"));
+  EXPECT_THROW(allocation->check(identity(), "keydiff"), UserError);
 }
 
 // An option that repeats its default does not ask for another profile.
