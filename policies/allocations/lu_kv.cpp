@@ -16,6 +16,7 @@
 #include "sim/allocation.h"
 #include "sim/budget_profile_file.h"
 #include "sim/hash.h"
+#include "sim/mapped_file.h"
 #include "sim/policy.h"
 
 namespace kv {
@@ -33,10 +34,11 @@ class LuKv final : public Allocation {
                       "oracle"),
         least_(fraction_option(params, "least", 0.01, "least fraction that a head keeps (002: 0.01)")) {}
 
-  std::string check(const ModelIdentity& model, std::string_view scorer) const override {
+  std::optional<AllocationFile> check(const ModelIdentity& model, std::string_view scorer) const override {
     scorer = profiled(scorer);
-    const BudgetProfile profile = load(model.folder(), scorer);
-    const std::string file = file_of(model.folder(), scorer).string();
+    const std::string file = existing_file(model.folder(), scorer).string();
+    const MappedFile bytes = MappedFile::open(file);
+    const BudgetProfile profile = parse_profile(bytes.text(), file);
     if (profile.scorer != scorer) {
       throw UserError(
           fmt::format("lu-kv: {} is the profile of {}, expected {}; {}", file, profile.scorer, scorer, kMake));
@@ -50,11 +52,11 @@ class LuKv final : public Allocation {
                                   file, profile.model, profile.fingerprint, model.fingerprint(),
                                   model.folder().string(), kMake));
     }
-    return sha256_hex(format_profile(profile));
+    return AllocationFile{file, sha256_hex(bytes.bytes())};
   }
 
   void begin(const BatchShape& shape, std::string_view scorer) override {
-    profile_ = load(shape.source->folder, profiled(scorer));
+    profile_ = load_profile(existing_file(shape.source->folder, profiled(scorer)));
     KV_CHECK(profile_.layers == shape.source->layers && profile_.kv_heads == shape.source->kv_heads);  // check()
   }
 
@@ -73,7 +75,7 @@ class LuKv final : public Allocation {
     return file_.empty() ? default_profile_file(model, scorer) : std::filesystem::path(file_);
   }
 
-  BudgetProfile load(const std::filesystem::path& model, std::string_view scorer) const {
+  std::filesystem::path existing_file(const std::filesystem::path& model, std::string_view scorer) const {
     if (file_.empty() && model.empty()) {
       throw UserError("lu-kv: a trace or random weights have no folder with profiles, expected the option profile");
     }
@@ -82,7 +84,7 @@ class LuKv final : public Allocation {
     if (!std::filesystem::exists(file, error)) {
       throw UserError(fmt::format("lu-kv: there is no profile of {}, expected {}; {}", scorer, file.string(), kMake));
     }
-    return load_profile(file);
+    return file;
   }
 
   std::string file_;

@@ -4,11 +4,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "harness/answer_importance.h"
 #include "harness/rows.h"
 #include "harness/run.h"
 #include "kernels/error.h"
 #include "sim/budget_profile_file.h"
+#include "sim/hash.h"
 #include "sim/oracle_importance.h"
 #include "sim/prefill.h"
 #include "sim/weights.h"
@@ -97,6 +100,10 @@ TEST_F(Profile, ServesLuKvAndIsNamedByItsContent) {
   options.after_case = [] {};
   const RunSummary summary = run_experiment(parse_spec(text, "r.yaml"), options);
   EXPECT_EQ(summary.reused, 0);
+  const auto manifest = nlohmann::json::parse(read_file(options.out / "manifest.json"));
+  EXPECT_EQ(manifest["profiles"], nlohmann::json::array({{{"model", "reference"},
+                                                          {"file", made[0].file.filename().string()},
+                                                          {"sha256", sha256_hex(read_file(made[0].file))}}}));
   EXPECT_EQ(summary.skipped + summary.failed, 0);
 }
 

@@ -6,6 +6,7 @@
 
 #include "kernels/error.h"
 #include "sim/budget_profile_file.h"
+#include "sim/hash.h"
 #include "sim/weights.h"
 #include "tests/ref/policy_runs.h"
 #include "tests/sim/file_fixtures.h"
@@ -146,14 +147,14 @@ TEST_F(LuKv, RefusesTheProfileOfAnotherShape) {
 TEST_F(LuKv, CheckTellsTwoProfilesApart) {
   write();
   const auto allocation = make_allocation("lu-kv", {});
-  const std::string first = allocation->check(identity(), "keydiff");
-  EXPECT_EQ(first.size(), 64U);
-  EXPECT_EQ(allocation->check(identity(), "keydiff"), first);
+  const AllocationFile first = allocation->check(identity(), "keydiff").value();
+  EXPECT_EQ(first.path, file());
+  EXPECT_EQ(first.sha256, sha256_hex(test::read_file(file())));
   profile_.removed[0] += 0.001F;
   write();
-  EXPECT_NE(allocation->check(identity(), "keydiff"), first);
+  EXPECT_NE(allocation->check(identity(), "keydiff")->sha256, first.sha256);
   EXPECT_THROW(allocation->check(identity(), "random"), UserError);
-  EXPECT_EQ(make_allocation("uniform", {})->check(identity(), "random"), "");
+  EXPECT_FALSE(make_allocation("uniform", {})->check(identity(), "random"));
 }
 
 // Whoever owns the identity says for how long the files stay as they are: nothing else remembers them.
