@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cctype>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "kernels/check.h"
 #include "kernels/error.h"
@@ -207,16 +208,24 @@ BudgetProfile load_profile(const std::filesystem::path& file) {
 }
 
 std::filesystem::path default_profile_file(const std::filesystem::path& model_folder, std::string_view scorer) {
-  std::string slug;
-  for (const char c : scorer) {
-    if (std::isalnum(static_cast<unsigned char>(c))) {
-      slug += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-    } else if (!slug.empty() && slug.back() != '-') {
-      slug += '-';
+  // Of "snapkv {kernel: 7, mode: kvpress}": what stands between name, keys and values.
+  constexpr std::pair<std::string_view, char> kBetween[] = {{" {", '_'}, {", ", '_'}, {": ", '='}};
+  std::string name;
+  if (scorer.ends_with('}')) scorer.remove_suffix(1);
+  while (!scorer.empty()) {
+    const auto between = std::find_if(std::begin(kBetween), std::end(kBetween),
+                                      [&](const auto& one) { return scorer.starts_with(one.first); });
+    if (between != std::end(kBetween)) {
+      name += between->second;
+      scorer.remove_prefix(between->first.size());
+      continue;
     }
+    const char c = scorer.front();
+    const bool plain = std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '.';
+    name += plain ? std::string(1, c) : c == ' ' ? "+" : fmt::format("%{:02X}", static_cast<unsigned char>(c));
+    scorer.remove_prefix(1);
   }
-  if (slug.ends_with('-')) slug.pop_back();
-  return model_folder / "profiles" / (slug + ".json");
+  return model_folder / "profiles" / (name + ".json");
 }
 
 }  // namespace kv

@@ -180,7 +180,7 @@ TEST(Grid, KnowsBeforeAnythingRunsThatAProfileIsMissing) {
       error_of(std::string(kHead) +
                "policies: [{policy: keydiff, sinks: 4, allocation: lu-kv}]\nprotocol: one-shot\naxes: {keep: 0.2}\n"),
       "s.yaml:3:12: lu-kv: there is no profile of keydiff {sinks: 4}, expected "
-      "m/profiles/keydiff-sinks-4.json; `kvlab profile SPEC` makes one");
+      "m/profiles/keydiff_sinks=4.json; `kvlab profile SPEC` makes one");
   EXPECT_EQ(error_of("model: m\ndata: [{task: kv, tokens: 64}]\npolicies: [keydiff, full]\nprotocol: profile\n"),
             "s.yaml:3:21: policy 'full' never evicts, so there is nothing to profile");
 }

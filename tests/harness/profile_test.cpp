@@ -51,9 +51,9 @@ class Profile : public testing::Test {
 TEST_F(Profile, OfEveryPolicyIsAFileThatSaysHowItWasMade) {
   const auto made = make(yaml(), "a");
   ASSERT_EQ(made.size(), 3U);
-  EXPECT_EQ(made[0].file, folder_ / "a/keydiff-recent-1-sinks-4.json");
+  EXPECT_EQ(made[0].file, folder_ / "a/keydiff_recent=1_sinks=4.json");
   EXPECT_EQ(made[1].file, folder_ / "a/h2o.json");
-  EXPECT_EQ(made[2].file, folder_ / "a/oracle-order.json");
+  EXPECT_EQ(made[2].file, folder_ / "a/oracle+order.json");
   for (const MadeProfile& one : made) {
     const BudgetProfile profile = load_profile(one.file);
     EXPECT_EQ(profile.model, "reference");

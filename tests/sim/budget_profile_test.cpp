@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <numeric>
+#include <set>
 
 #include "sim/budget_profile_file.h"
 #include "tests/sim/file_fixtures.h"
@@ -76,7 +77,20 @@ TEST(BudgetProfile, ComesBackFromItsFileAsItWas) {
 TEST(BudgetProfile, StandsBesideItsModelUnderTheNameOfItsScorer) {
   EXPECT_EQ(default_profile_file("m", "keydiff").string(), "m/profiles/keydiff.json");
   EXPECT_EQ(default_profile_file("m", "snapKV {kernel: 7, mode: kvpress}").string(),
-            "m/profiles/snapkv-kernel-7-mode-kvpress.json");
+            "m/profiles/snapKV_kernel=7_mode=kvpress.json");
+  EXPECT_EQ(default_profile_file("m", kOracleOrder).string(), "m/profiles/oracle+order.json");
+  EXPECT_EQ(default_profile_file("m", "x {file: a_b/c%}").string(), "m/profiles/x_file=a%5Fb%2Fc%25.json");
+}
+
+// One would overwrite the other's.
+TEST(BudgetProfile, NoTwoScorersShareAFile) {
+  std::set<std::string> files;
+  const std::vector<std::string> scorers = {
+      "a",          "a {b: 1}",     "a {b: -1}",      "a {b: 0.1}",   "a {b: 0-1}",     "a {b: 01}",   "A {b: 1}",
+      "a-b {c: 1}", "a {b-c: 1}",   "a {b: c, d: e}", "a {b: c_d}",   "a {b: c=d}",     "a {b: c, d}", "a {b_c: 1}",
+      "a {b: %5F}", "oracle order", "oracle-order",   "oracle+order", "oracle {order}", "a {b: 1e-5}", "a {b: 1e5}"};
+  for (const std::string& scorer : scorers) files.insert(default_profile_file("m", scorer).string());
+  EXPECT_EQ(files.size(), scorers.size());
 }
 
 std::string complaint(const std::string& text) {

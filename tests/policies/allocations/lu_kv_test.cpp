@@ -109,7 +109,7 @@ TEST_F(LuKv, WithoutTheOptimalityGapTakesTheProfileOfTheOraclesOrder) {
   write();
   EXPECT_THROW(counts(20, "keydiff", oracle), UserError);
   profile_.scorer = "oracle order";
-  test::write_file(model() / "profiles" / "oracle-order.json", format_profile(profile_));
+  test::write_file(model() / "profiles" / "oracle+order.json", format_profile(profile_));
   EXPECT_EQ(counts(20, "keydiff", oracle), counts(20, "random", oracle));
   EXPECT_EQ(counts(20, "random", oracle)[0], 9U);
 }
