@@ -46,9 +46,9 @@ void add(std::vector<Row>& rows, const Row& blank, const char* metric, double va
   rows.back().unit = unit;
 }
 
-LoopState copy_of(Backend& backend, const LoopState& state) {
-  require_memory(backend, {.cache = state.cache.bytes()}, "a copy of the compressed contexts for a question");
-  return {.cache = state.cache.clone(), .done = state.done, .events = state.events};
+LoopState copy_of(Backend& backend, const LoopState& state, std::span<const int32_t> room) {
+  require_memory(backend, {.cache = state.cache.clone_bytes(room)}, "a copy of the compressed contexts for a question");
+  return {.cache = state.cache.clone(room), .done = state.done, .events = state.events};
 }
 
 }  // namespace
@@ -198,7 +198,9 @@ void AnswerRunner::answer_round(const Round& round, const std::vector<size_t>& c
     }
     try {
       outcome.prefill_seconds += prefill->seconds();
-      answer_case(round, prefill->compressed(i, asked[i].keep, outcome.compress_seconds), outcome);
+      LoopState state =
+          prefill->compressed(i, asked[i].keep, outcome.compress_seconds, room_of(round, round.questions));
+      answer_case(round, std::move(state), outcome);
       if (!policy.scorer) without_scorer.emplace(policy.scorer_name, &outcome);
     } catch (const UserError& error) {
       fail(outcome, error);
@@ -212,10 +214,29 @@ void AnswerRunner::answer_case(const Round& round, LoopState state, Outcome& out
   watch.start();
   const size_t last = round.questions.back();
   for (const size_t q : round.questions) {
-    if (q != last) mark(q, ask(round, q, copy_of(batch_.backend, state)), outcome);
+    if (q != last) mark(q, ask(round, q, copy_of(batch_.backend, state, room_of(round, {&q, 1}))), outcome);
   }
   mark(last, ask(round, last, std::move(state)), outcome);
   watch.stop(outcome.answer_seconds);
+}
+
+int AnswerRunner::most_new_tokens(size_t question) const {
+  int most = 1;
+  for (const Exam& exam : exams_) most = std::max(most, question_of(exam, question).max_new_tokens);
+  return most;
+}
+
+// Entries that the longest of these questions and its answer add to each context. The last new token is never
+// processed.
+std::vector<int32_t> AnswerRunner::room_of(const Round& round, std::span<const size_t> questions) const {
+  std::vector<int32_t> room(exams_.size(), 0);
+  for (const size_t q : questions) {
+    for (size_t s = 0; s < exams_.size(); ++s) {
+      const auto asked = static_cast<int32_t>(round.continuation(exams_[s], q).size());
+      room[s] = std::max(room[s], asked + most_new_tokens(q) - 1);
+    }
+  }
+  return room;
 }
 
 void AnswerRunner::mark(size_t q, const GenerateResult& result, Outcome& outcome) {
@@ -236,12 +257,10 @@ void AnswerRunner::mark(size_t q, const GenerateResult& result, Outcome& outcome
 
 GenerateResult AnswerRunner::ask(const Round& round, size_t question, LoopState state) {
   std::vector<Ids> prompts;
-  int most_new = 1;
   bool one_line = true;
   for (size_t s = 0; s < exams_.size(); ++s) {
     const Exam& exam = exams_[s];
     prompts.push_back(joined(round.contexts[s], round.continuation(exam, question)));
-    most_new = std::max(most_new, question_of(exam, question).max_new_tokens);
     one_line = one_line && exam.one_line;
   }
   stop_ids_ = batch_.subject.stop_ids();
@@ -256,7 +275,7 @@ GenerateResult AnswerRunner::ask(const Round& round, size_t question, LoopState 
                    .policy = full,
                    .prompts = sequences,
                    .resumed = &state,
-                   .max_new_tokens = most_new,
+                   .max_new_tokens = most_new_tokens(question),
                    .stop_ids = stop_ids_,
                    .sampling = sampling_,
                    .seed = batch_.spec.seed,

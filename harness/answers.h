@@ -80,6 +80,8 @@ class AnswerRunner {
   static std::vector<int32_t> kept_of(const Round& round, const Case& one, const Policy& policy);
   void answer_round(const Round& round, const std::vector<size_t>& cases);
   void answer_case(const Round& round, LoopState state, Outcome& outcome);
+  int most_new_tokens(size_t question) const;
+  std::vector<int32_t> room_of(const Round& round, std::span<const size_t> questions) const;
   void mark(size_t question, const GenerateResult& result, Outcome& outcome);
   GenerateResult ask(const Round& round, size_t question, LoopState state);
   void note_kept(const LoopState& state, Outcome& outcome) const;

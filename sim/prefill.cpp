@@ -115,14 +115,16 @@ ScoredLayer Prefill::scored(size_t policy, int layer) const {
       .scored(layer_view(args_.backend, args_.source.info(), loop_.cache(), layer));
 }
 
-LoopState Prefill::compressed(size_t policy, std::span<const int32_t> keep, double& seconds) {
+LoopState Prefill::compressed(size_t policy, std::span<const int32_t> keep, double& seconds,
+                              std::span<const int32_t> room) {
   KV_CHECK(keep.size() == lengths_.size());
   Policy& own = *args_.policies[policy];
   const int ranker = ranker_of_[policy];
-  require_memory(args_.backend, {.cache = loop_.cache().bytes()}, fmt::format("a copy of the cache for {}", own.name));
+  require_memory(args_.backend, {.cache = loop_.cache().clone_bytes(room)},
+                 fmt::format("a copy of the cache for {}", own.name));
   Stopwatch watch(args_.backend);
   watch.start();
-  LoopState state{.cache = loop_.cache().clone(), .done = lengths_, .events = std::vector<int64_t>(keep.size(), 0)};
+  LoopState state{.cache = loop_.cache().clone(room), .done = lengths_, .events = std::vector<int64_t>(keep.size(), 0)};
   watch.stop(seconds);
   if (ranker < 0) return state;
   own.allocation->begin({.backend = &args_.backend,
