@@ -73,6 +73,8 @@ class Allocation {
     return {};
   }
   virtual void begin(const BatchShape&, std::string_view /*scorer*/) {}
+  // Entries that one head keeps at most of an event that leaves `kept` a head on average, of all that it may have.
+  virtual int64_t most_kept(int64_t kept, int layers, int kv_heads) const { return kept * layers * kv_heads; }
   // Writes counts [layers, rows], host memory, of the due sequences: 0 to the head's length each, their sum over a
   // sequence is total(). The loop checks both.
   virtual void allocate(const AllocateArgs& args, std::span<int32_t> counts) = 0;

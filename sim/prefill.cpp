@@ -8,7 +8,6 @@
 
 #include "kernels/error.h"
 #include "sim/cut.h"
-#include "sim/footprint.h"
 #include "sim/layer_view.h"
 #include "sim/schedule.h"
 #include "sim/stopwatch.h"
@@ -61,10 +60,11 @@ Prefill::Prefill(const PrefillArgs& args)
              .observers = args.observers,
              .only_ranks = true,
              .time_phases = false}) {
-  check_memory();
+  const RunShape whole = shape();
+  check_memory(whole);
   Stopwatch watch(args_.backend);
   watch.start();
-  loop_.begin(args_.contexts, lengths_);
+  loop_.begin(args_.contexts, whole.pages);
   const Schedule steps = schedule();
   for (size_t i = 0; i + 1 < steps.size(); ++i) loop_.step(steps[i]);
   loop_.rank(steps.back().counts);
@@ -86,13 +86,16 @@ Schedule Prefill::schedule() const {
   return steps;
 }
 
-// What the pass takes, and what each scorer adds to it.
-void Prefill::check_memory() const {
+RunShape Prefill::shape() const {
   int64_t tokens = 0;
   for (const Step& step : schedule()) {
     tokens = std::max(tokens, std::accumulate(step.counts.begin(), step.counts.end(), int64_t{0}));
   }
-  const RunShape shape = run_shape(lengths_, tokens);
+  return run_shape(resident_bounds(schedule(), make_policy("full", {}), args_.source.info()), tokens);
+}
+
+// What the pass takes, and what each scorer adds to it.
+void Prefill::check_memory(const RunShape& shape) const {
   const Footprint plain = run_footprint(args_.backend, args_.source, make_policy("full", {}), shape);
   Footprint need = plain;
   for (const Policy* policy : ranking_) {

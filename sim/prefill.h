@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "sim/footprint.h"
 #include "sim/loop.h"
 #include "sim/model_source.h"
 #include "sim/policy.h"
@@ -46,7 +47,8 @@ class Prefill {
 
  private:
   Schedule schedule() const;
-  void check_memory() const;
+  RunShape shape() const;
+  void check_memory(const RunShape& shape) const;
 
   const PrefillArgs args_;
   std::vector<Policy*> ranking_;  // one of each scorer: what the loop runs
