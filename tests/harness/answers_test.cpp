@@ -1,5 +1,6 @@
 #include "harness/answers.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 
 #include "kernels/error.h"
 #include "tests/harness/run_fixture.h"
+#include "tests/ref/threads.h"
 
 namespace kv {
 namespace {
@@ -128,6 +130,22 @@ TEST_F(Answers, RowsDependOnNeitherBatchesNorAKill) {
   EXPECT_THROW(run_experiment(spec, own), Killed);
   EXPECT_EQ(untimed(run(asked(), "killed")), rows);
   EXPECT_EQ(summary_.reused, 4);
+}
+
+TEST_F(Answers, RowsDoNotDependOnThreads) {
+  std::string yaml = asked();
+  yaml.replace(yaml.find("axes: {keep: [0.9, 0.3]}"), 24,
+               "axes: {keep: 0.3, query: [agnostic, aware], allocation: [uniform, ada]}");
+  const auto untimed = [](std::vector<Row> rows) {
+    std::erase_if(rows, [](const Row& row) { return is_timing(row.metric); });
+    return rows;
+  };
+  std::vector<std::vector<Row>> rows;
+  for (const int threads : {1, 2}) {
+    const ref::Threads set(threads);
+    rows.push_back(untimed(run(yaml, fmt::format("threads{}", threads))));
+  }
+  EXPECT_EQ(rows[0], rows[1]);
 }
 
 TEST_F(Answers, ADataSetOfJsonLinesIsAskedAndItsBadLinesAreNamed) {

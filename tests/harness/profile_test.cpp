@@ -17,6 +17,7 @@
 #include "sim/weights.h"
 #include "tests/ref/paths.h"
 #include "tests/ref/slices.h"
+#include "tests/ref/threads.h"
 #include "tests/sim/file_fixtures.h"
 
 namespace kv::test {
@@ -79,6 +80,16 @@ TEST_F(Profile, OfEveryPolicyIsAFileThatSaysHowItWasMade) {
   // The same spec gives the same bytes; a policy's profile does not depend on the others.
   const auto again = make(yaml("[{policy: keydiff, recent: 1, sinks: 4}]"), "b");
   EXPECT_EQ(read_file(again[0].file), read_file(made[0].file));
+}
+
+TEST_F(Profile, DoesNotDependOnThreads) {
+  std::vector<std::vector<MadeProfile>> made;
+  for (const int threads : {1, 2}) {
+    const ref::Threads set(threads);
+    made.push_back(make(replaced(yaml(), "samples: 2", "samples: 1"), fmt::format("threads{}", threads)));
+  }
+  ASSERT_EQ(made[0].size(), made[1].size());
+  for (size_t i = 0; i < made[0].size(); ++i) EXPECT_EQ(read_file(made[0][i].file), read_file(made[1][i].file));
 }
 
 TEST_F(Profile, ServesLuKvAndIsNamedByItsContent) {
