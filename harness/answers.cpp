@@ -39,6 +39,22 @@ size_t most_questions(std::span<const Exam> exams) {
   return most;
 }
 
+// What the sample generates alone: others of its batch may end at other ids, or may take longer.
+Ids own_ids(const Ids& all, std::span<const int32_t> stop_ids, const ExamQuestion& question) {
+  const auto end = all.begin() + std::min<int64_t>(std::ssize(all), question.max_new_tokens);
+  const auto stop = std::find_first_of(all.begin(), end, stop_ids.begin(), stop_ids.end());
+  return {all.begin(), stop == end ? end : stop + 1};
+}
+
+// Where generation may stop without cutting anyone short: ids that end every sample's answer.
+Ids common_ids(const std::vector<Ids>& stop_ids) {
+  Ids common = stop_ids.front();
+  for (const Ids& own : stop_ids) {
+    std::erase_if(common, [&](int32_t id) { return std::find(own.begin(), own.end(), id) == own.end(); });
+  }
+  return common;
+}
+
 void add(std::vector<Row>& rows, const Row& blank, const char* metric, double value, const char* unit) {
   rows.push_back(blank);
   rows.back().metric = metric;
@@ -70,6 +86,10 @@ AnswerRunner::AnswerRunner(AnswerBatch batch) : batch_(std::move(batch)), sampli
     if (!sample.unavailable.empty()) continue;
     exams_.push_back(sample.exam);
     numbers_.push_back(sample.number);
+    stop_ids_.push_back(batch_.subject.stop_ids());
+    if (!sample.exam.one_line) continue;
+    const Ids line_ends = line_end_ids(batch_.subject.tokenizer());
+    stop_ids_.back().insert(stop_ids_.back().end(), line_ends.begin(), line_ends.end());
   }
 }
 
@@ -244,11 +264,10 @@ void AnswerRunner::mark(size_t q, const GenerateResult& result, Outcome& outcome
     const Exam& exam = exams_[s];
     if (q >= exam.questions.size()) continue;
     const ExamQuestion& question = exam.questions[q];
-    Ids ids = result.sequences[s].ids;
-    ids.resize(std::min(ids.size(), static_cast<size_t>(question.max_new_tokens)));
-    Answer answer{.text = answer_text(exam, ids, stop_ids_, batch_.subject.tokenizer()),
+    const Ids ids = own_ids(result.sequences[s].ids, stop_ids_[s], question);
+    Answer answer{.text = answer_text(exam, ids, stop_ids_[s], batch_.subject.tokenizer()),
                   .repetition = repetition_rate(ids),
-                  .truncated = is_truncated(ids, stop_ids_),
+                  .truncated = is_truncated(ids, stop_ids_[s]),
                   .tokens = static_cast<int>(ids.size())};
     answer.grade = grade(exam.metric, answer.text, question.answers);
     outcome.sheets[s].answers.push_back(std::move(answer));
@@ -257,17 +276,10 @@ void AnswerRunner::mark(size_t q, const GenerateResult& result, Outcome& outcome
 
 GenerateResult AnswerRunner::ask(const Round& round, size_t question, LoopState state) {
   std::vector<Ids> prompts;
-  bool one_line = true;
   for (size_t s = 0; s < exams_.size(); ++s) {
-    const Exam& exam = exams_[s];
-    prompts.push_back(joined(round.contexts[s], round.continuation(exam, question)));
-    one_line = one_line && exam.one_line;
+    prompts.push_back(joined(round.contexts[s], round.continuation(exams_[s], question)));
   }
-  stop_ids_ = batch_.subject.stop_ids();
-  if (one_line) {
-    const Ids line_ends = line_end_ids(batch_.subject.tokenizer());
-    stop_ids_.insert(stop_ids_.end(), line_ends.begin(), line_ends.end());
-  }
+  const Ids stop_ids = common_ids(stop_ids_);
   Policy full = make_policy("full", {});
   const auto sequences = spans(prompts);
   return generate({.backend = batch_.backend,
@@ -276,7 +288,7 @@ GenerateResult AnswerRunner::ask(const Round& round, size_t question, LoopState 
                    .prompts = sequences,
                    .resumed = &state,
                    .max_new_tokens = most_new_tokens(question),
-                   .stop_ids = stop_ids_,
+                   .stop_ids = stop_ids,
                    .sampling = sampling_,
                    .seed = batch_.spec.seed,
                    .sample_numbers = numbers_,

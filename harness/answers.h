@@ -89,9 +89,9 @@ class AnswerRunner {
   std::vector<Row> rows_of(const Case& one, const Outcome& outcome) const;
 
   AnswerBatch batch_;
-  std::vector<Exam> exams_;       // of the samples that have one
-  std::vector<int32_t> numbers_;  // theirs
-  std::vector<int32_t> stop_ids_;
+  std::vector<Exam> exams_;                     // of the samples that have one
+  std::vector<int32_t> numbers_;                // theirs
+  std::vector<std::vector<int32_t>> stop_ids_;  // theirs
   Sampling sampling_;
   std::vector<Outcome> outcomes_;  // [cases]; empty before the first call
 };
