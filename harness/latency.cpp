@@ -100,12 +100,15 @@ int LatencyRunner::largest_batch(const Case& one) const {
 
 Footprint LatencyRunner::footprint(const Case& one, int batch) const {
   ModelSource& source = *subject_.model();
-  const int64_t entries = longest(one);
   const int64_t block = std::min(std::max(one.context, 1), spec_.prefill_chunk);
-  return run_footprint(backend_, source, make_case_policy(spec_, one),
+  const Policy policy = make_case_policy(spec_, one);
+  // Whatever the allocation: it is at its largest just before the first event, or after one in the prompt.
+  ResidentBound sequence(policy, source.info());
+  sequence.add(longest(one));
+  return run_footprint(backend_, source, policy,
                        {.sequences = batch,
-                        .pages = batch * ((entries + kPageTokens - 1) / kPageTokens),
-                        .longest = entries,
+                        .pages = batch * sequence.pages(),
+                        .longest = sequence.longest(),
                         .tokens = batch * block,
                         .logits = int64_t{batch} * source.vocab()});
 }

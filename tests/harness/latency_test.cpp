@@ -94,7 +94,7 @@ TEST_F(Latency, LuKvTakesTheLengthsOfARealModelsProfile) {
   run(
       fmt::format("policies: [{{policy: snapkv, mode: kvpress}}, {{policy: snapkv, mode: kvpress, allocation: {{lu-kv: "
                   "{{profile: {}, spread: yes}}}}}}]\naxes: {{batch: 2, context: 160, keep: 0.25}}\n",
-                  ref::source_path("experiments/models/reference/profiles/snapkv-mode-kvpress.json")));
+                  ref::source_path("experiments/models/reference/profiles/snapkv_mode=kvpress.json")));
   const auto uniform = measured("snapkv"), lu_kv = measured("snapkv+lu-kv");
   EXPECT_EQ(reasons_["snapkv+lu-kv"], "");
   EXPECT_EQ(lu_kv.at("prefill_time").size(), 3u);
