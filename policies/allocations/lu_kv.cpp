@@ -87,7 +87,7 @@ class LuKv final : public Allocation {
     if (file_.empty() && model.empty()) {
       throw UserError("lu-kv: a trace or random weights have no folder with profiles, expected the option profile");
     }
-    const std::filesystem::path file = file_of(model, scorer);
+    std::filesystem::path file = file_of(model, scorer);
     std::error_code error;
     if (!std::filesystem::exists(file, error)) {
       throw UserError(fmt::format("lu-kv: there is no profile of {}, expected {}; {}", scorer, file.string(), kMake));
