@@ -39,6 +39,22 @@ size_t most_questions(std::span<const Exam> exams) {
   return most;
 }
 
+// What the sample generates alone: others of its batch may end at other ids, or may take longer.
+Ids own_ids(const Ids& all, std::span<const int32_t> stop_ids, const ExamQuestion& question) {
+  const auto end = all.begin() + std::min<int64_t>(std::ssize(all), question.max_new_tokens);
+  const auto stop = std::find_first_of(all.begin(), end, stop_ids.begin(), stop_ids.end());
+  return {all.begin(), stop == end ? end : stop + 1};
+}
+
+// Where generation may stop without cutting anyone short: ids that end every sample's answer.
+Ids common_ids(const std::vector<Ids>& stop_ids) {
+  Ids common = stop_ids.front();
+  for (const Ids& own : stop_ids) {
+    std::erase_if(common, [&](int32_t id) { return std::find(own.begin(), own.end(), id) == own.end(); });
+  }
+  return common;
+}
+
 void add(std::vector<Row>& rows, const Row& blank, const char* metric, double value, const char* unit) {
   rows.push_back(blank);
   rows.back().metric = metric;
@@ -46,9 +62,9 @@ void add(std::vector<Row>& rows, const Row& blank, const char* metric, double va
   rows.back().unit = unit;
 }
 
-LoopState copy_of(Backend& backend, const LoopState& state) {
-  require_memory(backend, {.cache = state.cache.bytes()}, "a copy of the compressed contexts for a question");
-  return {.cache = state.cache.clone(), .done = state.done, .events = state.events};
+LoopState copy_of(Backend& backend, const LoopState& state, std::span<const int32_t> room) {
+  require_memory(backend, {.cache = state.cache.clone_bytes(room)}, "a copy of the compressed contexts for a question");
+  return {.cache = state.cache.clone(room), .done = state.done, .events = state.events};
 }
 
 }  // namespace
@@ -70,6 +86,10 @@ AnswerRunner::AnswerRunner(AnswerBatch batch) : batch_(std::move(batch)), sampli
     if (!sample.unavailable.empty()) continue;
     exams_.push_back(sample.exam);
     numbers_.push_back(sample.number);
+    stop_ids_.push_back(batch_.subject.stop_ids());
+    if (!sample.exam.one_line) continue;
+    const Ids line_ends = line_end_ids(batch_.subject.tokenizer());
+    stop_ids_.back().insert(stop_ids_.back().end(), line_ends.begin(), line_ends.end());
   }
 }
 
@@ -198,7 +218,9 @@ void AnswerRunner::answer_round(const Round& round, const std::vector<size_t>& c
     }
     try {
       outcome.prefill_seconds += prefill->seconds();
-      answer_case(round, prefill->compressed(i, asked[i].keep, outcome.compress_seconds), outcome);
+      LoopState state =
+          prefill->compressed(i, asked[i].keep, outcome.compress_seconds, room_of(round, round.questions));
+      answer_case(round, std::move(state), outcome);
       if (!policy.scorer) without_scorer.emplace(policy.scorer_name, &outcome);
     } catch (const UserError& error) {
       fail(outcome, error);
@@ -212,10 +234,29 @@ void AnswerRunner::answer_case(const Round& round, LoopState state, Outcome& out
   watch.start();
   const size_t last = round.questions.back();
   for (const size_t q : round.questions) {
-    if (q != last) mark(q, ask(round, q, copy_of(batch_.backend, state)), outcome);
+    if (q != last) mark(q, ask(round, q, copy_of(batch_.backend, state, room_of(round, {&q, 1}))), outcome);
   }
   mark(last, ask(round, last, std::move(state)), outcome);
   watch.stop(outcome.answer_seconds);
+}
+
+int AnswerRunner::most_new_tokens(size_t question) const {
+  int most = 1;
+  for (const Exam& exam : exams_) most = std::max(most, question_of(exam, question).max_new_tokens);
+  return most;
+}
+
+// Entries that the longest of these questions and its answer add to each context. The last new token is never
+// processed.
+std::vector<int32_t> AnswerRunner::room_of(const Round& round, std::span<const size_t> questions) const {
+  std::vector<int32_t> room(exams_.size(), 0);
+  for (const size_t q : questions) {
+    for (size_t s = 0; s < exams_.size(); ++s) {
+      const auto asked = static_cast<int32_t>(round.continuation(exams_[s], q).size());
+      room[s] = std::max(room[s], asked + most_new_tokens(q) - 1);
+    }
+  }
+  return room;
 }
 
 void AnswerRunner::mark(size_t q, const GenerateResult& result, Outcome& outcome) {
@@ -223,11 +264,10 @@ void AnswerRunner::mark(size_t q, const GenerateResult& result, Outcome& outcome
     const Exam& exam = exams_[s];
     if (q >= exam.questions.size()) continue;
     const ExamQuestion& question = exam.questions[q];
-    Ids ids = result.sequences[s].ids;
-    ids.resize(std::min(ids.size(), static_cast<size_t>(question.max_new_tokens)));
-    Answer answer{.text = answer_text(exam, ids, stop_ids_, batch_.subject.tokenizer()),
+    const Ids ids = own_ids(result.sequences[s].ids, stop_ids_[s], question);
+    Answer answer{.text = answer_text(exam, ids, stop_ids_[s], batch_.subject.tokenizer()),
                   .repetition = repetition_rate(ids),
-                  .truncated = is_truncated(ids, stop_ids_),
+                  .truncated = is_truncated(ids, stop_ids_[s]),
                   .tokens = static_cast<int>(ids.size())};
     answer.grade = grade(exam.metric, answer.text, question.answers);
     outcome.sheets[s].answers.push_back(std::move(answer));
@@ -236,19 +276,10 @@ void AnswerRunner::mark(size_t q, const GenerateResult& result, Outcome& outcome
 
 GenerateResult AnswerRunner::ask(const Round& round, size_t question, LoopState state) {
   std::vector<Ids> prompts;
-  int most_new = 1;
-  bool one_line = true;
   for (size_t s = 0; s < exams_.size(); ++s) {
-    const Exam& exam = exams_[s];
-    prompts.push_back(joined(round.contexts[s], round.continuation(exam, question)));
-    most_new = std::max(most_new, question_of(exam, question).max_new_tokens);
-    one_line = one_line && exam.one_line;
+    prompts.push_back(joined(round.contexts[s], round.continuation(exams_[s], question)));
   }
-  stop_ids_ = batch_.subject.stop_ids();
-  if (one_line) {
-    const Ids line_ends = line_end_ids(batch_.subject.tokenizer());
-    stop_ids_.insert(stop_ids_.end(), line_ends.begin(), line_ends.end());
-  }
+  const Ids stop_ids = common_ids(stop_ids_);
   Policy full = make_policy("full", {});
   const auto sequences = spans(prompts);
   return generate({.backend = batch_.backend,
@@ -256,8 +287,8 @@ GenerateResult AnswerRunner::ask(const Round& round, size_t question, LoopState 
                    .policy = full,
                    .prompts = sequences,
                    .resumed = &state,
-                   .max_new_tokens = most_new,
-                   .stop_ids = stop_ids_,
+                   .max_new_tokens = most_new_tokens(question),
+                   .stop_ids = stop_ids,
                    .sampling = sampling_,
                    .seed = batch_.spec.seed,
                    .sample_numbers = numbers_,

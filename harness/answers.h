@@ -80,6 +80,8 @@ class AnswerRunner {
   static std::vector<int32_t> kept_of(const Round& round, const Case& one, const Policy& policy);
   void answer_round(const Round& round, const std::vector<size_t>& cases);
   void answer_case(const Round& round, LoopState state, Outcome& outcome);
+  int most_new_tokens(size_t question) const;
+  std::vector<int32_t> room_of(const Round& round, std::span<const size_t> questions) const;
   void mark(size_t question, const GenerateResult& result, Outcome& outcome);
   GenerateResult ask(const Round& round, size_t question, LoopState state);
   void note_kept(const LoopState& state, Outcome& outcome) const;
@@ -87,9 +89,9 @@ class AnswerRunner {
   std::vector<Row> rows_of(const Case& one, const Outcome& outcome) const;
 
   AnswerBatch batch_;
-  std::vector<Exam> exams_;       // of the samples that have one
-  std::vector<int32_t> numbers_;  // theirs
-  std::vector<int32_t> stop_ids_;
+  std::vector<Exam> exams_;                     // of the samples that have one
+  std::vector<int32_t> numbers_;                // theirs
+  std::vector<std::vector<int32_t>> stop_ids_;  // theirs
   Sampling sampling_;
   std::vector<Outcome> outcomes_;  // [cases]; empty before the first call
 };

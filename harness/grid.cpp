@@ -14,7 +14,9 @@
 #include "harness/answers.h"
 #include "harness/yaml_document.h"
 #include "kernels/error.h"
+#include "sim/named_models.h"
 #include "sim/schedule.h"
+#include "sim/trace.h"
 
 namespace kv {
 namespace {
@@ -350,10 +352,34 @@ void check_profile_case(const Spec& spec, int model, const Case& one, const Poli
   }
 }
 
-void check_case(const Spec& spec, int model, const Case& one, const Point& point) {
+// As written where it is missing: whoever opens it says so.
+std::filesystem::path path_of(const Spec& spec, const Located& source) {
+  try {
+    return resolve_path(spec, source);
+  } catch (const UserError&) {
+    return source.text;
+  }
+}
+
+ModelIdentity identity_of(const Spec& spec, int model) {
+  if (!spec.traces.empty()) {
+    return {{}, [file = path_of(spec, spec.traces.front())] {
+              const Trace trace = Trace::open(file, Trace::Checksum::skip);
+              return ModelIdentity::Shape{static_cast<int>(trace.info().layers.size()), trace.info().kv_heads};
+            }};
+  }
+  const ModelChoice& choice = spec.models[static_cast<size_t>(model)];
+  if (!choice.random) return identity_of_files(path_of(spec, choice.source));
+  return {{}, [name = choice.source.text] {
+            const ModelConfig config = find_named_model(name).parse();
+            return ModelIdentity::Shape{config.layers, config.kv_heads};
+          }};
+}
+
+void check_case(const Spec& spec, int model, const ModelIdentity& identity, const Case& one, const Point& point) {
   const size_t policy = static_cast<size_t>(one.policy);
   const Policy made = make_case_policy(spec, one);
-  at(spec.policies[policy].where, [&] { return made.allocation->check(model_folder(spec, model), made.scorer_name); });
+  at(spec.policies[policy].where, [&] { return made.allocation->check(identity, made.scorer_name); });
   if (spec.protocol == Protocol::kLatency) return check_latency_case(spec, one, made, point);
   if (spec.protocol == Protocol::kProfile) return check_profile_case(spec, model, one, made);
   if (!made.scorer) return;
@@ -477,16 +503,6 @@ Policy make_case_policy(const Spec& spec, const Case& one) {
   return at(component.where, [&] { return make_policy(component.name, one.options, std::move(allocation)); });
 }
 
-std::filesystem::path model_folder(const Spec& spec, int model) {
-  if (!spec.traces.empty() || spec.models[static_cast<size_t>(model)].random) return {};
-  const Located& source = spec.models[static_cast<size_t>(model)].source;
-  try {
-    return resolve_path(spec, source);
-  } catch (const UserError&) {  // whoever opens it will say so
-    return source.text;
-  }
-}
-
 std::vector<std::unique_ptr<Metric>> make_case_metrics(const Spec& spec) {
   std::vector<std::unique_ptr<Metric>> all;
   for (const Component& component : spec.metrics) {
@@ -521,6 +537,7 @@ Grid make_grid(const Spec& spec) {
   const int models = spec.traces.empty() ? static_cast<int>(spec.models.size()) : 1;
   const int entries = static_cast<int>(spec.data.size());
   for (int model = 0; model < models; ++model) {
+    grid.models.push_back(identity_of(spec, model));
     for (int data = spec.data.empty() ? -1 : 0; data < entries; ++data) {
       const DataSpec* entry = data < 0 ? nullptr : &spec.data[static_cast<size_t>(data)];
       std::map<std::vector<std::string>, size_t> known;  // data part of a point -> workload
@@ -542,7 +559,7 @@ Grid make_grid(const Spec& spec) {
             return other.policy == one.policy && other.axes == one.axes;
           });
           if (repeated) continue;
-          check_case(spec, model, one, point);
+          check_case(spec, model, grid.models.back(), one, point);
           add_needs(spec, one, grid.needs);
           cases.push_back(std::move(one));
         }

@@ -1,12 +1,12 @@
 #pragma once
 
-#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "harness/spec.h"
 #include "sim/baseline.h"
 #include "sim/metric.h"
+#include "sim/model_identity.h"
 #include "sim/policy.h"
 #include "sim/tasks/task.h"
 
@@ -41,6 +41,7 @@ struct Workload {
 // All that an experiment runs, in the order of its rows: model, data, data axes, then points of the axes (the first
 // axis slowest) and, within each, policies in the order of the spec. Policies without a scorer run at every point, too.
 struct Grid {
+  std::vector<ModelIdentity> models;  // of the spec; one for traces
   std::vector<Workload> workloads;
   BaselineNeeds needs;  // of all policies and metrics together, so that a case's numbers do not depend on the others'
 };
@@ -51,8 +52,6 @@ Grid make_grid(const Spec& spec);
 
 // Options that name files are resolved as the spec's paths are.
 Policy make_case_policy(const Spec& spec, const Case& one);
-// The folder of a model of the spec, as written where it is missing; empty for random weights and traces.
-std::filesystem::path model_folder(const Spec& spec, int model);
 std::vector<std::unique_ptr<Metric>> make_case_metrics(const Spec& spec);
 
 // Options of a task, as a spec gives them; `declared` (may be null) receives their names, types and meaning.

@@ -100,12 +100,15 @@ int LatencyRunner::largest_batch(const Case& one) const {
 
 Footprint LatencyRunner::footprint(const Case& one, int batch) const {
   ModelSource& source = *subject_.model();
-  const int64_t entries = longest(one);
   const int64_t block = std::min(std::max(one.context, 1), spec_.prefill_chunk);
-  return run_footprint(backend_, source, make_case_policy(spec_, one),
+  const Policy policy = make_case_policy(spec_, one);
+  // Whatever the allocation: it is at its largest just before the first event, or after one in the prompt.
+  ResidentBound sequence(policy, source.info());
+  sequence.add(longest(one));
+  return run_footprint(backend_, source, policy,
                        {.sequences = batch,
-                        .pages = batch * ((entries + kPageTokens - 1) / kPageTokens),
-                        .longest = entries,
+                        .pages = batch * sequence.pages(),
+                        .longest = sequence.longest(),
                         .tokens = batch * block,
                         .logits = int64_t{batch} * source.vocab()});
 }
@@ -118,7 +121,9 @@ std::vector<Row> LatencyRunner::measure(const Case& one, int batch) {
   peak_kv_bytes_ = 0;
   std::vector<Row> rows;
   if (one.context > 0) {
-    add(one, "prefill_time", prefill(one, batch), "s", rows);
+    const Prompt prompt = prefill(one, batch);
+    add(one, "prefill_time", prompt.first_token, "s", rows);
+    if (one.keep > 0) add(one, "compress_time", prompt.compress, "s", rows);
     const double entry = 2.0 * source.info().head_dim * static_cast<double>(bytes_of(backend_.activation_type()));
     add(one, "kept_kv_bytes", static_cast<double>(kept_entries_) * entry, "bytes", rows);
   }
@@ -146,16 +151,17 @@ void LatencyRunner::repeat(const Measure& measure) const {
   }
 }
 
-LatencyRunner::Series LatencyRunner::prefill(const Case& one, int batch) {
+LatencyRunner::Prompt LatencyRunner::prefill(const Case& one, int batch) {
   probe(one, batch, {.prompt = std::min(one.context, kWarmUpPrompt)});
-  Series seconds;
+  Prompt prompt;
   repeat([&] {
     const GenerateResult result = probe(one, batch, {.prompt = one.context});
     kept_entries_ = 0;
     for (const auto& sequence : result.costs.sequences) kept_entries_ += sequence.end_entries;
-    seconds.push_back(result.prefill_seconds);
+    prompt.first_token.push_back(result.prefill_seconds);
+    prompt.compress.push_back(result.costs.score_seconds + result.costs.evict_seconds);
   });
-  return seconds;
+  return prompt;
 }
 
 LatencyRunner::Series LatencyRunner::steps_at(const Case& one, int batch, int length) {
@@ -169,7 +175,7 @@ LatencyRunner::Series LatencyRunner::steps_at(const Case& one, int batch, int le
 }
 
 const LatencyRunner::Interval& LatencyRunner::interval_of(const Case& one, int batch) {
-  std::string key = fmt::format("{} {} {} {}", one.policy, one.budget, one.interval, batch);
+  std::string key = fmt::format("{} {} {} {} {}", one.policy, one.allocation.name, one.budget, one.interval, batch);
   for (const GivenParam& option : one.options) key += fmt::format(" {}={}", option.key, option.text);
   const auto found = intervals_.find(key);
   if (found != intervals_.end()) return found->second;

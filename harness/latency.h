@@ -17,6 +17,7 @@ namespace kv {
 // Time and memory of one case of protocol latency, over random tokens. Rows, one a repetition (sample) where a clock is
 // involved:
 //   prefill_time           prompt in, first token out, the policy's cuts included; with the axis context
+//   compress_time          of which scoring and cutting took; with the axis keep
 //   kept_kv_bytes          keys and values that the prompt leaves
 //   decode_step_time       a step of the batch between events: at length `context`, or the mean over `new_tokens`
 //   step_time              the same at length x, where a generation was sampled
@@ -28,7 +29,7 @@ namespace kv {
 // at nine lengths, filled up to each with random keys and values, and the step time integrated between them by the
 // trapezoid rule; a pruned one over one whole interval of `interval` steps and the event that ends it, which every
 // later interval repeats. After a one-shot cut the policy has nothing more to do, so the steps over what is left are
-// those of the full cache.
+// those of a full cache of that many entries a head, also where an allocation leaves heads of unequal length.
 class LatencyRunner {
  public:
   LatencyRunner(Backend& backend, const Spec& spec, Subject& subject);
@@ -40,6 +41,9 @@ class LatencyRunner {
   using Series = std::vector<double>;  // one value a repetition
   struct Interval {
     Series step, score, cut;  // seconds: a step, and the two parts of the event
+  };
+  struct Prompt {
+    Series first_token, compress;  // seconds: the whole, and scoring and cutting in it
   };
   // One call of generate().
   struct Probe {
@@ -56,7 +60,7 @@ class LatencyRunner {
   // Calls it once a repetition, but no more after kLongEnough seconds.
   template <class Measure>
   void repeat(const Measure& measure) const;
-  Series prefill(const Case& one, int batch);
+  Prompt prefill(const Case& one, int batch);
   Series steps_at(const Case& one, int batch, int length);
   const Interval& interval_of(const Case& one, int batch);
   GenerateResult probe(const Case& one, int batch, const Probe& asked);

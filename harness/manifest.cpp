@@ -61,6 +61,10 @@ Json pairs(const std::vector<std::pair<std::string, std::string>>& all) {
 void add_run(Json& out, const ManifestInputs& inputs) {
   const Spec& spec = *inputs.spec;
   out["models_sha256"] = pairs(inputs.models);
+  out["profiles"] = Json::array();
+  for (const ManifestInputs::Profile& profile : inputs.profiles) {
+    out["profiles"].push_back({{"model", profile.model}, {"file", profile.file}, {"sha256", profile.sha256}});
+  }
   out["prompts_sha256"] = pairs(inputs.prompts);
   out["seed"] = spec.seed;
   out["batch"] = spec.batch;

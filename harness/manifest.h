@@ -10,9 +10,18 @@ namespace kv {
 
 // What a run was made of. Same manifest and same code give the same rows.csv but for timing rows.
 struct ManifestInputs {
+  // A file that an allocation read.
+  struct Profile {
+    std::string model;
+    std::string file;  // without its folder
+    std::string sha256;
+
+    bool operator==(const Profile&) const = default;
+  };
   const Spec* spec = nullptr;
-  std::vector<std::string> overrides;                        // the --set texts
-  std::vector<std::pair<std::string, std::string>> models;   // name, SHA-256 of its files
+  std::vector<std::string> overrides;                       // the --set texts
+  std::vector<std::pair<std::string, std::string>> models;  // name, SHA-256 of its files
+  std::vector<Profile> profiles;
   std::vector<std::pair<std::string, std::string>> prompts;  // "model/data/sample …", SHA-256 of the token ids
   std::string rows;                                          // rows.csv, without its timing rows
   std::string benchmarks{};  // of timings: what their file says of device and versions, a JSON object

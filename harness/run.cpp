@@ -84,8 +84,8 @@ class Experiment {
         grid_(make_grid(spec)),
         axes_(spec.axis_columns()),
         backend_(make_backend(spec.device)),
-        subject_(open_subject(*backend_, spec, grid_.workloads.front().model)),  // a refused model leaves no folder
         model_(grid_.workloads.front().model),
+        subject_(open_subject(*backend_, spec, model_, identity())),  // a refused model leaves no folder
         journal_(options.out),
         progress_(options.verbosity, total()) {
     if (options.start == Start::fresh) journal_.forget();
@@ -102,6 +102,8 @@ class Experiment {
   }
 
  private:
+  const ModelIdentity& identity() const { return grid_.models[static_cast<size_t>(model_)]; }
+
   int total() const {
     int cases = 0;
     for (const Workload& workload : grid_.workloads)
@@ -117,10 +119,11 @@ class Experiment {
   void run_workload(const Workload& workload) {
     if (workload.model != model_) {
       subject_.reset();  // two models at once would double the memory
-      subject_ = open_subject(*backend_, spec_, workload.model);
       model_ = workload.model;
+      subject_ = open_subject(*backend_, spec_, model_, identity());
       manifest_.models.emplace_back(subject_->name(), subject_->fingerprint());
     }
+    note_profiles(workload);
     std::vector<std::vector<Row>> rows(workload.cases.size());
     if (spec_.protocol == Protocol::kLatency) {
       LatencyRunner runner(*backend_, spec_, *subject_);
@@ -160,6 +163,21 @@ class Experiment {
     const std::string hash = unavailable.empty() ? hash_of_samples(samples) : sha256_hex(unavailable);
     run_cases(workload, {.data = data, .first = first, .hash = hash}, rows,
               [&](const Case& one) { return runner.run(one); });
+  }
+
+  std::optional<AllocationFile> file_read(const Case& one) const {
+    const Policy made = make_case_policy(spec_, one);
+    return made.allocation->check(identity(), made.scorer_name);
+  }
+
+  void note_profiles(const Workload& workload) {
+    for (const Case& one : workload.cases) {
+      const std::optional<AllocationFile> read = file_read(one);
+      if (!read) continue;
+      const ManifestInputs::Profile profile{subject_->name(), read->path.filename().string(), read->sha256};
+      auto& known = manifest_.profiles;
+      if (std::find(known.begin(), known.end(), profile) == known.end()) known.push_back(profile);
+    }
   }
 
   void note_malformed(const Workload& workload) {
@@ -255,9 +273,9 @@ class Experiment {
         fmt::format("code {}\nexperiment {}\nmodel {} {}\ndata {} from {} {}\n", code_identity(), spec_.name,
                     subject_->name(), subject_->fingerprint(), inputs.data, inputs.first, inputs.hash);
     text += fmt::format("policy {} as {}{}\n", policy.name, policy.label, options_text(one.options));
-    const Policy made = make_case_policy(spec_, one);
+    const std::optional<AllocationFile> read = file_read(one);
     text += fmt::format("allocation {}{} reads {}\n", one.allocation.name, options_text(one.allocation.options),
-                        made.allocation->check(model_folder(spec_, model_), made.scorer_name));
+                        read ? read->sha256 : "");
     text += fmt::format("protocol {} {} {} {} {}{}\n", static_cast<int>(spec_.protocol), one.budget, one.interval,
                         one.keep, one.query_aware, options_text(spec_.sampling));
     for (size_t i = 0; i < axes_.size(); ++i) text += fmt::format("axis {} = {}\n", axes_[i], one.axes[i]);
@@ -300,8 +318,8 @@ class Experiment {
   Grid grid_;
   std::vector<std::string> axes_;
   std::unique_ptr<Backend> backend_;
-  std::unique_ptr<Subject> subject_;
-  int model_;  // the subject's
+  int model_;
+  std::unique_ptr<Subject> subject_;  // of that model
   Journal journal_;
   Progress progress_;
   std::vector<Row> rows_;

@@ -67,22 +67,6 @@ Estimate bootstrap_mean(std::span<const double> values, const BootstrapOptions& 
       options);
 }
 
-Estimate bootstrap_ratio(std::span<const double> a, std::span<const double> b, const BootstrapOptions& options) {
-  KV_CHECK(a.size() == b.size());
-  return bootstrap(
-      static_cast<int>(a.size()),
-      [&](std::span<const int> picks) {
-        double above = 0;
-        double below = 0;
-        for (const int pick : picks) {
-          above += a[static_cast<std::size_t>(pick)];
-          below += b[static_cast<std::size_t>(pick)];
-        }
-        return above / below;
-      },
-      options);
-}
-
 Estimate bootstrap_difference(std::span<const double> a, std::span<const double> b, const BootstrapOptions& options) {
   KV_CHECK(a.size() == b.size());
   std::vector<double> differences(a.size());

@@ -34,8 +34,6 @@ Estimate bootstrap(int samples, const std::function<double(std::span<const int>)
                    const BootstrapOptions& options = {});
 
 Estimate bootstrap_mean(std::span<const double> values, const BootstrapOptions& options = {});
-// Sum of a over sum of b, resampled in pairs: the pooled loss ratio over samples.
-Estimate bootstrap_ratio(std::span<const double> a, std::span<const double> b, const BootstrapOptions& options = {});
 // Mean of b - a over pairs.
 Estimate bootstrap_difference(std::span<const double> a, std::span<const double> b,
                               const BootstrapOptions& options = {});

@@ -27,9 +27,9 @@ std::string folder_name(const fs::path& folder) {
 
 class ModelSubject final : public Subject {
  public:
-  ModelSubject(Backend& backend, const Spec& spec, const ModelChoice& choice)
+  ModelSubject(Backend& backend, const Spec& spec, const ModelChoice& choice, const ModelIdentity& identity)
       : spec_(spec), choice_(choice), config_(config_of(spec, choice)) {
-    choice.random ? draw_weights(backend) : load_weights(backend);
+    choice.random ? draw_weights(backend) : load_weights(backend, identity);
     // An unsupported tokenizer must stop the experiment, not skip its cases one by one.
     for (const DataSpec& data : spec.data) {
       if (data.kind != DataKind::kIds) tokenizer();
@@ -100,10 +100,10 @@ class ModelSubject final : public Subject {
   std::vector<int32_t> stop_ids() const override { return {config_.eos_ids.begin(), config_.eos_ids.end()}; }
 
  private:
-  void load_weights(Backend& backend) {
-    folder_ = resolve_path(spec_, choice_.source);
+  void load_weights(Backend& backend, const ModelIdentity& identity) {
+    folder_ = identity.folder();
     name_ = folder_name(folder_);
-    fingerprint_ = fingerprint_once(folder_);
+    fingerprint_ = identity.fingerprint();
     open(backend, ModelFiles(folder_));
   }
 
@@ -265,9 +265,9 @@ class TraceSubject final : public Subject {
 
 }  // namespace
 
-std::unique_ptr<Subject> open_subject(Backend& backend, const Spec& spec, int model) {
+std::unique_ptr<Subject> open_subject(Backend& backend, const Spec& spec, int model, const ModelIdentity& identity) {
   if (!spec.traces.empty()) return std::make_unique<TraceSubject>(backend, spec);
-  return std::make_unique<ModelSubject>(backend, spec, spec.models[static_cast<size_t>(model)]);
+  return std::make_unique<ModelSubject>(backend, spec, spec.models[static_cast<size_t>(model)], identity);
 }
 
 ModelConfig config_of(const Spec& spec, const ModelChoice& choice) {

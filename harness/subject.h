@@ -11,6 +11,7 @@
 #include "harness/spec.h"
 #include "kernels/backend.h"
 #include "sim/model_config.h"
+#include "sim/model_identity.h"
 #include "sim/model_source.h"
 #include "sim/source.h"
 #include "sim/tasks/exam.h"
@@ -45,9 +46,9 @@ class Subject {
   virtual std::function<std::string(std::span<const int32_t>)> decoder() = 0;
 };
 
-// Loads the model (or opens the traces) that `model` names in the spec. A model too large for the device is no error
-// yet: each of its cases will say so.
-std::unique_ptr<Subject> open_subject(Backend& backend, const Spec& spec, int model);
+// Loads the model (or opens the traces) that `model` names in the spec, whose identity the grid has. A model too large
+// for the device is no error yet: each of its cases will say so.
+std::unique_ptr<Subject> open_subject(Backend& backend, const Spec& spec, int model, const ModelIdentity& identity);
 
 // The configuration of a model folder or of a named shape. Throws UserError.
 ModelConfig config_of(const Spec& spec, const ModelChoice& choice);

@@ -4,7 +4,7 @@
 
 namespace kv {
 
-// output[r, :] = table[ids[r], :]. The caller has checked 0 <= ids[r] < vocab.
+// output[r, :] = table[ids[r], :], bit by bit whatever the bits are. The caller has checked 0 <= ids[r] < vocab.
 struct EmbedArgs {
   ConstRef table;      // [vocab, width]
   const int32_t* ids;  // [rows]

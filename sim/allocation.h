@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,6 +13,7 @@
 #include "kernels/backend.h"
 #include "kernels/paged.h"
 #include "sim/baseline.h"
+#include "sim/model_identity.h"
 #include "sim/params.h"
 #include "sim/protection.h"
 
@@ -52,6 +54,12 @@ struct AllocateArgs {
 // counts [layers, rows].
 void divide(const AllocateArgs& args, int sequence, std::span<const double> weights, std::span<int32_t> counts);
 
+// A file that an allocation reads: results depend on its bytes.
+struct AllocationFile {
+  std::filesystem::path path;
+  std::string sha256;
+};
+
 // Divides a budget over layers and KV heads. Which entries of a head stay is still the scorer's order; a head whose
 // count is below the protected set loses its oldest recent entries first, then its newer sinks (kernels/select_top.h).
 class Allocation {
@@ -59,11 +67,14 @@ class Allocation {
   virtual ~Allocation() = default;
   virtual bool needs_future() const { return false; }        // an oracle: begin() gets the full-cache pass
   virtual BaselineNeeds future_needs() const { return {}; }  // what that pass must keep for it
-  // What can be known before anything runs: UserError where it cannot serve this scorer on this model (its folder,
-  // empty for traces and random weights). Returns what a result then depends on beside the options: a digest of the
-  // files that are read, or nothing. `scorer` is Policy::scorer_name, as a profile quotes it.
-  virtual std::string check(const std::filesystem::path& /*model*/, std::string_view /*scorer*/) const { return {}; }
+  // What can be known before anything runs, and is not asked again: UserError where it cannot serve this scorer on this
+  // model. Returns the file that it will read, if any. `scorer` is Policy::scorer_name, as a profile quotes it.
+  virtual std::optional<AllocationFile> check(const ModelIdentity& /*model*/, std::string_view /*scorer*/) const {
+    return {};
+  }
   virtual void begin(const BatchShape&, std::string_view /*scorer*/) {}
+  // Entries that one head keeps at most of an event that leaves `kept` a head on average, of all that it may have.
+  virtual int64_t most_kept(int64_t kept, int layers, int kv_heads) const { return kept * layers * kv_heads; }
   // Writes counts [layers, rows], host memory, of the due sequences: 0 to the head's length each, their sum over a
   // sequence is total(). The loop checks both.
   virtual void allocate(const AllocateArgs& args, std::span<int32_t> counts) = 0;

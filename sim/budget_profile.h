@@ -61,6 +61,11 @@ struct BudgetProfile {
   std::span<const float> at(double removed_fraction) const;
 };
 
+// The same division over another number of layers and heads: each takes what stands at the same relative place of the
+// profile, floor(l · profile.layers / layers). It says nothing about which heads of that model matter; it makes their
+// lengths as unequal as those of a calibrated model, which is what time and memory depend on.
+BudgetProfile laid_over(const BudgetProfile& profile, int layers, int kv_heads);
+
 // Where a removed fraction stands in the table: clamp(round(100 σ) − 1, 0, 98), halves rounded up.
 size_t ratio_index(double removed_fraction);
 

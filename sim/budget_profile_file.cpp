@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <cctype>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "kernels/check.h"
 #include "kernels/error.h"
+#include "sim/json_members.h"
 #include "sim/mapped_file.h"
 #include "sim/strict_json.h"
 
@@ -26,85 +28,7 @@ std::string json_text(std::string_view text) { return Json(text).dump(); }
 
 std::string list_of(std::span<const double> numbers) { return fmt::format("[{:.5f}]", fmt::join(numbers, ", ")); }
 
-// One object of the file; every member is read once, finish() refuses the rest.
-class Members {
- public:
-  Members(const Json& object, std::string_view owner, std::string name) : owner_(owner), name_(std::move(name)) {
-    if (!object.is_object()) refuse(name_, object, "an object");
-    left_ = object;
-  }
-
-  Json take(const std::string& key) {
-    const auto found = left_.find(key);
-    if (found == left_.end()) throw UserError(fmt::format("{}: lacks {}", owner_, path(key)));
-    Json value = std::move(*found);
-    left_.erase(found);
-    return value;
-  }
-
-  Members object(const std::string& key) { return {take(key), owner_, path(key)}; }
-
-  std::string text(const std::string& key) {
-    const Json value = take(key);
-    if (!value.is_string() || value.get_ref<const std::string&>().empty()) refuse(path(key), value, "a text");
-    return value;
-  }
-
-  template <class T = int>
-  T count(const std::string& key, T least, T most) {
-    const Json value = take(key);
-    const std::string expected = fmt::format("an integer, {} to {}", least, most);
-    if (!value.is_number_integer() || value < least || value > most) refuse(path(key), value, expected);
-    return value.get<T>();
-  }
-
-  double number(const std::string& key, double least) { return number(take(key), path(key), least, 1e9); }
-
-  std::vector<double> curve(const std::string& key) {
-    const Json value = take(key);
-    if (!value.is_array() || value.size() != kProfileRatios) refuse(path(key), value, "a list of 99 numbers");
-    std::vector<double> numbers;
-    for (const Json& one : value) numbers.push_back(number(one, path(key), 0, 1e9));
-    return numbers;
-  }
-
-  // Numbers in [0, 1).
-  void ratios(const Json& value, const std::string& where, size_t count, std::vector<float>& to) const {
-    if (!value.is_array() || value.size() != count) {
-      refuse(where, value, fmt::format("a list of {} numbers, one a layer and KV head", count));
-    }
-    for (const Json& one : value) {
-      to.push_back(static_cast<float>(number(one, where, 0, 1)));
-      if (to.back() >= 1) refuse(where, one, "a number of at least 0 and below 1");
-    }
-  }
-
-  void finish() const {
-    if (!left_.empty()) {
-      throw UserError(fmt::format("{}: unknown key {}", owner_, in_quotes(path(left_.begin().key()))));
-    }
-  }
-
-  [[noreturn]] void refuse(const std::string& where, const Json& value, std::string_view expected) const {
-    throw UserError(
-        fmt::format("{}: {} is {}, expected {}", owner_, where.empty() ? "the whole" : where, shown(value), expected));
-  }
-
-  std::string path(const std::string& key) const { return name_.empty() ? key : name_ + "." + key; }
-
- private:
-  double number(const Json& value, const std::string& where, double least, double most) const {
-    if (value.is_number() && value >= least && value <= most) return value.get<double>();
-    refuse(where, value,
-           most <= 1 ? "a number of at least 0 and below 1" : fmt::format("a number, at least {}", least));
-  }
-
-  std::string_view owner_;
-  std::string name_;
-  Json left_;
-};
-
-Calibration parse_calibration(Members members) {
+Calibration parse_calibration(JsonMembers members) {
   Calibration out;
   const Json data = members.take("data");
   const bool texts =
@@ -119,22 +43,36 @@ Calibration parse_calibration(Members members) {
   return out;
 }
 
-ProfileLosses parse_losses(Members members) {
-  ProfileLosses out{.uniform = members.curve("uniform"),
-                    .profile = members.curve("profile"),
-                    .greedy = members.curve("greedy"),
-                    .bound = members.curve("bound")};
+ProfileLosses parse_losses(JsonMembers members) {
+  ProfileLosses out{.uniform = members.numbers("uniform", kProfileRatios),
+                    .profile = members.numbers("profile", kProfileRatios),
+                    .greedy = members.numbers("greedy", kProfileRatios),
+                    .bound = members.numbers("bound", kProfileRatios)};
   members.finish();
   return out;
 }
 
-void parse_ratios(Members& members, BudgetProfile& profile) {
+// One percent's list of all heads.
+void parse_row(const JsonMembers& members, const Json& row, const std::string& where, BudgetProfile& profile) {
+  if (!row.is_array() || row.size() != profile.heads()) {
+    members.refuse(where, row, fmt::format("a list of {} numbers, one a layer and KV head", profile.heads()));
+  }
+  for (const Json& one : row) {
+    // In floats, too: 0.99999999999 would be 1.
+    const double ratio = one.is_number() ? one.get<double>() : -1;
+    if (!(ratio >= 0 && static_cast<float>(ratio) < 1))
+      members.refuse(where, one, "a number of at least 0 and below 1");
+    profile.removed.push_back(static_cast<float>(ratio));
+  }
+}
+
+void parse_ratios(JsonMembers& members, BudgetProfile& profile) {
   const Json rows = members.take("removed");
   if (!rows.is_array() || rows.size() != kProfileRatios) {
     members.refuse("removed", rows, "a list of 99 lists, one a percent removed");
   }
   for (size_t i = 0; i < rows.size(); ++i) {
-    members.ratios(rows[i], fmt::format("removed[{}]", i), profile.heads(), profile.removed);
+    parse_row(members, rows[i], fmt::format("removed[{}]", i), profile);
   }
 }
 
@@ -170,24 +108,24 @@ std::string format_profile(const BudgetProfile& profile) {
 
 BudgetProfile parse_profile(std::string_view text, std::string_view owner) {
   const Json json = parse_strict_json(text, owner);
-  Members members(json, owner, "");
+  JsonMembers members(json, owner, "");
   if (const std::string format = members.text("format"); format != kFormat) {
     members.refuse("format", format, fmt::format("\"{}\"", kFormat));
   }
   members.count("version", kVersion, kVersion);
   BudgetProfile profile;
-  Members model = members.object("model");
+  JsonMembers model = members.object("model");
   profile.model = model.text("name");
   profile.fingerprint = model.text("sha256");
   model.finish();
   profile.scorer = members.text("scorer");
-  Members protection = members.object("protection");
+  JsonMembers protection = members.object("protection");
   profile.protection = {protection.count("sinks", 0, 1 << 24), protection.count("recent", 0, 1 << 24)};
   protection.finish();
   profile.calibration = parse_calibration(members.object("calibration"));
   profile.losses = parse_losses(members.object("losses"));
   if (json.contains("split_half")) {
-    Members halves = members.object("split_half");
+    JsonMembers halves = members.object("split_half");
     profile.split_half = SplitHalf{.half = halves.number("0.5", 0), .four_fifths = halves.number("0.8", 0)};
     halves.finish();
   }
@@ -207,16 +145,24 @@ BudgetProfile load_profile(const std::filesystem::path& file) {
 }
 
 std::filesystem::path default_profile_file(const std::filesystem::path& model_folder, std::string_view scorer) {
-  std::string slug;
-  for (const char c : scorer) {
-    if (std::isalnum(static_cast<unsigned char>(c))) {
-      slug += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-    } else if (!slug.empty() && slug.back() != '-') {
-      slug += '-';
+  // Of "snapkv {kernel: 7, mode: kvpress}": what stands between name, keys and values.
+  constexpr std::pair<std::string_view, char> kBetween[] = {{" {", '_'}, {", ", '_'}, {": ", '='}};
+  std::string name;
+  if (scorer.ends_with('}')) scorer.remove_suffix(1);
+  while (!scorer.empty()) {
+    const auto between = std::find_if(std::begin(kBetween), std::end(kBetween),
+                                      [&](const auto& one) { return scorer.starts_with(one.first); });
+    if (between != std::end(kBetween)) {
+      name += between->second;
+      scorer.remove_prefix(between->first.size());
+      continue;
     }
+    const char c = scorer.front();
+    const bool plain = std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '.';
+    name += plain ? std::string(1, c) : c == ' ' ? "+" : fmt::format("%{:02X}", static_cast<unsigned char>(c));
+    scorer.remove_prefix(1);
   }
-  if (slug.ends_with('-')) slug.pop_back();
-  return model_folder / "profiles" / (slug + ".json");
+  return model_folder / "profiles" / (name + ".json");
 }
 
 }  // namespace kv

@@ -16,8 +16,9 @@ std::string format_profile(const BudgetProfile& profile);
 BudgetProfile parse_profile(std::string_view text, std::string_view owner);
 BudgetProfile load_profile(const std::filesystem::path& file);
 
-// <model folder>/profiles/<slug>.json: the scorer's name in lower case, every run of other characters than letters and
-// digits a hyphen.
+// <model folder>/profiles/<name>.json, of the scorer's name with its options as Policy::scorer_name has them, or
+// kOracleOrder; another file for each: "snapkv {kernel: 7, mode: kvpress}" is snapkv_kernel=7_mode=kvpress, "oracle
+// order" is oracle+order. Other characters than letters, digits, '-' and '.' are %XX.
 std::filesystem::path default_profile_file(const std::filesystem::path& model_folder, std::string_view scorer);
 
 }  // namespace kv

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "kernels/append.h"
 #include "kernels/compact.h"
+#include "kernels/embed.h"
 
 namespace kv {
 
@@ -29,31 +31,66 @@ size_t page_bytes(const CacheShape& shape, DType type) {
 
 Cache::Cache(Backend& backend, const CacheShape& shape) : backend_(&backend), shape_(shape) { reset(); }
 
-Cache Cache::clone() const {
+int64_t Cache::new_pages(std::span<const int32_t> room) const {
+  KV_CHECK(room.empty() || std::ssize(room) == shape_.sequences);
+  int64_t pages = 0;
+  for (size_t i = 0; i < lengths_.size() && !room.empty(); ++i) {
+    const auto sequence = i % static_cast<size_t>(rows()) / static_cast<size_t>(shape_.kv_heads);
+    pages += std::max<int64_t>(0, pages_for(int64_t{lengths_[i]} + room[sequence]) - held_[i]);
+  }
+  return pages;
+}
+
+size_t Cache::clone_bytes(std::span<const int32_t> room) const {
+  return static_cast<size_t>(used_pages_ + new_pages(room)) * page_bytes();
+}
+
+size_t Cache::growth_bytes(std::span<const int32_t> room) const {
+  const int64_t missing = new_pages(room) - std::ssize(free_pages_);
+  return missing > 0 ? static_cast<size_t>(larger_pool(missing)) * page_bytes() : 0;
+}
+
+// The held pages become the copy's first ones, in the order of the rows.
+Cache Cache::clone(std::span<const int32_t> room) const {
   Cache copy(*backend_, shape_);
-  const auto copied = [&](const Tensor& from, DType type, int64_t width) {
-    Tensor tensor;
-    if (!from) return tensor;
-    tensor = Tensor(*backend_, type, pool_pages_ * kPageTokens * width);
-    backend_->copy(tensor.ref().data, from.ref().data, tensor.bytes());
-    return tensor;
-  };
-  const DType type = backend_->activation_type();
-  copy.keys_ = copied(keys_, type, shape_.head_dim);
-  copy.values_ = copied(values_, type, shape_.head_dim);
-  copy.positions_ = copied(positions_, DType::i32, 1);
-  copy.columns_ = copied(columns_, DType::f32, shape_.column_width);
+  copy.reserve(used_pages_ + new_pages(room));
   copy.lengths_ = lengths_;
   copy.held_ = held_;
   copy.page_tables_ = page_tables_;
   copy.max_pages_ = max_pages_;
   copy.max_lengths_ = max_lengths_;
-  copy.pool_pages_ = pool_pages_;
-  copy.free_pages_ = free_pages_;
-  copy.used_pages_ = copy.peak_pages_ = used_pages_;
+  std::vector<int32_t> held;
+  for (int32_t& page : copy.page_tables_) {
+    if (page < 0) continue;
+    held.push_back(page);
+    page = copy.take_page();
+  }
+  KV_CHECK(std::ssize(held) == used_pages_);
+  gather_pages(held, copy);
   copy.tables_changed_ = true;
   copy.publish();
   return copy;
+}
+
+void Cache::gather_pages(std::span<const int32_t> pages, Cache& copy) const {
+  if (pages.empty()) return;
+  Tensor device_pages(*backend_, DType::i32, std::ssize(pages));
+  device_pages.upload(pages.data(), pages.size_bytes());
+  // `embed` copies rows of activations; a page of any type is a row of so many bytes.
+  const DType row = backend_->activation_type();
+  const auto gather = [&](const Tensor& from, Tensor& to, int64_t width) {
+    if (!from) return;
+    const auto elements = static_cast<int64_t>(static_cast<size_t>(kPageTokens * width) * bytes_of(from.dtype()));
+    backend_->embed({.table = {from.ref().data, row},
+                     .ids = std::as_const(device_pages).ref().as<int32_t>(),
+                     .output = {to.ref().data, row},
+                     .rows = std::ssize(pages),
+                     .width = elements / static_cast<int64_t>(bytes_of(row))});
+  };
+  gather(keys_, copy.keys_, shape_.head_dim);
+  gather(values_, copy.values_, shape_.head_dim);
+  gather(positions_, copy.positions_, 1);
+  gather(columns_, copy.columns_, shape_.column_width);
 }
 
 void Cache::reset() {
@@ -175,7 +212,7 @@ void Cache::grow(std::span<const Segment> segments, int steps) {
     });
   }
   const int64_t missing = new_pages - std::ssize(free_pages_);
-  if (missing > 0) reserve(pool_pages_ + std::max(missing, pool_pages_ / 2));
+  if (missing > 0) reserve(larger_pool(missing));
   widen_tables(pages_for(longest));
   for (int layer = 0; layer < shape_.layers; ++layer) {
     const auto own = lengths(layer);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -27,8 +28,12 @@ size_t page_bytes(const CacheShape& shape, DType type);
 class Cache {
  public:
   Cache(Backend& backend, const CacheShape& shape);
-  // A copy of everything resident, in memory of its own.
-  Cache clone() const;
+  // A copy of everything resident, in memory of its own: of the pages that are held, with those that `room` [sequences]
+  // more entries of every head need (empty: none).
+  Cache clone(std::span<const int32_t> room = {}) const;
+  size_t clone_bytes(std::span<const int32_t> room = {}) const;
+  // What grow() would allocate for `room` more entries of every head: nothing, or a pool that takes both.
+  size_t growth_bytes(std::span<const int32_t> room) const;
 
   const CacheShape& shape() const { return shape_; }
   int64_t rows() const { return static_cast<int64_t>(shape_.sequences) * shape_.kv_heads; }
@@ -69,9 +74,12 @@ class Cache {
 
  private:
   int64_t all_rows() const { return rows() * shape_.layers; }
+  int64_t new_pages(std::span<const int32_t> room) const;  // beyond those that are held
+  int64_t larger_pool(int64_t missing) const { return pool_pages_ + std::max(missing, pool_pages_ / 2); }
   // Calls with the index (layer · rows + row) of every row of the segment's sequence, in every layer.
   template <class Visit>
   void for_each_row(const Segment& segment, const Visit& visit) const;
+  void gather_pages(std::span<const int32_t> pages, Cache& copy) const;
   int32_t take_page();
   void hold_pages(int64_t index, int64_t pages);
   void widen_tables(int64_t pages);

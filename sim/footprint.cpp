@@ -9,11 +9,11 @@
 
 namespace kv {
 
-RunShape run_shape(std::span<const int32_t> max_resident, int64_t tokens) {
-  RunShape shape{.sequences = std::ssize(max_resident), .tokens = tokens};
-  for (const int32_t entries : max_resident) {
-    shape.pages += (int64_t{entries} + kPageTokens - 1) / kPageTokens;
-    shape.longest = std::max<int64_t>(shape.longest, entries);
+RunShape run_shape(std::span<const ResidentBound> resident, int64_t tokens) {
+  RunShape shape{.sequences = std::ssize(resident), .tokens = tokens};
+  for (const ResidentBound& own : resident) {
+    shape.pages += own.pages();
+    shape.longest = std::max(shape.longest, own.longest());
   }
   return shape;
 }
@@ -31,7 +31,7 @@ Footprint run_footprint(const Backend& backend, const Source& source, const Poli
   const size_t slots = static_cast<size_t>(shape.sequences * info.kv_heads) * pitch;
 
   Footprint need;
-  need.cache = static_cast<size_t>(shape.pages * info.kv_heads) * layers * page_bytes(cache, backend.activation_type());
+  need.cache = static_cast<size_t>(shape.pages) * page_bytes(cache, backend.activation_type());
   need.activations = source.activation_bytes(shape.tokens) + static_cast<size_t>(shape.tokens) * query * element +
                      static_cast<size_t>(shape.logits) * sizeof(float);
   need.activations += static_cast<size_t>(shape.sequences * needs.window_queries) * query * element * layers;

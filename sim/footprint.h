@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "sim/policy.h"
+#include "sim/resident_bound.h"
 
 namespace kv {
 
@@ -22,16 +23,17 @@ struct Footprint {
 // What a run's memory depends on, beside its model and policy.
 struct RunShape {
   int64_t sequences = 0;
-  int64_t pages = 0;    // of one layer and KV head at the peak, over all sequences
-  int64_t longest = 0;  // entries a head
+  int64_t pages = 0;    // of all layers and KV heads, at the peak of every sequence
+  int64_t longest = 0;  // entries of one head at most
   int64_t tokens = 0;   // of the largest block
   int64_t logits = 0;   // f32 values held
 };
 
-// max_resident [sequences]: entries a head of each at its peak.
-RunShape run_shape(std::span<const int32_t> max_resident, int64_t tokens);
+// resident [sequences]: of the whole run.
+RunShape run_shape(std::span<const ResidentBound> resident, int64_t tokens);
 
-// Without the momentary scratch of the ops.
+// Without the momentary scratch of the ops. No less than what the run takes, and under the uniform allocation just that
+// for the cache.
 Footprint run_footprint(const Backend& backend, const Source& source, const Policy& policy, const RunShape& shape);
 
 // Asked before anything is allocated. Throws MemoryError with the bytes needed and free when it does not fit.

@@ -72,28 +72,52 @@ int32_t kept_of(const GenerateArgs& args, int32_t length) {
   return args.keep ? kept_tokens(length, *args.keep) : length;
 }
 
-// Entries a head of each sequence at its peak. The last new token is never processed.
-std::vector<int32_t> most_resident(const GenerateArgs& args, int interval) {
-  std::vector<int32_t> most;
-  for (size_t s = 0; s < args.prompts.size(); ++s) {
-    auto length = static_cast<int32_t>(args.prompts[s].size());
-    if (args.resumed) length -= args.resumed->done[s];
-    const int32_t all = std::max(length, kept_of(args, length) + args.max_new_tokens - 1);
-    most.push_back(interval > 0 ? std::min(all, args.budget + interval) : all);
+// Of prompts that start with an empty cache. The last new token is never processed.
+std::vector<ResidentBound> resident_bounds(const GenerateArgs& args, int interval) {
+  std::vector<ResidentBound> bounds;
+  for (const auto& prompt : args.prompts) {
+    const auto length = static_cast<int32_t>(prompt.size());
+    const int64_t all = int64_t{length} + args.max_new_tokens - 1;
+    ResidentBound bound(args.policy, args.source.info());
+    if (interval == 0) {
+      bound.add(length);
+      bound.cut(kept_of(args, length));
+      bound.add(args.max_new_tokens - 1);
+    }
+    int64_t longest = -1;  // before the last event; once that stays, every further interval is like the last one
+    for (int64_t done = 0; interval > 0 && done < all && longest != bound.longest();) {
+      longest = done == 0 ? -1 : bound.longest();
+      const int64_t block = std::min<int64_t>(done == 0 ? int64_t{args.budget} + interval : interval, all - done);
+      bound.add(block);
+      bound.cut(args.budget);
+      done += block;
+    }
+    bounds.push_back(bound);
   }
-  return most;
+  return bounds;
 }
 
-void check_memory(const GenerateArgs& args, int interval) {
+RunShape shape_of(const GenerateArgs& args, int interval) {
   int64_t tokens = 0;
   for (size_t s = 0; s < args.prompts.size(); ++s) {
     const int64_t there = args.resumed ? args.resumed->done[s] : args.filled;
     tokens += std::min<int64_t>(std::ssize(args.prompts[s]) - there, args.prefill_chunk);
   }
-  RunShape shape = run_shape(most_resident(args, interval), tokens);
+  RunShape shape = run_shape(resident_bounds(args, interval), tokens);
   shape.logits = shape.sequences * args.source.vocab();
-  require_memory(args.backend, run_footprint(args.backend, args.source, args.policy, shape),
-                 fmt::format("a batch of {} under {}", args.prompts.size(), args.policy.name));
+  return shape;
+}
+
+void check_memory(const GenerateArgs& args, const RunShape& shape) {
+  Footprint need = run_footprint(args.backend, args.source, args.policy, shape);
+  if (args.resumed) {
+    std::vector<int32_t> more;
+    for (size_t s = 0; s < args.prompts.size(); ++s) {
+      more.push_back(static_cast<int32_t>(args.prompts[s].size()) - args.resumed->done[s] + args.max_new_tokens - 1);
+    }
+    need.cache = args.resumed->cache.growth_bytes(more);
+  }
+  require_memory(args.backend, need, fmt::format("a batch of {} under {}", args.prompts.size(), args.policy.name));
 }
 
 // The model, with its next tokens drawn on the backend: prompts come from the host, what follows from the draws.
@@ -209,9 +233,10 @@ class Writer final : public Source {
 
 class Generation {
  public:
-  Generation(const GenerateArgs& args, int interval)
+  Generation(const GenerateArgs& args, int interval, int64_t pages)
       : args_(args),
         interval_(interval),
+        pages_(pages),
         policies_{&args.policy},
         writer_(args),
         loop_({.backend = args.backend,
@@ -236,7 +261,7 @@ class Generation {
     if (args_.resumed) {
       loop_.resume(args_.prompts, std::move(*args_.resumed));
     } else {
-      loop_.begin(args_.prompts, most_resident(args_, interval_));
+      loop_.begin(args_.prompts, pages_);
     }
     if (args_.filled > 0) loop_.fill(args_.filled);
     for (const Step& step : prompt_schedule()) loop_.step(step);
@@ -369,6 +394,7 @@ class Generation {
 
   const GenerateArgs& args_;
   int interval_;
+  int64_t pages_;  // taken at once
   Policy* const policies_[1];
   Writer writer_;
   Loop loop_;
@@ -396,8 +422,9 @@ GenerateResult generate(const GenerateArgs& args) {
   check_sampling(args.sampling);
   const int interval = check_protocol(args);
   check_prompts(args);
-  check_memory(args, interval);
-  return Generation(args, interval).go();
+  const RunShape shape = shape_of(args, interval);
+  check_memory(args, shape);
+  return Generation(args, interval, shape.pages).go();
 }
 
 }  // namespace kv

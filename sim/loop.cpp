@@ -90,7 +90,7 @@ BatchShape Loop::batch_shape() {
           .sample_numbers = numbers_};
 }
 
-void Loop::begin(std::span<const std::span<const int32_t>> ids, std::span<const int32_t> max_resident) {
+void Loop::begin(std::span<const std::span<const int32_t>> ids, int64_t pages) {
   KV_CHECK(std::ssize(ids) == sequences());
   BatchShape shape = batch_shape();
   watch_.start();
@@ -102,9 +102,7 @@ void Loop::begin(std::span<const std::span<const int32_t>> ids, std::span<const 
   watch_.stop(result_.begin_seconds);
   for (Observer* observer : args_.observers) observer->begin(shape);
   args_.source.begin(ids);
-  int64_t pages = 0;
-  for (const int32_t entries : max_resident) pages += (int64_t{entries} + kPageTokens - 1) / kPageTokens;
-  cache_.reserve(pages * info_.kv_heads * info_.layers);
+  cache_.reserve(pages);
 }
 
 void Loop::resume(std::span<const std::span<const int32_t>> ids, LoopState state) {

@@ -49,9 +49,9 @@ class Loop {
   explicit Loop(const LoopArgs& args);
   ~Loop();
 
-  // Calls begin of source, scorer and observers. `max_resident` entries a KV head of each sequence get their pages at
-  // once (empty: as they come).
-  void begin(std::span<const std::span<const int32_t>> sequences, std::span<const int32_t> max_resident = {});
+  // Calls begin of source, scorer and observers. That many pages, of all layers and KV heads, are taken at once; more
+  // as entries come.
+  void begin(std::span<const std::span<const int32_t>> sequences, int64_t pages = 0);
   // In place of begin: goes on from there, with sequences that begin with the tokens done.
   void resume(std::span<const std::span<const int32_t>> sequences, LoopState state);
   void step(const Step& step);

@@ -28,50 +28,51 @@ const GivenParam* Params::find(std::string_view key) const {
   return found == given_.end() ? nullptr : &*found;
 }
 
-void Params::declare(std::string_view key, std::string_view type, std::string fallback, std::string_view help) {
-  declared_.push_back(
-      {.key = std::string(key), .type = std::string(type), .fallback = std::move(fallback), .help = std::string(help)});
+void Params::declare(std::string_view key, std::string_view type, std::string fallback, std::string_view help,
+                     std::string value) {
+  declared_.push_back({.key = std::string(key),
+                       .type = std::string(type),
+                       .fallback = std::move(fallback),
+                       .help = std::string(help),
+                       .value = std::move(value)});
 }
 
 bool Params::has(std::string_view key) const { return find(key) != nullptr; }
 
 int Params::get(std::string_view key, int fallback, std::string_view help) {
-  declare(key, "integer", fmt::format("{}", fallback), help);
-  const GivenParam* given = find(key);
-  if (!given) return fallback;
-  int value = 0;
-  if (!parse(given->text, value)) fail(key, "expected an integer");
+  int value = fallback;
+  if (const GivenParam* given = find(key); given && !parse(given->text, value)) fail(key, "expected an integer");
+  declare(key, "integer", fmt::format("{}", fallback), help, fmt::format("{}", value));
   return value;
 }
 
 double Params::get(std::string_view key, double fallback, std::string_view help) {
-  declare(key, "number", fmt::format("{}", fallback), help);
+  double value = fallback;
   const GivenParam* given = find(key);
-  if (!given) return fallback;
-  double value = 0;
-  if (!parse(given->text, value) || !std::isfinite(value)) fail(key, "expected a finite number");
+  if (given && (!parse(given->text, value) || !std::isfinite(value))) fail(key, "expected a finite number");
+  if (value == 0) value = 0;  // −0 is 0
+  declare(key, "number", fmt::format("{}", fallback), help, fmt::format("{}", value));
   return value;
 }
 
 std::string Params::get(std::string_view key, std::string_view fallback,
                         std::initializer_list<std::string_view> choices, std::string_view help) {
   const std::string accepted = fmt::format("{}", fmt::join(choices, " | "));
-  declare(key, accepted, std::string(fallback), help);
   const GivenParam* given = find(key);
-  if (!given) return std::string(fallback);
-  if (std::find(choices.begin(), choices.end(), given->text) == choices.end()) {
+  if (given && std::find(choices.begin(), choices.end(), given->text) == choices.end()) {
     fail(key, fmt::format("expected {}", accepted));
   }
-  return given->text;
+  std::string value = given ? given->text : std::string(fallback);
+  declare(key, accepted, std::string(fallback), help, value);
+  return value;
 }
 
 std::string Params::file(std::string_view key, std::string_view help) {
-  declare(key, "file", "none", help);
   const GivenParam* given = find(key);
-  if (!given) return {};
   std::error_code error;
-  if (!std::filesystem::is_regular_file(given->text, error)) fail(key, "no such file");
-  return given->text;
+  if (given && !std::filesystem::is_regular_file(given->text, error)) fail(key, "no such file");
+  declare(key, "file", "none", help, given ? given->text : "none");
+  return given ? given->text : "";
 }
 
 void Params::finish() const {

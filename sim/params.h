@@ -20,6 +20,7 @@ struct DeclaredParam {
   std::string type;
   std::string fallback;
   std::string help;
+  std::string value;  // what get() returned, written as the fallback is: 0.10 is 0.1
 };
 
 // The options of a policy, metric or task. get() states key, default and meaning once; finish() refuses keys that
@@ -44,7 +45,8 @@ class Params {
 
  private:
   const GivenParam* find(std::string_view key) const;
-  void declare(std::string_view key, std::string_view type, std::string fallback, std::string_view help);
+  void declare(std::string_view key, std::string_view type, std::string fallback, std::string_view help,
+               std::string value);
 
   std::string owner_;
   std::vector<GivenParam> given_;

@@ -24,13 +24,15 @@ const PolicyEntry& find_policy(std::string_view name) {
   throw UserError(fmt::format("unknown policy '{}' (expected one of: {})", name, known));
 }
 
-// "snapkv {window: 32}": options by key, so that their order does not matter.
-std::string quoted(const std::string& name, std::vector<GivenParam> options) {
+// "snapkv {window: 32}": the values that differ from their defaults, by key, so that neither the order of the options
+// nor how a number is written matters.
+std::string quoted(const std::string& name, std::vector<DeclaredParam> options) {
+  std::erase_if(options, [](const DeclaredParam& option) { return option.value == option.fallback; });
   if (options.empty()) return name;
   std::sort(options.begin(), options.end(), [](const auto& a, const auto& b) { return a.key < b.key; });
   std::string list;
-  for (const GivenParam& option : options) {
-    list += fmt::format("{}{}: {}", list.empty() ? "" : ", ", option.key, option.text);
+  for (const DeclaredParam& option : options) {
+    list += fmt::format("{}{}: {}", list.empty() ? "" : ", ", option.key, option.value);
   }
   return fmt::format("{} {{{}}}", name, list);
 }
@@ -62,16 +64,10 @@ Policy policy_of(const std::string& name, std::unique_ptr<Scorer> scorer) {
 Policy make_policy(std::string_view name, std::vector<GivenParam> options, SlotChoice allocation) {
   const PolicyEntry& entry = find_policy(name);
   Policy policy{.name = entry.name, .scorer_name = ""};
-  Params params(entry.name, options);
+  Params params(entry.name, std::move(options));
   policy.scorer = entry.make(params);
   params.finish();
-  std::erase_if(options, [&](const GivenParam& given) {
-    const auto is_default = [&](const DeclaredParam& own) {
-      return own.key == given.key && own.fallback == given.text;
-    };
-    return std::any_of(params.declared().begin(), params.declared().end(), is_default);
-  });
-  policy.scorer_name = quoted(entry.name, std::move(options));
+  policy.scorer_name = quoted(entry.name, params.declared());
   policy.allocation = make_allocation(allocation.name, std::move(allocation.options));
   if (!policy.scorer && allocation.name != "uniform") {
     throw UserError(fmt::format("{}: never evicts, so there is nothing to allocate (allocation: {})", policy.name,

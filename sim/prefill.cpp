@@ -8,7 +8,6 @@
 
 #include "kernels/error.h"
 #include "sim/cut.h"
-#include "sim/footprint.h"
 #include "sim/layer_view.h"
 #include "sim/schedule.h"
 #include "sim/stopwatch.h"
@@ -61,10 +60,11 @@ Prefill::Prefill(const PrefillArgs& args)
              .observers = args.observers,
              .only_ranks = true,
              .time_phases = false}) {
-  check_memory();
+  const RunShape whole = shape();
+  check_memory(whole);
   Stopwatch watch(args_.backend);
   watch.start();
-  loop_.begin(args_.contexts, lengths_);
+  loop_.begin(args_.contexts, whole.pages);
   const Schedule steps = schedule();
   for (size_t i = 0; i + 1 < steps.size(); ++i) loop_.step(steps[i]);
   loop_.rank(steps.back().counts);
@@ -86,13 +86,16 @@ Schedule Prefill::schedule() const {
   return steps;
 }
 
-// What the pass takes, and what each scorer adds to it.
-void Prefill::check_memory() const {
+RunShape Prefill::shape() const {
   int64_t tokens = 0;
   for (const Step& step : schedule()) {
     tokens = std::max(tokens, std::accumulate(step.counts.begin(), step.counts.end(), int64_t{0}));
   }
-  const RunShape shape = run_shape(lengths_, tokens);
+  return run_shape(resident_bounds(schedule(), make_policy("full", {}), args_.source.info()), tokens);
+}
+
+// What the pass takes, and what each scorer adds to it.
+void Prefill::check_memory(const RunShape& shape) const {
   const Footprint plain = run_footprint(args_.backend, args_.source, make_policy("full", {}), shape);
   Footprint need = plain;
   for (const Policy* policy : ranking_) {
@@ -115,14 +118,16 @@ ScoredLayer Prefill::scored(size_t policy, int layer) const {
       .scored(layer_view(args_.backend, args_.source.info(), loop_.cache(), layer));
 }
 
-LoopState Prefill::compressed(size_t policy, std::span<const int32_t> keep, double& seconds) {
+LoopState Prefill::compressed(size_t policy, std::span<const int32_t> keep, double& seconds,
+                              std::span<const int32_t> room) {
   KV_CHECK(keep.size() == lengths_.size());
   Policy& own = *args_.policies[policy];
   const int ranker = ranker_of_[policy];
-  require_memory(args_.backend, {.cache = loop_.cache().bytes()}, fmt::format("a copy of the cache for {}", own.name));
+  require_memory(args_.backend, {.cache = loop_.cache().clone_bytes(room)},
+                 fmt::format("a copy of the cache for {}", own.name));
   Stopwatch watch(args_.backend);
   watch.start();
-  LoopState state{.cache = loop_.cache().clone(), .done = lengths_, .events = std::vector<int64_t>(keep.size(), 0)};
+  LoopState state{.cache = loop_.cache().clone(room), .done = lengths_, .events = std::vector<int64_t>(keep.size(), 0)};
   watch.stop(seconds);
   if (ranker < 0) return state;
   own.allocation->begin({.backend = &args_.backend,

@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "sim/footprint.h"
 #include "sim/loop.h"
 #include "sim/model_source.h"
 #include "sim/policy.h"
@@ -32,9 +33,10 @@ class Prefill {
   explicit Prefill(const PrefillArgs& args);
 
   // The contexts' cache as that policy leaves it: keep[s] entries a (layer, KV head) on average; at least the
-  // context's length, or no scorer: all of them. Seconds of copying and cutting are added to `seconds`.
-  // Throws UserError where the policy cannot keep so few.
-  LoopState compressed(size_t policy, std::span<const int32_t> keep, double& seconds);
+  // context's length, or no scorer: all of them. There is room for `room` [contexts] more entries of every head (empty:
+  // none). Seconds of copying and cutting are added to `seconds`. Throws UserError where the policy cannot keep so few.
+  LoopState compressed(size_t policy, std::span<const int32_t> keep, double& seconds,
+                       std::span<const int32_t> room = {});
 
   // What that policy's scorer says of the contexts' entries. Requires a scorer. Valid as long as the pass.
   ScoredLayer scored(size_t policy, int layer) const;
@@ -45,7 +47,8 @@ class Prefill {
 
  private:
   Schedule schedule() const;
-  void check_memory() const;
+  RunShape shape() const;
+  void check_memory(const RunShape& shape) const;
 
   const PrefillArgs args_;
   std::vector<Policy*> ranking_;  // one of each scorer: what the loop runs

@@ -14,19 +14,6 @@ namespace kv {
 
 namespace {
 
-// Entries a head of each sequence at its peak: before a cut.
-std::vector<int32_t> most_resident(const Schedule& schedule, size_t sequences) {
-  std::vector<int32_t> now(sequences, 0), most(sequences, 0);
-  for (const Step& step : schedule) {
-    for (size_t s = 0; s < sequences; ++s) {
-      now[s] += step.counts[s];
-      most[s] = std::max(most[s], now[s]);
-      if (step.keep[s] >= 0) now[s] = std::min(now[s], step.keep[s]);
-    }
-  }
-  return most;
-}
-
 int64_t largest_block(const Schedule& schedule) {
   int64_t tokens = 0;
   for (const Step& step : schedule) {
@@ -38,9 +25,9 @@ int64_t largest_block(const Schedule& schedule) {
 }  // namespace
 
 ReplayResult replay(const ReplayArgs& args) {
-  const std::vector<int32_t> most = most_resident(args.schedule, args.sequences.size());
-  require_memory(args.backend,
-                 run_footprint(args.backend, args.source, args.policy, run_shape(most, largest_block(args.schedule))),
+  const RunShape shape =
+      run_shape(resident_bounds(args.schedule, args.policy, args.source.info()), largest_block(args.schedule));
+  require_memory(args.backend, run_footprint(args.backend, args.source, args.policy, shape),
                  fmt::format("a batch of {} under {}", args.sequences.size(), args.policy.name));
   Stopwatch total(args.backend);
   total.start();
@@ -55,7 +42,7 @@ ReplayResult replay(const ReplayArgs& args) {
              .sample_numbers = args.sample_numbers,
              .baseline = args.baseline,
              .observers = args.observers});
-  loop.begin(args.sequences, most);
+  loop.begin(args.sequences, shape.pages);
   for (const Step& step : args.schedule) loop.step(step);
   ReplayResult result = loop.finish();
   total.stop(result.total_seconds);

@@ -255,11 +255,4 @@ std::string fingerprint(const fs::path& folder) {
   return hash.hex();
 }
 
-const std::string& fingerprint_once(const fs::path& folder) {
-  static std::map<fs::path, std::string> known;
-  const fs::path key = fs::weakly_canonical(folder);
-  const auto found = known.find(key);
-  return found != known.end() ? found->second : known.emplace(key, fingerprint(folder)).first->second;
-}
-
 }  // namespace kv

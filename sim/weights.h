@@ -104,7 +104,5 @@ ModelTensors load_tensors(const Weights& weights, Backend& backend);
 // SHA-256 over names and bytes of config.json, the index if there is one, and the weight files; the folder's own name
 // does not count.
 std::string fingerprint(const std::filesystem::path& folder);
-// The same, hashed once a process and folder: for models that are asked for again and again while nobody writes them.
-const std::string& fingerprint_once(const std::filesystem::path& folder);
 
 }  // namespace kv

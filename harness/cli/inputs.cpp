@@ -42,9 +42,11 @@ CLI::Validator at_least(double least) {
   return {check, fmt::format(">= {}", least)};
 }
 
-Policy load_policy(const std::string& yaml_or_file) {
+Policy load_policy(const std::string& yaml_or_file, const std::string& model) {
   const Component component = parse_component(yaml_or_file, "policy");
-  return make_policy(component.name, component.options, component.allocation);
+  Policy policy = make_policy(component.name, component.options, component.allocation);
+  policy.allocation->check(identity_of_files(model), policy.scorer_name);
+  return policy;
 }
 
 }  // namespace kv

@@ -31,7 +31,7 @@ std::vector<int32_t> ids_of_text(const std::string& text, const std::string& mod
 // Refuses numbers below `least`; CLI11's own checks print the largest double as the upper end of their range.
 CLI::Validator at_least(double least);
 
-// "--policy" takes inline YAML or a file.
-Policy load_policy(const std::string& yaml_or_file);
+// "--policy" takes inline YAML or a file. Throws UserError, too, where its allocation cannot serve that model's folder.
+Policy load_policy(const std::string& yaml_or_file, const std::string& model);
 
 }  // namespace kv

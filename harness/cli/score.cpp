@@ -92,7 +92,7 @@ void score(const Arguments& arguments) {
     throw UserError("--budget, --interval: without --policy the cache is full, expected --policy, too");
   }
   const auto backend = make_backend(arguments.device);  // outlives the policy, whose state lives on it
-  Policy policy = load_policy(arguments.policy.empty() ? "full" : arguments.policy);
+  Policy policy = load_policy(arguments.policy.empty() ? "full" : arguments.policy, arguments.model);
   ModelSource source(*backend, load_model(arguments.model));
   const Scores scores = score_under(policy, arguments, *backend, source, ids);
 

@@ -17,7 +17,7 @@
 //                              them apart is their importance.
 //   hit_share                  hits / (hits + misses); of misses and of false positives: the rest to 1.
 // detail=layer adds a row a layer (<name>_layer), detail=head also one a layer and KV head (<name>_head; a head's loss
-// is its own part of its layer's): of recall and eviction_loss, with terms=all of its rows too.
+// is its own part of its layer's): of recall and eviction_loss, with terms=each of the parts and counts too.
 
 #include <memory>
 #include <string>
@@ -37,9 +37,12 @@ class Recall : public Metric {
       : importance_(FutureImportance::options(params)),
         all_residents_(params.get("candidates", "resident", {"resident", "unprotected"},
                                   "entries that recall is taken over: all, or those the policy may choose from") ==
-                       "resident"),
-        all_terms_(params.get("terms", "loss", {"loss", "all"},
-                              "all: the parts of eviction_loss too, hits, misses and false positives") == "all") {
+                       "resident") {
+    const std::string terms =
+        params.get("terms", "loss", {"loss", "all", "each"},
+                   "all: the parts of eviction_loss too, hits, misses and false positives; each: in every detail, too");
+    all_terms_ = terms != "loss";
+    each_term_ = terms == "each";
     const std::string detail = params.get("detail", "none", {"none", "layer", "head"},
                                           "layer: one row a layer too; head: and one a layer and KV head");
     per_layer_ = detail != "none";
@@ -134,18 +137,19 @@ class Recall : public Metric {
       for (RecallSums* to : {&own, &mean, &sample}) to->add_means(at(s, layer, head), events);
       if (!per_head_) continue;
       add_recall_rows(
-          {.place = {.sample = s, .layer = number, .head = head}, .suffix = "_head", .all_terms = all_terms_}, own,
+          {.place = {.sample = s, .layer = number, .head = head}, .suffix = "_head", .all_terms = each_term_}, own,
           nullptr, rows);
     }
     if (!per_layer_) return true;
-    add_recall_rows({.place = {.sample = s, .layer = number}, .suffix = "_layer", .all_terms = all_terms_}, mean,
+    add_recall_rows({.place = {.sample = s, .layer = number}, .suffix = "_layer", .all_terms = each_term_}, mean,
                     nullptr, rows);
     return true;
   }
 
   FutureImportance importance_;
   bool all_residents_;
-  bool all_terms_;
+  bool all_terms_ = false;
+  bool each_term_ = false;  // in the rows of layers and heads, too
   bool per_layer_ = false;
   bool per_head_ = false;
   CaseView view_;

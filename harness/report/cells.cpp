@@ -4,26 +4,14 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <set>
 
+#include "harness/report/pile.h"
 #include "kernels/check.h"
 
 namespace kv {
 namespace {
 
 using Read = std::function<std::string(const Row&)>;
-
-struct Sum {
-  double total = 0;
-  double largest = 0;
-  int count = 0;
-
-  void add(double value) {
-    largest = count == 0 ? value : std::max(largest, value);
-    total += value;
-    ++count;
-  }
-};
 
 struct Quantity {
   double value = 0;
@@ -38,53 +26,6 @@ Quantity quantity(const Row& row, const Measure& measure) {
   return {*row.value, row.unit};
 }
 
-// What one cell has gathered. A sample holds one sum, or two for a ratio.
-struct Pile {
-  std::vector<std::array<Sum, 2>> samples;
-  std::map<Key, std::size_t> index;
-  std::set<Key> skipped;
-  std::string reason, unit;
-  std::vector<std::set<std::string>> spread;  // values seen of the free columns
-};
-
-std::optional<Estimate> estimate_ratio(const Pile& pile, const BootstrapOptions& options) {
-  std::vector<double> above, below;
-  for (const auto& [a, b] : pile.samples) {
-    if (a.count == 0 || b.count == 0) continue;
-    above.push_back(a.total);
-    below.push_back(b.total);
-  }
-  if (above.empty()) return std::nullopt;
-  return bootstrap_ratio(above, below, options);
-}
-
-double aggregate(Aggregate how, std::span<const double> values, std::span<const int> picks) {
-  std::vector<double> picked(picks.size());
-  for (std::size_t i = 0; i < picks.size(); ++i) picked[i] = values[static_cast<std::size_t>(picks[i])];
-  if (how == Aggregate::kMedian) return quantile(picked, 0.5);
-  return *std::max_element(picked.begin(), picked.end());
-}
-
-std::optional<Estimate> estimate(const Pile& pile, const Measure& measure, bool intervals) {
-  const BootstrapOptions options{.resamples = intervals ? 2000 : 1};
-  std::optional<Estimate> out;
-  if (!measure.ratio.empty()) {
-    out = estimate_ratio(pile, options);
-  } else if (!pile.samples.empty()) {
-    std::vector<double> values;
-    for (const auto& [sum, unused] : pile.samples) {
-      values.push_back(measure.aggregate == Aggregate::kMax ? sum.largest : sum.total / sum.count);
-    }
-    out = measure.aggregate == Aggregate::kMean
-              ? bootstrap_mean(values, options)
-              : bootstrap(
-                    static_cast<int>(values.size()),
-                    [&](std::span<const int> picks) { return aggregate(measure.aggregate, values, picks); }, options);
-  }
-  if (out && !intervals) out->interval.reset();
-  return out;
-}
-
 // Columns that a reader expects to be fixed; the sample is what the interval is about.
 std::vector<std::string> free_columns(const RowTable& table, const Question& question) {
   std::vector<std::string> columns = {"model", "data", "policy", "device", "layer", "head", "x"};
@@ -93,6 +34,32 @@ std::vector<std::string> free_columns(const RowTable& table, const Question& que
     return std::find(question.columns.begin(), question.columns.end(), column) != question.columns.end();
   });
   return columns;
+}
+
+// The cell that this one is compared with: an axis that does not apply to it (the allocation of the full cache) fits
+// every value. Null where there is none, and for that cell itself.
+const Pile* partner_of(const Key& key, const std::map<Key, Pile>& piles, const Question& question) {
+  const auto place = std::find(question.columns.begin(), question.columns.end(), question.paired->column);
+  KV_CHECK(place != question.columns.end());
+  const auto paired = static_cast<std::size_t>(place - question.columns.begin());
+  if (same_value(key[paired], question.paired->with)) return nullptr;
+  const Pile* loose = nullptr;
+  for (const auto& [other, pile] : piles) {
+    bool fits = true, same = true;
+    for (std::size_t i = 0; i < key.size(); ++i) {
+      const bool equal = i == paired ? same_value(other[i], question.paired->with) : other[i] == key[i];
+      fits = fits && (equal || (i != paired && other[i].empty()));
+      same = same && equal;
+    }
+    if (same) return &pile;
+    if (fits) loose = &pile;
+  }
+  return loose;
+}
+
+std::optional<Estimate> number_of(const Pile& pile, const Pile* partner, const Question& question) {
+  if (!question.paired) return estimate(pile, question.measure, question.intervals);
+  return estimate_difference(pile, *partner, question.measure, question.paired->relative, question.intervals);
 }
 
 bool within_case(const std::string& column) { return column == "layer" || column == "head" || column == "x"; }
@@ -207,8 +174,13 @@ Cells collect(const RowTable& table, const Question& question) {
 
   std::vector<bool> averaged(free.size());
   for (const auto& [key, pile] : piles) {
-    out.cells[key] = {.estimate = estimate(pile, measure, question.intervals),
-                      .unit = pile.unit,
+    const Pile* partner = question.paired ? partner_of(key, piles, question) : nullptr;
+    if (question.paired && !partner) {
+      std::erase(out.keys, key);
+      continue;
+    }
+    out.cells[key] = {.estimate = number_of(pile, partner, question),
+                      .unit = question.paired && question.paired->relative ? "%" : pile.unit,
                       .skipped = static_cast<int>(pile.skipped.size()),
                       .skipped_reason = pile.reason};
     for (std::size_t i = 0; i < pile.spread.size(); ++i) averaged[i] = averaged[i] || pile.spread[i].size() > 1;

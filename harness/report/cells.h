@@ -36,6 +36,9 @@ struct Question {
   const Where& where;
   std::vector<std::string> columns;  // the key
   bool intervals = true;
+  // Differences instead: of each cell from the one with that value in that column (of `columns`), which itself is left
+  // out, as are cells without such a partner. Samples are paired.
+  std::optional<Pairing> paired = {};
   // Maps the value of the first key column, e.g. to the bin of a curve with thousands of points.
   std::function<std::string(const std::string&)> first = {};
 };

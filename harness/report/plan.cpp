@@ -233,6 +233,25 @@ void check_paper(const TablePlan& table, const PaperBlock& paper, const Map& map
   }
 }
 
+std::optional<Pairing> parse_pairing(const Context& context, Map& map, const TablePlan& table) {
+  const YAML::Node node = map.find("paired");
+  if (!node.IsDefined()) return std::nullopt;
+  Map pair(context, node, map.owner() + ": paired");
+  const YAML::Node column = pair.require("column"), with = pair.require("with");
+  Pairing out{.column = pair.scalar(column, "column"), .with = pair.scalar(with, "with")};
+  out.relative = pair.flag("relative", false);
+  pair.finish();
+  std::vector<std::string> keys = table.rows;
+  keys.insert(keys.end(), table.columns.begin(), table.columns.end());
+  if (std::find(keys.begin(), keys.end(), out.column) == keys.end()) {
+    pair.fail_at(column, "column", fmt::format("one of the table's rows and columns: {}", fmt::join(keys, ", ")));
+  }
+  if (table.kind == TableKind::kListing) map.fail_at(node, "paired", "no such key in a listing");
+  if (!table.paper.empty()) map.fail_at(node, "paired", "no such key beside 'paper', which prints no differences");
+  if (!table.unranked.empty()) map.fail_at(node, "paired", "no such key beside 'unranked': differences have no rank");
+  return out;
+}
+
 TablePlan parse_table(const Context& context, const YAML::Node& node, const std::map<std::string, PaperBlock>& paper,
                       std::set<std::string>& names) {
   Map map(context, node, "table");
@@ -276,6 +295,7 @@ TablePlan parse_table(const Context& context, const YAML::Node& node, const std:
                        0;
     if (table.measure.metrics.size() > 1 && !keyed) table.columns.push_back("metric");
   }
+  table.paired = parse_pairing(context, map, table);
   if (!table.paper.empty()) {
     const auto block = paper.find(table.paper);
     if (block == paper.end()) {
@@ -370,6 +390,39 @@ PlotPlan parse_plot(const Context& context, const YAML::Node& node, std::set<std
   return plot;
 }
 
+// A line of a table at once: `value` is a list, and so is the one key whose values it goes along.
+std::size_t values_of(Map& entry, const YAML::Node& item) {
+  const YAML::Node numbers = entry.require("value");
+  if (!numbers.IsSequence()) return 1;
+  int lists = 0;
+  for (const auto& pair : item) {
+    if (!pair.second.IsSequence()) continue;
+    ++lists;
+    if (pair.second.size() == numbers.size() && numbers.size() > 0) continue;
+    entry.fail_at(pair.second, pair.first.Scalar(), fmt::format("as many values as 'value' has, {}", numbers.size()));
+  }
+  if (lists != 2) entry.fail_at(numbers, "value", "one key with a list beside a list of values");
+  return numbers.size();
+}
+
+PaperValue parse_paper_value(Map& entry, const YAML::Node& item, std::size_t index) {
+  const bool line = entry.require("value").IsSequence();
+  const auto at = [&](const YAML::Node& value) { return line && value.IsSequence() ? value[index] : value; };
+  PaperValue value;
+  const YAML::Node number = at(entry.require("value"));
+  value.printed = entry.scalar(number, "value");
+  const auto parsed = parse_number(value.printed);
+  if (!parsed) entry.fail_at(number, "value", "a number as the paper prints it");
+  value.value = *parsed;
+  for (const auto& pair : item) {
+    const std::string key = entry.scalar(pair.first, "key");
+    if (key == "value") continue;
+    entry.check_column(pair.first, "a value", key);
+    value.keys[key] = entry.scalar(at(pair.second), key);
+  }
+  return value;
+}
+
 PaperBlock parse_paper(const Context& context, const YAML::Node& node, const std::string& name) {
   Map map(context, node, fmt::format("paper block '{}'", name));
   PaperBlock block;
@@ -380,19 +433,8 @@ PaperBlock parse_paper(const Context& context, const YAML::Node& node, const std
   if (!values.IsSequence()) map.fail_at(values, "values", "a list of {column: value, ..., value: number}");
   for (const YAML::Node& item : values) {
     Map entry(context, item, map.owner());
-    PaperValue value;
-    const YAML::Node number = entry.require("value");
-    value.printed = entry.scalar(number, "value");
-    const auto parsed = parse_number(value.printed);
-    if (!parsed) entry.fail_at(number, "value", "a number as the paper prints it");
-    value.value = *parsed;
-    for (const auto& pair : item) {
-      const std::string key = entry.scalar(pair.first, "key");
-      if (key == "value") continue;
-      entry.check_column(pair.first, "a value", key);
-      value.keys[key] = entry.scalar(pair.second, key);
-    }
-    block.values.push_back(std::move(value));
+    const std::size_t count = values_of(entry, item);
+    for (std::size_t i = 0; i < count; ++i) block.values.push_back(parse_paper_value(entry, item, i));
   }
   map.finish();
   return block;

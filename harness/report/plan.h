@@ -36,6 +36,13 @@ struct Measure {
       unit{};  // "ms", "GB" or "%": how seconds, bytes and plain numbers are shown; empty: as the rows have them
 };
 
+// A table of differences: each cell's number less that of the cell with the value `with` in `column` and the same other
+// keys, over the samples that both have. relative: in % of the latter.
+struct Pairing {
+  std::string column{}, with{};
+  bool relative = false;
+};
+
 // kCells: one aggregated number a cell, cells keyed by `rows` x `columns` ("metric" is a column, too).
 // kListing: the rows themselves, `columns` shown, the `limit` largest values a group of `rows`.
 struct TablePlan {
@@ -50,6 +57,7 @@ struct TablePlan {
   std::string paper;     // name of a PaperBlock, or empty
   bool kendall = false;  // a last row: Kendall's tau-b between our ordering of rows and the paper's, a column
   Better better = Better::kUnknown;
+  std::optional<Pairing> paired;
   std::vector<std::string> unranked;  // row values that cannot be "best": the full cache, an oracle
   int limit = 20;
 };
@@ -93,9 +101,10 @@ struct ReportPlan {
   std::map<std::string, PaperBlock> paper;
 };
 
-// Reads the spec's `tables` and `plots` (lists) and `paper` (a map); undefined nodes are empty. Unknown keys, columns
-// that are neither standard nor in `axes`, names that are no file names, and paper values that fit no cell throw
-// UserError "<file>:<line>:<column>: ...".
+// Reads the spec's `tables` and `plots` (lists) and `paper` (a map); undefined nodes are empty. A paper block's values
+// are {column: value, ..., value: number}, or a line of its table: {column: value, column: [values], value: [numbers]}.
+// Unknown keys, columns that are neither standard nor in `axes`, names that are no file names, and paper values that
+// fit no cell throw UserError "<file>:<line>:<column>: ...".
 ReportPlan parse_report(const YAML::Node& tables, const YAML::Node& plots, const YAML::Node& paper,
                         std::span<const std::string> axes, std::string_view file);
 

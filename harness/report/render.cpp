@@ -18,19 +18,19 @@ bool is_numeric(const TableView& table, std::size_t column) {
 
 std::string markdown_cell(const TableCell& cell) {
   std::string text = escape_markdown(cell.text);
-  if (cell.best) text = "**" + text + "**";
+  if (cell.bold) text = "**" + text + "**";
   return cell.interval.empty() ? text : text + " " + escape_markdown(cell.interval);
 }
 
 std::string latex_cell(const TableCell& cell) {
   std::string text = escape_latex(cell.text);
-  if (cell.best) text = "\\textbf{" + text + "}";
+  if (cell.bold) text = "\\textbf{" + text + "}";
   return cell.interval.empty() ? text : text + " {\\scriptsize " + escape_latex(cell.interval) + "}";
 }
 
 std::string html_cell(const TableCell& cell) {
   std::string text = escape_html(cell.text);
-  if (cell.best) text = "<strong>" + text + "</strong>";
+  if (cell.bold) text = "<strong>" + text + "</strong>";
   if (!cell.interval.empty()) text += " <small>" + escape_html(cell.interval) + "</small>";
   switch (cell.kind) {
     case Kind::kLabel:

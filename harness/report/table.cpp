@@ -67,7 +67,8 @@ Grid make_grid(const TablePlan& plan, const PaperBlock* paper, const RowTable& r
   grid.cells = collect(rows, {.measure = plan.measure,
                               .where = plan.where,
                               .columns = columns,
-                              .intervals = plan.interval != IntervalStyle::kNone});
+                              .intervals = plan.interval != IntervalStyle::kNone,
+                              .paired = plan.paired});
   const auto split = static_cast<std::ptrdiff_t>(plan.rows.size());
   for (const Key& key : grid.cells.keys) {
     add_new(grid.rows, Key(key.begin(), key.begin() + split));
@@ -116,7 +117,7 @@ bool is_ranked(const TablePlan& plan, const Key& row) {
 // As printed: two values that read the same are equally good.
 std::optional<double> best_of(const TablePlan& plan, const Grid& grid, const Key& column) {
   std::optional<double> best;
-  if (plan.better == Better::kUnknown) return best;
+  if (plan.better == Better::kUnknown || plan.paired) return best;
   for (const Key& row : grid.rows) {
     const Cell* cell = find_cell(grid, row, column);
     if (cell == nullptr || !cell->estimate || !is_ranked(plan, row)) continue;
@@ -124,6 +125,10 @@ std::optional<double> best_of(const TablePlan& plan, const Grid& grid, const Key
     if (!best || (plan.better == Better::kLower ? value < *best : value > *best)) best = value;
   }
   return best;
+}
+
+bool excludes_zero(const Estimate& difference) {
+  return difference.interval && (difference.interval->low > 0 || difference.interval->high < 0);
 }
 
 TableCell our_cell(const TablePlan& plan, const Cell* cell, const std::optional<double>& best, bool ranked) {
@@ -136,7 +141,8 @@ TableCell our_cell(const TablePlan& plan, const Cell* cell, const std::optional<
   return {.kind = Kind::kNumber,
           .text = text,
           .interval = format_interval(*cell->estimate, plan),
-          .best = ranked && best && text == format_number(*best, plan.digits)};
+          .bold = plan.paired ? excludes_zero(*cell->estimate)
+                              : ranked && best && text == format_number(*best, plan.digits)};
 }
 
 std::vector<TableCell> kendall_row(const TablePlan& plan, const Grid& grid) {
@@ -173,42 +179,87 @@ std::string count_note(const Grid& grid) {
   return low == high ? fmt::format("n = {}", low) : fmt::format("n = {} to {}", low, high);
 }
 
+// "mean", or what else is taken over samples.
+std::string what_of(const Measure& measure) {
+  if (!measure.ratio.empty()) return fmt::format("sum of {} over sum of {}", measure.ratio[0], measure.ratio[1]);
+  return measure.aggregate == Aggregate::kMean     ? "mean"
+         : measure.aggregate == Aggregate::kMedian ? "median"
+                                                   : "largest";
+}
+
+std::string number_note(const TablePlan& plan, const Grid& grid) {
+  const std::string what = what_of(plan.measure);
+  const bool interval = plan.interval != IntervalStyle::kNone;
+  if (!plan.paired) {
+    return fmt::format("Each number: {} over samples, {}{}.", what, count_note(grid),
+                       interval ? "; 95 % bootstrap interval" : "");
+  }
+  const std::string other = label_of(plan.labels, plan.paired->column, plan.paired->with);
+  return fmt::format("Each number: {} over samples less that of {} on the same samples{}, {}{}.", what, other,
+                     plan.paired->relative ? ", in % of the latter" : "", count_note(grid),
+                     interval ? "; 95 % interval of the paired bootstrap, bold where it excludes zero" : "");
+}
+
+std::string better_note(const TablePlan& plan) {
+  const bool lower = plan.better == Better::kLower;
+  if (plan.paired) {
+    return fmt::format("{} 0: {} is better.", lower ? "Above" : "Below",
+                       label_of(plan.labels, plan.paired->column, plan.paired->with));
+  }
+  std::string note = lower ? "\xe2\x86\x93 lower is better" : "\xe2\x86\x91 higher is better";
+  if (!plan.unranked.empty()) note += fmt::format("; not ranked: {}", fmt::join(plan.unranked, ", "));
+  return note + ".";
+}
+
+// A table without a row of ours.
+std::string empty_note(const TablePlan& plan) {
+  if (!plan.paired) return no_rows(plan.measure);
+  return fmt::format("No row can be compared: {} = {} has none with a value for metric {}.", plan.paired->column,
+                     plan.paired->with,
+                     fmt::join(plan.measure.ratio.empty() ? plan.measure.metrics : plan.measure.ratio, ", "));
+}
+
+std::string skipped_text(const Cell* cell) {
+  if (cell == nullptr || !cell->estimate || cell->skipped == 0) return "";
+  return fmt::format("{} of the samples skipped: {}.", cell->skipped, cell->skipped_reason);
+}
+
+// Samples that numbers lack; once for a column where all of its numbers lack the same.
+void add_skipped_notes(const TablePlan& plan, const Grid& grid, const Key& column, TableView& view) {
+  std::vector<std::pair<Key, std::string>> texts;
+  for (const Key& row : grid.rows) {
+    const Cell* cell = find_cell(grid, row, column);
+    if (cell != nullptr && cell->estimate) texts.emplace_back(row, skipped_text(cell));
+  }
+  const bool alike = texts.size() > 1 && std::all_of(texts.begin(), texts.end(),
+                                                     [&](const auto& t) { return t.second == texts[0].second; });
+  if (alike && !texts[0].second.empty()) {
+    const std::string label = plan.columns.empty() ? "Every row" : label_of(plan.labels, plan.columns, column);
+    view.notes.push_back(label + ": " + texts[0].second);
+    return;
+  }
+  std::vector<std::string> columns = plan.rows;
+  columns.insert(columns.end(), plan.columns.begin(), plan.columns.end());
+  for (const auto& [row, text] : texts) {
+    if (!text.empty()) view.notes.push_back(label_of(plan.labels, columns, join(row, column)) + ": " + text);
+  }
+}
+
 void add_notes(const TablePlan& plan, const PaperBlock* paper, const Grid& grid, TableView& view) {
   if (!plan.note.empty()) view.notes.push_back(plan.note);
   const bool any = std::any_of(grid.cells.cells.begin(), grid.cells.cells.end(),
                                [](const auto& entry) { return entry.second.estimate.has_value(); });
   if (!any) {
-    view.notes.push_back(no_rows(plan.measure));
+    view.notes.push_back(empty_note(plan));
     return;
   }
-  std::string what;
-  if (!plan.measure.ratio.empty()) {
-    what = fmt::format("sum of {} over sum of {}", plan.measure.ratio[0], plan.measure.ratio[1]);
-  } else {
-    what = plan.measure.aggregate == Aggregate::kMean     ? "mean"
-           : plan.measure.aggregate == Aggregate::kMedian ? "median"
-                                                          : "largest";
-  }
-  what += fmt::format(" over samples, {}", count_note(grid));
-  if (plan.interval != IntervalStyle::kNone) what += "; 95 % bootstrap interval";
-  view.notes.push_back("Each number: " + what + ".");
+  view.notes.push_back(number_note(plan, grid));
   if (!grid.cells.averaged.empty()) {
     view.notes.push_back(
         fmt::format("Each number is taken over all values of: {}.", fmt::join(grid.cells.averaged, ", ")));
   }
-  if (plan.better != Better::kUnknown) {
-    std::string note = plan.better == Better::kLower ? "\xe2\x86\x93 lower is better" : "\xe2\x86\x91 higher is better";
-    if (!plan.unranked.empty()) note += fmt::format("; not ranked: {}", fmt::join(plan.unranked, ", "));
-    view.notes.push_back(note + ".");
-  }
-  for (const Key& key : grid.cells.keys) {
-    const Cell& cell = grid.cells.cells.at(key);
-    if (!cell.estimate || cell.skipped == 0) continue;
-    std::vector<std::string> columns = plan.rows;
-    columns.insert(columns.end(), plan.columns.begin(), plan.columns.end());
-    view.notes.push_back(fmt::format("{}: {} of the samples skipped: {}.", label_of(plan.labels, columns, key),
-                                     cell.skipped, cell.skipped_reason));
-  }
+  if (plan.better != Better::kUnknown) view.notes.push_back(better_note(plan));
+  for (const Key& column : grid.columns) add_skipped_notes(plan, grid, column, view);
   for (const std::string& reason : grid.cells.reasons) view.notes.push_back("Skipped: " + reason + ".");
   if (paper == nullptr) return;
   std::string source = "Paper: " + paper->table;
@@ -232,7 +283,7 @@ TableView build_grid(const TablePlan& plan, const PaperBlock* paper, const RowTa
   const Grid grid = make_grid(plan, paper, rows);
   TableView view{.name = plan.name, .title = plan.title.empty() ? plan.name : plan.title};
   if (grid.cells.keys.empty()) {
-    view.notes.push_back(no_rows(plan.measure));
+    view.notes.push_back(empty_note(plan));
     for (const std::string& reason : grid.cells.reasons) view.notes.push_back("Skipped: " + reason + ".");
     return view;
   }

@@ -14,7 +14,7 @@ struct TableCell {
   Kind kind = Kind::kEmpty;
   std::string text{};
   std::string interval{};  // "[1.251, 1.295]" or "± 0.012"
-  bool best = false;
+  bool bold = false;       // the best of its column; a difference whose interval excludes zero
 };
 
 struct TableView {
@@ -25,7 +25,8 @@ struct TableView {
 };
 
 // Ours and the paper's number of a cell stand in neighbouring columns; a row that only the paper has is shown with its
-// number alone. Ties for the best value are all marked. A table without rows says which metric had none.
+// number alone. Ties for the best value are all marked; in a table of differences those whose interval excludes zero.
+// A table without rows says which metric had none.
 TableView build_table(const TablePlan& plan, const std::map<std::string, PaperBlock>& paper, const RowTable& rows);
 
 std::string to_markdown(const TableView& table);

@@ -25,6 +25,10 @@ class Ada final : public Allocation {
         whole_model_(params.get("scope", "layer", {"layer", "model"},
                                 "whose heads compete: those of a layer (as published) or all") == "model") {}
 
+  int64_t most_kept(int64_t kept, int layers, int kv_heads) const override {
+    return kept * kv_heads * (whole_model_ ? layers : 1);
+  }
+
   void allocate(const AllocateArgs& args, std::span<int32_t> counts) override {
     if (args.protection.sinks + args.protection.recent > args.kept) {
       throw UserError(fmt::format("ada: a budget of {} entries a head is less than the {} protected ones", args.kept,

@@ -6,8 +6,10 @@
 // (sim/apportion.h), as it is for every allocation.
 // order: oracle takes the profile made in the oracle's order (002 Table 3, "without optimality gap"); the scorer then
 // decides only which entries of a head stay.
-// A model is known by its files, a scorer by its name and options. A trace or random weights have no files to compare:
-// they need a profile of their shape by name.
+// A model is known by its shape and its files, a scorer by its name and options. A trace or random weights have no
+// files to compare: they need a profile of their shape by name. Nothing can be calibrated on random weights, whose
+// answers mean nothing: `spread: yes` lays the profile of a real model over their layers and heads, so that time and
+// memory are those of heads as unequal as LU-KV makes them. What the cache then holds means as little as the weights.
 
 #include <fmt/format.h>
 
@@ -16,8 +18,8 @@
 #include "sim/allocation.h"
 #include "sim/budget_profile_file.h"
 #include "sim/hash.h"
+#include "sim/mapped_file.h"
 #include "sim/policy.h"
-#include "sim/weights.h"
 
 namespace kv {
 
@@ -32,20 +34,38 @@ class LuKv final : public Allocation {
         oracle_order_(params.get("order", "scorer", {"scorer", "oracle"},
                                  "of the profile; oracle: without the optimality gap, for the ablation of 002") ==
                       "oracle"),
+        spread_(params.get("spread", "no", {"no", "yes"},
+                           "yes: a profile of another shape is laid over the layers and heads of random weights, for "
+                           "time and memory only") == "yes"),
         least_(fraction_option(params, "least", 0.01, "least fraction that a head keeps (002: 0.01)")) {}
 
-  std::string check(const std::filesystem::path& model, std::string_view scorer) const override {
-    return sha256_hex(format_profile(load(model, profiled(scorer))));
+  std::optional<AllocationFile> check(const ModelIdentity& model, std::string_view scorer) const override {
+    scorer = profiled(scorer);
+    const std::string file = existing_file(model.folder(), scorer).string();
+    const MappedFile bytes = MappedFile::open(file);
+    const BudgetProfile profile = parse_profile(bytes.text(), file);
+    if (profile.scorer != scorer) {
+      throw UserError(
+          fmt::format("lu-kv: {} is the profile of {}, expected {}; {}", file, profile.scorer, scorer, kMake));
+    }
+    if (const auto [layers, kv_heads] = model.shape();
+        !spread_ && (profile.layers != layers || profile.kv_heads != kv_heads)) {
+      throw UserError(fmt::format("lu-kv: {} is for {} layers of {} KV heads, expected {} of {}; {}", file,
+                                  profile.layers, profile.kv_heads, layers, kv_heads, kMake));
+    }
+    if (!model.folder().empty() && profile.fingerprint != model.fingerprint()) {
+      throw UserError(fmt::format("lu-kv: {} is for model {} with files of SHA-256 {:.12}…, expected {:.12}… of {}; {}",
+                                  file, profile.model, profile.fingerprint, model.fingerprint(),
+                                  model.folder().string(), kMake));
+    }
+    return AllocationFile{file, sha256_hex(bytes.bytes())};
   }
 
   void begin(const BatchShape& shape, std::string_view scorer) override {
     const SourceInfo& source = *shape.source;
-    scorer = profiled(scorer);
-    profile_ = load(source.folder, scorer);
-    if (profile_.layers == source.layers && profile_.kv_heads == source.kv_heads) return;
-    throw UserError(fmt::format("lu-kv: {} is for {} layers of {} KV heads, expected {} of {}; {}",
-                                file_of(source.folder, scorer).string(), profile_.layers, profile_.kv_heads,
-                                source.layers, source.kv_heads, kMake));
+    profile_ = load_profile(existing_file(source.folder, profiled(scorer)));
+    if (spread_) profile_ = laid_over(profile_, source.layers, source.kv_heads);
+    KV_CHECK(profile_.layers == source.layers && profile_.kv_heads == source.kv_heads);  // check()
   }
 
   void allocate(const AllocateArgs& args, std::span<int32_t> counts) override {
@@ -63,28 +83,21 @@ class LuKv final : public Allocation {
     return file_.empty() ? default_profile_file(model, scorer) : std::filesystem::path(file_);
   }
 
-  BudgetProfile load(const std::filesystem::path& model, std::string_view scorer) const {
+  std::filesystem::path existing_file(const std::filesystem::path& model, std::string_view scorer) const {
     if (file_.empty() && model.empty()) {
       throw UserError("lu-kv: a trace or random weights have no folder with profiles, expected the option profile");
     }
-    const std::filesystem::path file = file_of(model, scorer);
+    std::filesystem::path file = file_of(model, scorer);
     std::error_code error;
     if (!std::filesystem::exists(file, error)) {
       throw UserError(fmt::format("lu-kv: there is no profile of {}, expected {}; {}", scorer, file.string(), kMake));
     }
-    BudgetProfile profile = load_profile(file);
-    if (profile.scorer != scorer) {
-      throw UserError(
-          fmt::format("lu-kv: {} is the profile of {}, expected {}; {}", file.string(), profile.scorer, scorer, kMake));
-    }
-    if (model.empty() || profile.fingerprint == fingerprint_once(model)) return profile;
-    throw UserError(fmt::format("lu-kv: {} is for model {} with files of SHA-256 {:.12}…, expected {:.12}… of {}; {}",
-                                file.string(), profile.model, profile.fingerprint, fingerprint_once(model),
-                                model.string(), kMake));
+    return file;
   }
 
   std::string file_;
   bool oracle_order_;
+  bool spread_;
   double least_;
   BudgetProfile profile_;
 };

@@ -27,6 +27,9 @@ class Pyramid final : public Allocation {
     if (!(beta_ >= 1 && beta_ <= 1e6)) params.fail("beta", "expected 1 to 1000000");
   }
 
+  // The first layer's 2κ − κ/β, rounded up.
+  int64_t most_kept(int64_t kept, int /*layers*/, int /*kv_heads*/) const override { return 2 * kept; }
+
   void allocate(const AllocateArgs& args, std::span<int32_t> counts) override {
     for (int s = 0; s < args.sequences; ++s) {
       if (args.is_due(s)) divide(args, s, shares(args, s), counts);

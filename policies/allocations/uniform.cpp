@@ -10,6 +10,8 @@ namespace {
 
 class Uniform final : public Allocation {
  public:
+  int64_t most_kept(int64_t kept, int /*layers*/, int /*kv_heads*/) const override { return kept; }
+
   void allocate(const AllocateArgs& args, std::span<int32_t> counts) override {
     const std::vector<double> alike(static_cast<size_t>(args.heads()), 1.0);
     for (int s = 0; s < args.sequences; ++s) {

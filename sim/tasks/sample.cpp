@@ -147,28 +147,39 @@ class Attempts {
     int tokens;
   };
 
-  // Searches the amount of hay. Returns the longest sample that fits, or the shortest where none does.
+  bool fits(int tokens) const { return tokens <= request_.tokens; }
+
+  // The longest that fits is best, or the shortest where none does.
+  bool is_better(int tokens, int best) const {
+    return fits(tokens) ? !fits(best) || tokens > best : !fits(best) && tokens < best;
+  }
+
+  // Searches the amount of hay between what fits and what exceeds: by their tokens, but halfway where that came no
+  // nearer. Hay comes in pieces, and a larger one may replace a smaller, so tokens jump, and not always upwards: what
+  // is drawn narrows the search even if it is no better, or the next draw would be the same again.
   DrawnTask nearly_full(int attempt) const {
     constexpr int kSteps = 10;
     const double goal = 0.985 * request_.tokens;
-    std::optional<Point> fits;
-    std::optional<Point> exceeds;
+    std::optional<Point> fitting;
+    std::optional<Point> exceeding;
     DrawnTask best;
     double chars = 0.9 * request_.tokens * task_.chars_per_token;
     for (int step = 0; step < kSteps; ++step) {
       DrawnTask drawn = draw(chars, attempt);
       const Point point{chars, length(drawn)};
-      const bool short_enough = point.tokens <= request_.tokens;
-      auto& bound = short_enough ? fits : exceeds;
-      if (!bound || std::abs(point.tokens - goal) < std::abs(bound->tokens - goal)) {
-        bound = point;
-        if (short_enough || !fits) best = std::move(drawn);
+      auto& bound = fits(point.tokens) ? fitting : exceeding;
+      const bool nearer = !bound || std::abs(point.tokens - goal) < std::abs(bound->tokens - goal);
+      if (nearer || (fitting && exceeding)) bound = point;
+      if (step == 0 || is_better(point.tokens, length(best))) best = std::move(drawn);
+      if (length(best) >= 0.97 * request_.tokens && fits(length(best))) break;
+      if (!fits(point.tokens) && chars <= 0) break;
+      if (!fitting || !exceeding) {
+        chars = std::max(0.0, chars + (goal - point.tokens) * task_.chars_per_token);
+        continue;
       }
-      if ((fits && fits->tokens >= 0.97 * request_.tokens) || (!short_enough && chars <= 0)) break;
-      // Between the bounds by their tokens, outside by the usual length of a token.
-      const double share = fits && exceeds ? (goal - fits->tokens) / (exceeds->tokens - fits->tokens) : 0;
-      chars = fits && exceeds ? fits->chars + share * (exceeds->chars - fits->chars)
-                              : std::max(0.0, chars + (goal - point.tokens) * task_.chars_per_token);
+      const double share =
+          nearer ? (goal - fitting->tokens) / static_cast<double>(exceeding->tokens - fitting->tokens) : 0.5;
+      chars = fitting->chars + share * (exceeding->chars - fitting->chars);
     }
     return best;
   }

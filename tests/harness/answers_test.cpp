@@ -1,12 +1,15 @@
 #include "harness/answers.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <set>
 
+#include "harness/subject.h"
 #include "kernels/error.h"
 #include "tests/harness/run_fixture.h"
+#include "tests/ref/threads.h"
 
 namespace kv {
 namespace {
@@ -128,6 +131,51 @@ TEST_F(Answers, RowsDependOnNeitherBatchesNorAKill) {
   EXPECT_THROW(run_experiment(spec, own), Killed);
   EXPECT_EQ(untimed(run(asked(), "killed")), rows);
   EXPECT_EQ(summary_.reused, 4);
+}
+
+// One sample's answers end with their line, the other's do not.
+TEST_F(Answers, OfASampleDoNotDependOnWhatEndsTheOthers) {
+  const Spec spec = parse_spec(asked(), (folder_ / "asked.yaml").string());
+  const Grid grid = make_grid(spec);
+  const auto backend = make_backend("cpu");
+  const auto subject = open_subject(*backend, spec, 0, grid.models.front());
+  std::vector<AnswerSample> samples(2);
+  for (int32_t s = 0; s < 2; ++s) {
+    AnswerSample& sample = samples[static_cast<size_t>(s)];
+    sample = {.number = s, .exam = subject->exams(grid.workloads[0], s, 1).front()};
+    sample.exam.one_line = s == 0;
+    for (ExamQuestion& question : sample.exam.questions) question.max_new_tokens = s == 0 ? 24 : 40;
+  }
+  const std::vector<Case>& cases = grid.workloads[0].cases;
+  const auto untimed = [&](std::span<const AnswerSample> some, const Case& one) {
+    AnswerRunner runner(
+        {.backend = *backend, .spec = spec, .subject = *subject, .samples = some, .cases = cases, .data = "kv"});
+    std::vector<Row> rows = runner.run(one);
+    std::erase_if(rows, [](const Row& row) { return is_timing(row.metric); });
+    return rows;
+  };
+  std::vector<Row> alone = untimed(std::span(samples).first(1), cases[0]);
+  for (const Row& row : untimed(std::span(samples).last(1), cases[0])) alone.push_back(row);
+  EXPECT_EQ(untimed(samples, cases[0]), alone);
+  const auto tokens =
+      std::find_if(alone.begin(), alone.end(), [](const Row& r) { return r.metric == "answer_tokens"; });
+  EXPECT_LT(tokens->value.value(), 24) << "the case shows nothing: no line ended";
+}
+
+TEST_F(Answers, RowsDoNotDependOnThreads) {
+  std::string yaml = asked();
+  yaml.replace(yaml.find("axes: {keep: [0.9, 0.3]}"), 24,
+               "axes: {keep: 0.3, query: [agnostic, aware], allocation: [uniform, ada]}");
+  const auto untimed = [](std::vector<Row> rows) {
+    std::erase_if(rows, [](const Row& row) { return is_timing(row.metric); });
+    return rows;
+  };
+  std::vector<std::vector<Row>> rows;
+  for (const int threads : {1, 2}) {
+    const ref::Threads set(threads);
+    rows.push_back(untimed(run(yaml, fmt::format("threads{}", threads))));
+  }
+  EXPECT_EQ(rows[0], rows[1]);
 }
 
 TEST_F(Answers, ADataSetOfJsonLinesIsAskedAndItsBadLinesAreNamed) {

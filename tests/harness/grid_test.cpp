@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "kernels/error.h"
+#include "sim/budget_profile_file.h"
+#include "tests/sim/file_fixtures.h"
 
 namespace kv {
 namespace {
@@ -178,9 +180,31 @@ TEST(Grid, KnowsBeforeAnythingRunsThatAProfileIsMissing) {
       error_of(std::string(kHead) +
                "policies: [{policy: keydiff, sinks: 4, allocation: lu-kv}]\nprotocol: one-shot\naxes: {keep: 0.2}\n"),
       "s.yaml:3:12: lu-kv: there is no profile of keydiff {sinks: 4}, expected "
-      "m/profiles/keydiff-sinks-4.json; `kvlab profile SPEC` makes one");
+      "m/profiles/keydiff_sinks=4.json; `kvlab profile SPEC` makes one");
   EXPECT_EQ(error_of("model: m\ndata: [{task: kv, tokens: 64}]\npolicies: [keydiff, full]\nprotocol: profile\n"),
             "s.yaml:3:21: policy 'full' never evicts, so there is nothing to profile");
+}
+
+// `tiny` has 2 layers of 2 KV heads. Random weights have no files to compare, so their shape is all there is.
+TEST(Grid, KnowsBeforeAnythingRunsThatAProfileIsOfAnotherShape) {
+  const test::TempFolder folder;
+  const ProfileLosses::Curve none(kProfileRatios, 0);
+  const std::filesystem::path file = folder / "p.json";
+  test::write_file(file, format_profile({.model = "m",
+                                         .fingerprint = "any",
+                                         .scorer = "keydiff",
+                                         .calibration = {{"kv"}, 1, 1, 100, 0},
+                                         .losses = {none, none, none, none},
+                                         .layers = 3,
+                                         .kv_heads = 4,
+                                         .removed = std::vector<float>(kProfileRatios * 12, 0.5F)}));
+  EXPECT_EQ(
+      error_of(fmt::format("model: {{random: tiny}}\nprotocol: latency\nsamples: 1\naxes: {{budget: 64, interval: "
+                           "16}}\npolicies: [{{policy: keydiff, allocation: {{lu-kv: {{profile: {}}}}}}}]\n",
+                           file.string())),
+      fmt::format("s.yaml:5:12: lu-kv: {} is for 3 layers of 4 KV heads, expected 2 of 2; `kvlab profile SPEC` "
+                  "makes one",
+                  file.string()));
 }
 
 TEST(Grid, AnOracleAllocationAsksForWhatItLooksAt) {

@@ -1,10 +1,13 @@
 #include "harness/latency.h"
 
+#include <fmt/format.h>
+
 #include <map>
 #include <set>
 
 #include "kernels/error.h"
 #include "tests/harness/run_fixture.h"
+#include "tests/ref/paths.h"
 
 namespace kv {
 namespace {
@@ -78,6 +81,25 @@ TEST_F(Latency, AOneShotCutIsPartOfTheTimeToFirstToken) {
     EXPECT_EQ(measured(policy).at("decode_step_time").size(), 3u);
     EXPECT_FALSE(measured(policy).contains("generation_time"));
   }
+  EXPECT_FALSE(measured("full").contains("compress_time"));
+  const auto cut = measured("snapkv");
+  for (size_t r = 0; r < 3; ++r) {
+    EXPECT_GT(cut.at("compress_time")[r], 0);
+    EXPECT_LT(cut.at("compress_time")[r], cut.at("prefill_time")[r]);
+  }
+}
+
+// Random weights have no profile: that of the reference model (8 layers of 4 KV heads) is laid over their 2 of 2.
+TEST_F(Latency, LuKvTakesTheLengthsOfARealModelsProfile) {
+  run(
+      fmt::format("policies: [{{policy: snapkv, mode: kvpress}}, {{policy: snapkv, mode: kvpress, allocation: {{lu-kv: "
+                  "{{profile: {}, spread: yes}}}}}}]\naxes: {{batch: 2, context: 160, keep: 0.25}}\n",
+                  ref::source_path("experiments/models/reference/profiles/snapkv_mode=kvpress.json")));
+  const auto uniform = measured("snapkv"), lu_kv = measured("snapkv+lu-kv");
+  EXPECT_EQ(reasons_["snapkv+lu-kv"], "");
+  EXPECT_EQ(lu_kv.at("prefill_time").size(), 3u);
+  EXPECT_EQ(lu_kv.at("compress_time").size(), 3u);
+  EXPECT_EQ(lu_kv.at("kept_kv_bytes"), uniform.at("kept_kv_bytes"));  // the same total of entries
 }
 
 TEST_F(Latency, AnAbsurdBatchIsARowWithItsReasonAndTheOthersRun) {

@@ -4,16 +4,20 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "harness/answer_importance.h"
 #include "harness/rows.h"
 #include "harness/run.h"
 #include "kernels/error.h"
 #include "sim/budget_profile_file.h"
+#include "sim/hash.h"
 #include "sim/oracle_importance.h"
 #include "sim/prefill.h"
 #include "sim/weights.h"
 #include "tests/ref/paths.h"
 #include "tests/ref/slices.h"
+#include "tests/ref/threads.h"
 #include "tests/sim/file_fixtures.h"
 
 namespace kv::test {
@@ -48,9 +52,9 @@ class Profile : public testing::Test {
 TEST_F(Profile, OfEveryPolicyIsAFileThatSaysHowItWasMade) {
   const auto made = make(yaml(), "a");
   ASSERT_EQ(made.size(), 3U);
-  EXPECT_EQ(made[0].file, folder_ / "a/keydiff-recent-1-sinks-4.json");
+  EXPECT_EQ(made[0].file, folder_ / "a/keydiff_recent=1_sinks=4.json");
   EXPECT_EQ(made[1].file, folder_ / "a/h2o.json");
-  EXPECT_EQ(made[2].file, folder_ / "a/oracle-order.json");
+  EXPECT_EQ(made[2].file, folder_ / "a/oracle+order.json");
   for (const MadeProfile& one : made) {
     const BudgetProfile profile = load_profile(one.file);
     EXPECT_EQ(profile.model, "reference");
@@ -78,6 +82,16 @@ TEST_F(Profile, OfEveryPolicyIsAFileThatSaysHowItWasMade) {
   EXPECT_EQ(read_file(again[0].file), read_file(made[0].file));
 }
 
+TEST_F(Profile, DoesNotDependOnThreads) {
+  std::vector<std::vector<MadeProfile>> made;
+  for (const int threads : {1, 2}) {
+    const ref::Threads set(threads);
+    made.push_back(make(replaced(yaml(), "samples: 2", "samples: 1"), fmt::format("threads{}", threads)));
+  }
+  ASSERT_EQ(made[0].size(), made[1].size());
+  for (size_t i = 0; i < made[0].size(); ++i) EXPECT_EQ(read_file(made[0][i].file), read_file(made[1][i].file));
+}
+
 TEST_F(Profile, ServesLuKvAndIsNamedByItsContent) {
   const auto made = make(yaml("[{policy: keydiff, sinks: 4, recent: 1}]"), "a");
   const std::string text = fmt::format(
@@ -97,6 +111,10 @@ TEST_F(Profile, ServesLuKvAndIsNamedByItsContent) {
   options.after_case = [] {};
   const RunSummary summary = run_experiment(parse_spec(text, "r.yaml"), options);
   EXPECT_EQ(summary.reused, 0);
+  const auto manifest = nlohmann::json::parse(read_file(options.out / "manifest.json"));
+  EXPECT_EQ(manifest["profiles"], nlohmann::json::array({{{"model", "reference"},
+                                                          {"file", made[0].file.filename().string()},
+                                                          {"sha256", sha256_hex(read_file(made[0].file))}}}));
   EXPECT_EQ(summary.skipped + summary.failed, 0);
 }
 

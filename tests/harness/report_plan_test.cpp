@@ -116,10 +116,48 @@ TEST(ReportPlan, RefusesMistakesWithTheirPlace) {
       starts(error_of("plots:\n  - {name: p, kind: curve, metric: m, x: budget, y_range: [2, 1]}\n"), "x.yaml:2:59: "));
 }
 
+TEST(ReportPlan, ReadsAPairing) {
+  const ReportPlan plan =
+      parse("tables:\n  - {name: t, metric: m, rows: policy, paired: {column: policy, with: full, relative: yes}}\n");
+  const Pairing& paired = plan.tables[0].paired.value();
+  EXPECT_EQ(paired.column, "policy");
+  EXPECT_EQ(paired.with, "full");
+  EXPECT_TRUE(paired.relative);
+}
+
+TEST(ReportPlan, RefusesAPairingThatComparesNothing) {
+  const auto table = [](const std::string& rest) {
+    return "tables:\n  - {name: t, metric: m, rows: policy, " + rest + "}\n";
+  };
+  EXPECT_EQ(error_of(table("paired: {column: policy}")), "x.yaml:2:48: table 't': paired: lacks the key 'with'");
+  EXPECT_EQ(error_of(table("paired: {column: budget, with: 5}")),
+            "x.yaml:2:57: table 't': paired: column 'budget', expected one of the table's rows and columns: policy");
+  EXPECT_EQ(error_of(table("paired: {column: policy, with: full, to: 1}")),
+            "x.yaml:2:77: table 't': paired: unknown key 'to', expected one of column, relative, with");
+  EXPECT_EQ(error_of(table("unranked: full, paired: {column: policy, with: full}")),
+            "x.yaml:2:64: table 't': paired, expected no such key beside 'unranked': differences have no rank");
+  EXPECT_EQ(error_of(table("paper: p, paired: {column: policy, with: full}") + "paper: {p: {values: []}}\n"),
+            "x.yaml:2:58: table 't': paired, expected no such key beside 'paper', which prints no differences");
+}
+
 TEST(ReportPlan, RefusesTwoOfOneName) {
   EXPECT_TRUE(
       starts(error_of("tables:\n  - {name: t, metric: m, rows: policy}\n  - {name: t, metric: m, rows: policy}\n"),
              "x.yaml:3:12: table: name 't', expected a name that no other"));
+}
+
+TEST(ReportPlan, ReadsALineOfThePapersTable) {
+  const ReportPlan plan = parse("paper:\n  p: {values: [{policy: h2o, budget: [512, 1024], value: [1.10, 1.05]}]}\n");
+  const std::vector<PaperValue>& values = plan.paper.at("p").values;
+  ASSERT_EQ(values.size(), 2u);
+  EXPECT_EQ(values[0].printed, "1.10");
+  EXPECT_EQ(values[1].keys, (std::map<std::string, std::string>{{"budget", "1024"}, {"policy", "h2o"}}));
+  EXPECT_EQ(error_of("paper:\n  p: {values: [{policy: h2o, budget: [512], value: [1, 2]}]}\n"),
+            "x.yaml:2:38: paper block 'p': budget, expected as many values as 'value' has, 2");
+  EXPECT_EQ(error_of("paper:\n  p: {values: [{policy: h2o, budget: 512, value: [1, 2]}]}\n"),
+            "x.yaml:2:50: paper block 'p': value, expected one key with a list beside a list of values");
+  EXPECT_EQ(error_of("paper:\n  p: {values: [{policy: h2o, budget: [512, 1024], value: 1}]}\n"),
+            "x.yaml:2:38: paper block 'p': budget, expected a single value");
 }
 
 TEST(ReportPlan, RefusesPaperValuesThatFitNoCell) {

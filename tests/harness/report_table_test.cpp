@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "harness/report/cells.h"
 #include "harness/report/escape.h"
 #include "harness/report/table.h"
@@ -105,6 +107,26 @@ TEST(Cells, PoolARatioOverSamplesThatHaveBothMetrics) {
   EXPECT_EQ(cells.cells.at({"h2o"}).estimate->samples, 2);
 }
 
+// (3 + 1) / (1 + 1) = 2, not the mean of 3 / 1 and 1 / 1; resampled pairs give 3, 2 or 1. A draw whose denominators sum
+// to zero drops out.
+TEST(Cells, ResampleBothSidesOfARatioTogether) {
+  const auto pooled = [](const std::vector<double>& above, const std::vector<double>& below) {
+    RowTable table{.axes = {"budget"}};
+    for (int sample = 0; sample < 2; ++sample) {
+      table.rows.push_back(make_row("h2o", "1", sample, "a", above[static_cast<size_t>(sample)]));
+      table.rows.push_back(make_row("h2o", "1", sample, "b", below[static_cast<size_t>(sample)]));
+    }
+    const Measure measure{.ratio = {"a", "b"}};
+    return *collect(table, {.measure = measure, .where = {}, .columns = {"policy"}}).cells.at({"h2o"}).estimate;
+  };
+  const Estimate estimate = pooled({3, 1}, {1, 1});
+  EXPECT_DOUBLE_EQ(estimate.value, 2);
+  EXPECT_DOUBLE_EQ(estimate.interval->low, 1);
+  EXPECT_DOUBLE_EQ(estimate.interval->high, 3);
+  EXPECT_DOUBLE_EQ(pooled({1, 1}, {0, 2}).value, 1);
+  EXPECT_TRUE(std::isfinite(pooled({1, 1}, {0, 2}).interval->high));
+}
+
 TEST(Cells, FilterByNumericValueNotBySpelling) {
   RowTable table{.axes = {"keep"}, .rows = {make_row("h2o", "0.5", 0, "m", 1), make_row("h2o", "0.25", 0, "m", 7)}};
   const Measure measure{.metrics = {"m"}};
@@ -129,9 +151,9 @@ TEST(Table, MarksAllBestValuesAmongTheRankedRows) {
   plan.better = Better::kLower;
   plan.unranked = {"full"};
   const TableView view = build_table(plan, {}, small_table());
-  EXPECT_FALSE(view.rows[0][1].best);
-  EXPECT_TRUE(view.rows[1][1].best);
-  EXPECT_TRUE(view.rows[2][1].best);
+  EXPECT_FALSE(view.rows[0][1].bold);
+  EXPECT_TRUE(view.rows[1][1].bold);
+  EXPECT_TRUE(view.rows[2][1].bold);
   EXPECT_TRUE(has_note(view, "not ranked: full"));
 }
 
@@ -174,6 +196,18 @@ TEST(Table, ShowsASkippedCaseWithItsReason) {
   const TableView view = build_table(small_plan(), {}, rows);
   EXPECT_EQ(view.rows[3][1].text, "skipped: text too short");
   EXPECT_TRUE(has_note(view, "h2o, budget=256: 1 of the samples skipped: text too short."));
+}
+
+TEST(Table, SaysOnceThatAllOfAColumnLackTheSameSamples) {
+  RowTable rows = small_table();
+  for (const char* policy : {"full", "h2o", "r-kv"}) {
+    rows.rows.push_back(make_row(policy, "256", 7, "", 0));
+    rows.rows.back().value.reset();
+    rows.rows.back().skipped = "the full cache fails";
+  }
+  const TableView view = build_table(small_plan(), {}, rows);
+  EXPECT_TRUE(has_note(view, "budget=256: 1 of the samples skipped: the full cache fails."));
+  EXPECT_FALSE(has_note(view, "h2o"));
 }
 
 TEST(Table, WithoutRowsSaysWhichMetricHasNone) {

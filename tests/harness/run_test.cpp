@@ -9,8 +9,12 @@
 #include <set>
 
 #include "kernels/error.h"
+#include "sim/budget_profile_file.h"
+#include "sim/model_config.h"
 #include "sim/policy.h"
+#include "sim/weights.h"
 #include "tests/harness/run_fixture.h"
+#include "tests/ref/threads.h"
 
 namespace kv {
 namespace {
@@ -175,6 +179,49 @@ TEST_F(Run, RowsDoNotDependOnThreads) {
     }
     for (const std::string& name : names)
       EXPECT_TRUE(name == "full" || measured.contains(name)) << metric << " of " << name;
+  }
+}
+
+// A profile by which heads lose from little to most of their entries.
+std::string profile_of(const std::filesystem::path& model, const std::string& scorer) {
+  const ModelConfig config = load_model_config(model);
+  const ProfileLosses::Curve none(kProfileRatios, 0);
+  BudgetProfile profile{.model = "llama",
+                        .fingerprint = fingerprint(model),
+                        .scorer = scorer,
+                        .calibration = {{"noise"}, 1, 1, 100, 0},
+                        .losses = {none, none, none, none},
+                        .layers = config.layers,
+                        .kv_heads = config.kv_heads};
+  for (size_t i = 0; i < kProfileRatios * profile.heads(); ++i) {
+    profile.removed.push_back(static_cast<float>(i * 37 % 100) / 101);
+  }
+  return format_profile(profile);
+}
+
+TEST_F(Run, RowsOfEveryAllocationDoNotDependOnThreads) {
+  write_atomically(folder_ / "p.json", profile_of(ref::source_path("tests/data/llama"), "h2o"));
+  const std::map<std::string, std::string> options_of = {
+      {"pyramid", "{pyramid: {beta: 2, window: 2}}"},
+      {"lu-kv", fmt::format("{{lu-kv: {{profile: {}}}}}", (folder_ / "p.json").string())}};
+  std::vector<std::string> entries;
+  for (const AllocationEntry* entry : allocations()) {
+    const auto found = options_of.find(entry->name);
+    const std::string allocation = found == options_of.end() ? entry->name : found->second;
+    entries.push_back(fmt::format("{{policy: h2o, label: {}, allocation: {}}}", entry->name, allocation));
+  }
+  const std::vector<std::string> everything = {fmt::format("policies=[full, {}]", fmt::join(entries, ", ")),
+                                               "samples=2", "batch=2", "axes.budget=[24]", "metrics=[loss, recall]"};
+  for (const auto& [name, threads] : {std::pair{"one", 1}, {"two", 2}}) {
+    const ref::Threads set(threads);
+    EXPECT_EQ(run_experiment(spec(everything), options(name)).skipped, 0);
+  }
+  EXPECT_EQ(rows_of("one"), rows_of("two"));
+  const RowTable table = read_rows(folder_ / "one" / "rows.csv");
+  for (const AllocationEntry* entry : allocations()) {
+    EXPECT_TRUE(std::any_of(table.rows.begin(), table.rows.end(), [&](const Row& row) {
+      return row.policy == entry->name && row.metric == "nll_sum" && row.value;
+    })) << entry->name;
   }
 }
 

@@ -59,21 +59,6 @@ TEST(Bootstrap, IsAFunctionOfItsSeed) {
   EXPECT_NE(bootstrap_mean(values, {.seed = 1}).interval->low, bootstrap_mean(values, {.seed = 3}).interval->low);
 }
 
-TEST(Bootstrap, OfARatioPoolsBeforeItDivides) {
-  // (3 + 1) / (1 + 1) = 2, not the mean of 3/1 and 1/1; resampled pairs give 3, 2 or 1.
-  const Estimate estimate = bootstrap_ratio(Values{3, 1}, Values{1, 1});
-  EXPECT_DOUBLE_EQ(estimate.value, 2);
-  EXPECT_DOUBLE_EQ(estimate.interval->low, 1);
-  EXPECT_DOUBLE_EQ(estimate.interval->high, 3);
-  EXPECT_DOUBLE_EQ(bootstrap_ratio(Values{6, 1}, Values{2, 8}).value, 0.7);
-}
-
-TEST(Bootstrap, OfARatioDropsDrawsWithoutADenominator) {
-  const Estimate estimate = bootstrap_ratio(Values{1, 1}, Values{0, 2});
-  EXPECT_DOUBLE_EQ(estimate.value, 1);
-  EXPECT_TRUE(std::isfinite(estimate.interval->high));
-}
-
 TEST(Bootstrap, OfPairsSeesADifferenceThatTheSpreadOfSamplesHides) {
   const Values a = {1, 10, 100};
   const Values b = {2, 11, 101};

@@ -111,6 +111,43 @@ TEST(Cache, ResetGivesBackEveryPage) {
   EXPECT_EQ(positions(cache, 1, 0), (std::vector<int32_t>{0, 1}));
 }
 
+// 3 of 40 entries stay, in one page of three: the pool keeps the other two, a copy has no use for them.
+TEST(Cache, ACopyTakesOnlyWhatIsHeldAndTheRoomThatIsAskedFor) {
+  const auto backend = make_backend("cpu");
+  Cache cache(*backend, {.sequences = 2, .layers = 1, .kv_heads = 1, .head_dim = kHeadDim, .column_width = 1});
+  append(cache, 0, make_tiny_block(*backend, 1, {0, 0}, {40, 20}));
+  const PagedView view = cache.view(0);
+  for (int slot = 0; slot < 16; ++slot) {
+    cache.columns()[static_cast<int64_t>(view.page_table[2]) * kPageTokens + slot] = 100.0f + static_cast<float>(slot);
+  }
+  std::vector<uint8_t> keep(2 * 48, 0);
+  for (const int slot : {0, 35, 39}) keep[static_cast<size_t>(slot)] = 1;
+  cache.evict(0, keep.data(), 48, std::vector<uint8_t>{1, 0}, std::vector<int32_t>{3, 0});
+  cache.publish();
+  ASSERT_EQ(cache.bytes(), 5 * cache.page_bytes());
+
+  const Cache copy = cache.clone();
+  EXPECT_EQ(copy.bytes(), 3 * cache.page_bytes());
+  EXPECT_EQ(copy.bytes(), cache.clone_bytes());
+  EXPECT_EQ(copy.used_pages(), 3);
+  EXPECT_EQ(positions(copy, 0, 0), (std::vector<int32_t>{0, 35, 39}));
+  EXPECT_EQ(positions(copy, 0, 1), positions(cache, 0, 1));
+  const float* columns = copy.view(0).columns + static_cast<int64_t>(copy.view(0).page_table[0]) * kPageTokens;
+  EXPECT_EQ(std::vector<float>(columns, columns + 3), (std::vector<float>{0, 103, 107}));
+
+  // 3 + 14 entries take a page more, 20 + 12 do not.
+  const std::vector<int32_t> room = {14, 12};
+  Cache roomy = cache.clone(room);
+  EXPECT_EQ(roomy.bytes(), 4 * cache.page_bytes());
+  EXPECT_EQ(roomy.bytes(), cache.clone_bytes(room));
+  EXPECT_EQ(roomy.growth_bytes(room), 0U);
+  append(roomy, 0, make_tiny_block(*backend, 1, {40, 20}, {14, 12}));
+  EXPECT_EQ(roomy.bytes(), 4 * cache.page_bytes()) << "what was foreseen needs no larger pool";
+  EXPECT_EQ(positions(roomy, 0, 0).back(), 53);
+  EXPECT_EQ(positions(cache, 0, 0), (std::vector<int32_t>{0, 35, 39})) << "the original is another's";
+  EXPECT_EQ(copy.growth_bytes(room), 4 * cache.page_bytes());
+}
+
 TEST(Cache, RoomForSeveralStepsIsTakenAtOnceAndFilledOneByOne) {
   const auto backend = make_backend("cpu");
   Cache cache(*backend, {.sequences = 2, .layers = 2, .kv_heads = 1, .head_dim = kHeadDim});

@@ -27,6 +27,11 @@ class FootprintOfTiny : public testing::Test {
                    .interval = 16});
   }
 
+  size_t cache_of(const Policy& policy, const Schedule& schedule) const {
+    const RunShape shape = run_shape(resident_bounds(schedule, policy, source_.info()), 128);
+    return run_footprint(*backend_, source_, policy, shape).cache;
+  }
+
   std::unique_ptr<Backend> backend_ = make_backend("cpu");
   ModelSource source_{*backend_, RandomWeights(find_named_model("tiny").parse(), 1)};
   std::vector<int32_t> ids_ = std::vector<int32_t>(100, 7);
@@ -44,14 +49,52 @@ TEST_F(FootprintOfTiny, OfTheCacheIsWhatAReplayReallyTakes) {
   const std::vector<std::span<const int32_t>> sequences = {ids_, std::span(ids_).first(40)};
   for (const char* name : {"full", "h2o", "snapkv"}) {
     const Policy policy = make_policy(name, {});
-    const bool pruned = policy.scorer != nullptr;
-    const ReplayResult result =
-        run(policy, sequences, pruned ? decode_schedule(lengths, 32, 16) : full_schedule(lengths, 64));
-    // Pruned: 32 + 16 of the long one; the short one ends at 40.
-    const std::vector<int32_t> peaks = pruned ? std::vector<int32_t>{48, 40} : lengths;
-    const Footprint need = run_footprint(*backend_, source_, policy, run_shape(peaks, 128));
-    EXPECT_EQ(need.cache, result.peak_kv_bytes + result.peak_column_bytes) << name;
+    const Schedule schedule = policy.scorer ? decode_schedule(lengths, 32, 16) : full_schedule(lengths, 64);
+    const ReplayResult result = run(policy, sequences, schedule);
+    EXPECT_EQ(cache_of(policy, schedule), result.peak_kv_bytes + result.peak_column_bytes) << name;
   }
+}
+
+// Of 48 entries a head on average uneven heads take more pages than 3: 49 and 47 are 4 and 3.
+TEST_F(FootprintOfTiny, CountsThePagesOfUnevenHeads) {
+  const std::vector<int32_t> lengths = {100, 40};
+  const std::vector<std::span<const int32_t>> sequences = {ids_, std::span(ids_).first(40)};
+  const Schedule schedule = decode_schedule(lengths, 32, 16);
+  const Policy even = make_policy("random", {}), uneven = make_policy("random", {}, {"ada"});
+  const ReplayResult result = run(uneven, sequences, schedule);
+  EXPECT_GT(result.peak_kv_bytes, cache_of(even, schedule)) << "the case shows nothing";
+  EXPECT_LE(result.peak_kv_bytes, cache_of(uneven, schedule));
+  EXPECT_LE(cache_of(uneven, schedule), 2 * result.peak_kv_bytes);
+}
+
+// Three layers of two heads. 20 tokens, of which 10 a head stay, then 20 more.
+TEST(ResidentBound, ByHand) {
+  SourceInfo info;
+  info.layers = 3;
+  info.kv_heads = 2;
+  const auto after = [&](SlotChoice allocation) {
+    const Policy policy = make_policy("random", {}, std::move(allocation));
+    ResidentBound bound(policy, info);
+    bound.add(20);
+    EXPECT_EQ(bound.pages(), 6 * 2);
+    bound.cut(30);  // nothing leaves
+    bound.cut(10);
+    bound.add(20);
+    return bound;
+  };
+  EXPECT_EQ(after({"uniform"}).longest(), 30);
+  EXPECT_EQ(after({"uniform"}).pages(), 6 * 2);
+  // One head may keep all that its layer does, and all 20 that it has; 180 entries, each head with 15 slots to waste.
+  EXPECT_EQ(after({"ada"}).longest(), 40);
+  EXPECT_EQ(after({"ada"}).pages(), (180 + 6 * 15) / 16);
+  // A head that has grown twice: what it may keep is bounded by what it has, then by twice the mean.
+  const Policy pyramid = make_policy("random", {}, {"pyramid"});
+  ResidentBound bound(pyramid, info);
+  for (int interval = 0; interval < 5; ++interval) {
+    bound.add(8);
+    bound.cut(10);
+  }
+  EXPECT_EQ(bound.longest(), 28);
 }
 
 TEST_F(FootprintOfTiny, AReplayThatDoesNotFitAllocatesNothing) {

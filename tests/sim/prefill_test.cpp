@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <iterator>
+#include <numeric>
 
 #include "kernels/error.h"
 #include "sim/compress.h"
@@ -113,9 +115,28 @@ TEST_P(Prefilling, EachPolicyKeepsWhatItKeepsAlone) {
   for (const Ids& row : residents(*backend, full, 0)) EXPECT_EQ(row.size(), 150U);
 }
 
+// Entries that stand in just one of two residents of the same heads, over all that the first has.
+double share_that_differs(const std::vector<Ids>& a, const std::vector<Ids>& b) {
+  size_t different = 0, all = 0;
+  for (size_t row = 0; row < a.size(); ++row) {
+    Ids only;
+    std::set_symmetric_difference(a[row].begin(), a[row].end(), b[row].begin(), b[row].end(), std::back_inserter(only));
+    different += only.size();
+    all += a[row].size();
+  }
+  return static_cast<double>(different) / static_cast<double>(all);
+}
+
+size_t entries_of(const std::vector<Ids>& rows) {
+  return std::accumulate(rows.begin(), rows.end(), size_t{0},
+                         [](size_t sum, const Ids& row) { return sum + row.size(); });
+}
+
 TEST_P(Prefilling, ARaggedBatchIsItsContextsAlone) {
   KV_BACKEND_OR_SKIP(backend);
-  if (GetParam() != "cpu") GTEST_SKIP() << "products of other shapes round differently, and near ties turn";
+  // On a GPU products of other shapes round differently (16 bits), and what nearly ties for the last place may turn.
+  // Half of the entries stay, so those of another context, or by another order, would differ by about 100 %.
+  const double most_different = GetParam() == "cpu" ? 0 : 0.2;
   ModelSource source(*backend, load_model(ref::source_path("experiments/models/reference")));
   const std::vector<Ids> texts = {text("code0", 0, 150), text("book0", 0, 70), text("code0", 100, 64)};
   const std::vector<std::span<const int32_t>> contexts(texts.begin(), texts.end());
@@ -146,7 +167,10 @@ TEST_P(Prefilling, ARaggedBatchIsItsContextsAlone) {
                       .sample_numbers = number,
                       .prefill_chunk = 64});
       const LoopState state = single.compressed(0, std::span(&keep[index], 1), seconds);
-      EXPECT_EQ(residents(*backend, together, s), residents(*backend, state, 0));
+      const std::vector<Ids> batched = residents(*backend, together, s), own_alone = residents(*backend, state, 0);
+      ASSERT_EQ(batched.size(), own_alone.size());
+      EXPECT_EQ(entries_of(batched), entries_of(own_alone)) << "budgets do not depend on scores";
+      EXPECT_LE(share_that_differs(batched, own_alone), most_different) << "context " << s;
     }
   }
 }

@@ -61,7 +61,7 @@ TEST_F(RecallByHand, UnnormalisedLossIsInUnitsOfAttentionTimesNorm) {
 
 TEST_F(RecallByHand, PartsOfTheLossByHand) {
   auto own = decode({9, 1, 2, 8});  // keeps 0 and 3 (1 and 4 of 10); the best two are 2 and 3 (3 and 4)
-  const auto rows = measure(own, "recall", {{"terms", "all", ""}, {"detail", "head", ""}});
+  const auto rows = measure(own, "recall", {{"terms", "each", ""}, {"detail", "head", ""}});
   const std::map<std::string, double> expected = {{"eviction_loss", 0.5},
                                                   {"eviction_loss_oracle", 0.3},
                                                   {"eviction_loss_gap", 0.2},
@@ -80,6 +80,14 @@ TEST_F(RecallByHand, PartsOfTheLossByHand) {
     EXPECT_EQ(layer->value, value(rows, name)) << name;
     EXPECT_EQ(head->value, value(rows, name)) << name;
   }
+}
+
+TEST_F(RecallByHand, PartsOfTheLossStandInEveryDetailOnlyOnRequest) {
+  auto own = decode({9, 1, 2, 8});
+  const auto rows = measure(own, "recall", {{"terms", "all", ""}, {"detail", "head", ""}});
+  EXPECT_TRUE(find(rows, "hits", {}, 0));
+  for (const char* name : {"recall_head", "eviction_loss_head"}) EXPECT_TRUE(find(rows, name, {}, 0, 0, 0)) << name;
+  for (const char* name : {"hits_head", "eviction_loss_gap_head"}) EXPECT_FALSE(find(rows, name, {}, 0, 0, 0)) << name;
 }
 
 TEST_F(RecallByHand, PartsOfTheLossAreSkippedWithIt) {
@@ -243,7 +251,7 @@ TEST_P(GroupedRecall, MatchesTheReference) {
   const auto rows = measure(own, "recall",
                             {{"group", group, ""},
                              {"candidates", "unprotected", ""},
-                             {"terms", "all", ""},
+                             {"terms", "each", ""},
                              {"detail", "layer", ""},
                              {"block", "4", ""},
                              {"future", std::to_string(future), ""}});
@@ -330,7 +338,7 @@ TEST(UnevenAllocation, IsJudgedAtTheCountsThatItGave) {
   own.decode_time = false;
   own.scorer = std::make_unique<ByPosition>([](int, int, int32_t position) { return static_cast<float>(position); });
   own.recut = [](int row, int32_t slot) { return row == 0 ? slot != 3 : slot == 1; };
-  const auto rows = measure(own, "recall", {{"terms", "all", ""}, {"detail", "head", ""}});
+  const auto rows = measure(own, "recall", {{"terms", "each", ""}, {"detail", "head", ""}});
   const auto head = [&](const std::string& name, int number) {
     const Measured* row = find(rows, name + "_head", {}, 0, 0, number);
     return row ? row->value : std::nan("");

@@ -9,6 +9,7 @@
 
 #include "kernels/error.h"
 #include "sim/budget_profile_file.h"
+#include "sim/resident_bound.h"
 #include "tests/ref/policy_runs.h"
 #include "tests/sim/file_fixtures.h"
 
@@ -141,6 +142,27 @@ TEST_P(EveryAllocation, RaggedBatchEqualsSingleSequences) {
         ASSERT_EQ(heads.size(), other.size());
         for (size_t i = 0; i < heads.size(); ++i) EXPECT_EQ(heads[i].kept, other[i].kept);
       }
+    }
+  }
+}
+
+TEST_P(EveryAllocation, HoldsNoMoreThanIsForeseen) {
+  for (const RunArgs& args : runs()) {
+    const Policy policy = make_policy(args.policy, args.options, args.allocation);
+    const auto bounds = resident_bounds(args.schedule, policy, info_);
+    const PolicyRun result = run(args);
+    int64_t pages = 0;
+    for (const ResidentBound& bound : bounds) pages += bound.pages();
+    const CacheShape shape{.kv_heads = info_.kv_heads, .head_dim = info_.head_dim};
+    const size_t most = static_cast<size_t>(pages) * page_bytes(shape, DType::f32);
+    EXPECT_LE(result.result.peak_kv_bytes, most);
+    EXPECT_TRUE(args.allocation.name != "uniform" || result.result.peak_kv_bytes == most);
+    for (const Event& event : result.events) {
+      const ResidentBound& own = bounds[static_cast<size_t>(event.sequence)];
+      EXPECT_LE(static_cast<int64_t>(event.resident.size()), own.longest());
+      EXPECT_LE(static_cast<int64_t>(event.kept.size()),
+                policy.allocation->most_kept(args.interval > 0 ? kBudget : kKeep[static_cast<size_t>(event.sequence)],
+                                             info_.layers, info_.kv_heads));
     }
   }
 }

@@ -6,6 +6,7 @@
 
 #include "kernels/error.h"
 #include "sim/budget_profile_file.h"
+#include "sim/hash.h"
 #include "sim/weights.h"
 #include "tests/ref/policy_runs.h"
 #include "tests/sim/file_fixtures.h"
@@ -43,8 +44,13 @@ class LuKv : public testing::Test {
   std::filesystem::path file() const { return model() / "profiles" / "keydiff.json"; }
   void write() const { test::write_file(file(), format_profile(profile_)); }
 
+  ModelIdentity identity() const {
+    return {info_.folder, [this] { return ModelIdentity::Shape{info_.layers, info_.kv_heads}; }};
+  }
+
   // Counts by head of 100 tokens compressed to `keep` entries a head.
   std::vector<size_t> counts(int keep, const std::string& scorer = "keydiff", const Options& options = {}) {
+    make_allocation("lu-kv", options)->check(identity(), scorer);
     TinySource source(*backend_, info_, {random_sample(info_, 101, 3)});
     RunArgs args = one_shot_run(scorer, {}, {0}, {101}, {keep});
     args.allocation = {"lu-kv", options};
@@ -53,9 +59,10 @@ class LuKv : public testing::Test {
     return counts;
   }
 
+  // Before anything runs.
   std::string refusal(const std::string& scorer = "keydiff") {
     try {
-      counts(20, scorer);
+      make_allocation("lu-kv", {})->check(identity(), scorer);
     } catch (const UserError& error) {
       return error.what();
     }
@@ -97,12 +104,28 @@ TEST_F(LuKv, TakesAProfileByName) {
   EXPECT_EQ(refusal(), "lu-kv: a trace or random weights have no folder with profiles, expected the option profile");
 }
 
+TEST_F(LuKv, SpreadsAProfileOverAnotherShapeWhereNoModelContradicts) {
+  write();
+  std::filesystem::rename(file(), model() / "other.json");
+  const Options other = {{.key = "profile", .text = (model() / "other.json").string(), .where = ""}};
+  Options spread = other;
+  spread.push_back({.key = "spread", .text = "yes", .where = ""});
+  info_ = tiny_info(4, 4, 2, 8);
+  EXPECT_THROW(counts(20, "keydiff", other), UserError);
+  // Layers 0, 0, 1, 1 of the profile: SharesByHand, twice.
+  EXPECT_EQ(counts(20, "keydiff", spread), (std::vector<size_t>{9, 26, 9, 26, 44, 1, 44, 1}));
+  info_.folder = model();  // a model with files has heads of its own
+  profile_.fingerprint = std::string(64, 'b');
+  test::write_file(model() / "other.json", format_profile(profile_));
+  EXPECT_THROW(counts(20, "keydiff", spread), UserError);
+}
+
 TEST_F(LuKv, WithoutTheOptimalityGapTakesTheProfileOfTheOraclesOrder) {
   const Options oracle = {{.key = "order", .text = "oracle", .where = ""}};
   write();
   EXPECT_THROW(counts(20, "keydiff", oracle), UserError);
   profile_.scorer = "oracle order";
-  test::write_file(model() / "profiles" / "oracle-order.json", format_profile(profile_));
+  test::write_file(model() / "profiles" / "oracle+order.json", format_profile(profile_));
   EXPECT_EQ(counts(20, "keydiff", oracle), counts(20, "random", oracle));
   EXPECT_EQ(counts(20, "random", oracle)[0], 9U);
 }
@@ -140,14 +163,25 @@ TEST_F(LuKv, RefusesTheProfileOfAnotherShape) {
 TEST_F(LuKv, CheckTellsTwoProfilesApart) {
   write();
   const auto allocation = make_allocation("lu-kv", {});
-  const std::string first = allocation->check(model(), "keydiff");
-  EXPECT_EQ(first.size(), 64U);
-  EXPECT_EQ(allocation->check(model(), "keydiff"), first);
+  const AllocationFile first = allocation->check(identity(), "keydiff").value();
+  EXPECT_EQ(first.path, file());
+  EXPECT_EQ(first.sha256, sha256_hex(test::read_file(file())));
   profile_.removed[0] += 0.001F;
   write();
-  EXPECT_NE(allocation->check(model(), "keydiff"), first);
-  EXPECT_THROW(allocation->check(model(), "random"), UserError);
-  EXPECT_EQ(make_allocation("uniform", {})->check(model(), "random"), "");
+  EXPECT_NE(allocation->check(identity(), "keydiff")->sha256, first.sha256);
+  EXPECT_THROW(allocation->check(identity(), "random"), UserError);
+  EXPECT_FALSE(make_allocation("uniform", {})->check(identity(), "random"));
+}
+
+// Whoever owns the identity says for how long the files stay as they are: nothing else remembers them.
+TEST_F(LuKv, AnIdentityKnowsItsFilesAsLongAsItLives) {
+  write();
+  const auto allocation = make_allocation("lu-kv", {});
+  const ModelIdentity before = identity();
+  EXPECT_EQ(before.fingerprint(), fingerprint(model()));
+  test::write_file(model() / "model.safetensors", "other weights");
+  EXPECT_NO_THROW(allocation->check(before, "keydiff"));
+  EXPECT_THROW(allocation->check(identity(), "keydiff"), UserError);
 }
 
 // An option that repeats its default does not ask for another profile.
@@ -155,6 +189,15 @@ TEST(ScorerName, HasTheOptionsThatDifferFromTheirDefaults) {
   EXPECT_EQ(make_policy("keydiff", {{"sinks", "0", ""}}).scorer_name, "keydiff");
   EXPECT_EQ(make_policy("keydiff", {{"sinks", "4", ""}, {"recent", "1", ""}}).scorer_name,
             "keydiff {recent: 1, sinks: 4}");
+}
+
+// The default of lambda is 0.1, that of sinks 0.
+TEST(ScorerName, HasValuesNotTheirSpelling) {
+  EXPECT_EQ(make_policy("r-kv", {{"lambda", "0.10", ""}}).scorer_name, "r-kv");
+  EXPECT_EQ(make_policy("r-kv", {{"lambda", "0.070", ""}}).scorer_name, "r-kv {lambda: 0.07}");
+  EXPECT_EQ(make_policy("r-kv", {{"lambda", "7e-2", ""}}).scorer_name, "r-kv {lambda: 0.07}");
+  EXPECT_EQ(make_policy("keydiff", {{"sinks", "04", ""}}).scorer_name, "keydiff {sinks: 4}");
+  EXPECT_EQ(make_policy("keydiff", {{"sinks", "-0", ""}}).scorer_name, "keydiff");
 }
 
 }  // namespace

@@ -1,0 +1,43 @@
+#include "sim/resident_bound.h"
+
+#include <algorithm>
+
+#include "kernels/paged.h"
+
+namespace kv {
+
+ResidentBound::ResidentBound(const Policy& policy, const SourceInfo& info)
+    : allocation_(policy.allocation.get()), layers_(info.layers), kv_heads_(info.kv_heads) {}
+
+void ResidentBound::add(int64_t tokens) {
+  const int64_t heads = int64_t{layers_} * kv_heads_;
+  constexpr int64_t kPartial = kPageTokens - 1;
+  total_ += tokens * heads;
+  head_ += tokens;
+  longest_ = std::max(longest_, head_);
+  // No head has more pages than the longest one, and each wastes less than a page of what is there.
+  const int64_t alike = heads * ((head_ + kPartial) / kPageTokens);
+  const int64_t uneven = (total_ + heads * kPartial) / kPageTokens;
+  pages_ = std::max(pages_, std::min(alike, uneven));
+}
+
+void ResidentBound::cut(int64_t kept) {
+  const int64_t heads = int64_t{layers_} * kv_heads_;
+  if (total_ <= kept * heads) return;
+  total_ = kept * heads;
+  head_ = std::min(head_, allocation_->most_kept(kept, layers_, kv_heads_));
+}
+
+std::vector<ResidentBound> resident_bounds(const Schedule& schedule, const Policy& policy, const SourceInfo& info) {
+  const size_t sequences = schedule.empty() ? 0 : schedule.front().counts.size();
+  std::vector<ResidentBound> bounds(sequences, ResidentBound(policy, info));
+  for (const Step& step : schedule) {
+    for (size_t s = 0; s < sequences; ++s) {
+      bounds[s].add(step.counts[s]);
+      if (step.keep[s] >= 0) bounds[s].cut(step.keep[s]);
+    }
+  }
+  return bounds;
+}
+
+}  // namespace kv

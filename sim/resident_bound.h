@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "sim/policy.h"
+#include "sim/schedule.h"
+#include "sim/source.h"
+
+namespace kv {
+
+// What the heads of one sequence can hold at most, known before anything runs. Their total is exact, since budgets are
+// equal totals; how it is divided is only bounded (Allocation::most_kept). Exact under the uniform allocation.
+class ResidentBound {
+ public:
+  ResidentBound(const Policy& policy, const SourceInfo& info);
+
+  void add(int64_t tokens);  // every head gets them
+  void cut(int64_t kept);  // an event that keeps `kept` entries a head on average; does nothing where no more are there
+
+  int64_t pages() const { return pages_; }      // of all layers and KV heads together, at their peak
+  int64_t longest() const { return longest_; }  // entries of one head, at its peak
+
+ private:
+  const Allocation* allocation_;
+  int layers_;
+  int kv_heads_;
+  int64_t total_ = 0;  // now, over all heads
+  int64_t head_ = 0;   // now, of one head
+  int64_t pages_ = 0;
+  int64_t longest_ = 0;
+};
+
+// [sequences], after the whole schedule.
+std::vector<ResidentBound> resident_bounds(const Schedule& schedule, const Policy& policy, const SourceInfo& info);
+
+}  // namespace kv

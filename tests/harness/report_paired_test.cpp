@@ -1,0 +1,132 @@
+// Tables of differences between cells, paired by sample.
+#include <gtest/gtest.h>
+
+#include "harness/report/table.h"
+
+namespace kv {
+namespace {
+
+Row make_row(const std::string& policy, const std::string& allocation, int sample, double value) {
+  return {.experiment = "e",
+          .model = "m",
+          .data = "prose",
+          .policy = policy,
+          .device = "cpu",
+          .sample = sample,
+          .seed = 1,
+          .metric = "loss",
+          .value = value,
+          .axes = {allocation}};
+}
+
+// The second sample is the harder one for every allocation. lu-kv: 1, 4; uniform: 3, 5; ada: 1.5, 3.5.
+RowTable losses() {
+  RowTable table{.axes = {"allocation"}};
+  table.rows = {make_row("snapkv", "uniform", 0, 3), make_row("snapkv", "uniform", 1, 5),
+                make_row("snapkv", "ada", 0, 1.5),   make_row("snapkv", "ada", 1, 3.5),
+                make_row("snapkv", "lu-kv", 0, 1),   make_row("snapkv", "lu-kv", 1, 4)};
+  return table;
+}
+
+TablePlan plan() {
+  TablePlan plan;
+  plan.name = "t";
+  plan.title = "Less lu-kv";
+  plan.measure.metrics = {"loss"};
+  plan.rows = {"policy", "allocation"};
+  plan.digits = 2;
+  plan.better = Better::kLower;
+  plan.paired = Pairing{.column = "allocation", .with = "lu-kv"};
+  return plan;
+}
+
+// The intervals of uniform, [3, 5], and lu-kv, [1, 4], overlap. On the same samples uniform is worse by 2 and by 1: no
+// draw of samples brings the mean difference under 1. ada is worse by 0.5 and better by 0.5.
+TEST(PairedTable, TellsApartWhatTheSpreadOfSamplesHides) {
+  EXPECT_EQ(to_markdown(build_table(plan(), {}, losses())),
+            "### Less lu-kv\n\n"
+            "| policy | allocation | loss |\n"
+            "|:---|:---|---:|\n"
+            "| snapkv | uniform | **1.50** [1.00, 2.00] |\n"
+            "| snapkv | ada | 0.00 [-0.50, 0.50] |\n\n"
+            "Each number: mean over samples less that of lu-kv on the same samples, n = 2; 95 % interval of the paired "
+            "bootstrap, bold where it excludes zero.  \n"
+            "Above 0: lu-kv is better.  \n");
+}
+
+// (8 − 5) / 5 = 60 %; of either sample alone (3 − 1) / 1 = 200 % and (5 − 4) / 4 = 25 %.
+TEST(PairedTable, RelativeIsInPercentOfTheOther) {
+  TablePlan relative = plan();
+  relative.paired->relative = true;
+  const TableView view = build_table(relative, {}, losses());
+  EXPECT_EQ(view.header.back(), "loss (%)");
+  EXPECT_EQ(view.rows[0].back().text, "60.00");
+  EXPECT_EQ(view.rows[0].back().interval, "[25.00, 200.00]");
+}
+
+TEST(PairedTable, SamplesThatOneSideLacksCountOnNeither) {
+  RowTable rows = losses();
+  rows.rows.push_back(make_row("snapkv", "uniform", 2, 1000));
+  rows.rows.push_back(make_row("snapkv", "lu-kv", 3, 1000));
+  EXPECT_EQ(build_table(plan(), {}, rows).rows[0].back().text, "1.50");
+}
+
+// Pooled, of uniform (3 + 5) / (2 + 2) = 2 and of lu-kv (1 + 4) / 2 = 2.5.
+TEST(PairedTable, OfARatioIsTheDifferenceOfThePooledOnes) {
+  RowTable rows = losses();
+  for (const Row& row : losses().rows) {
+    rows.rows.push_back(row);
+    rows.rows.back().metric = "full";
+    rows.rows.back().value = row.axes[0] == "lu-kv" ? 1 : 2;
+  }
+  TablePlan ratio = plan();
+  ratio.measure = {.metrics = {}, .ratio = {"loss", "full"}};
+  EXPECT_EQ(build_table(ratio, {}, rows).rows[0].back().text, "-0.50");
+}
+
+// Of 2, 1, 9 and 3, 5, 4: medians 2 and 4, not the median of the differences, which is 1.
+TEST(PairedTable, OfMediansIsTheirDifference) {
+  RowTable rows{.axes = {"allocation"}};
+  for (const auto& [sample, own, other] : {std::tuple{0, 3.0, 2.0}, {1, 5.0, 1.0}, {2, 4.0, 9.0}}) {
+    rows.rows.push_back(make_row("snapkv", "uniform", sample, own));
+    rows.rows.push_back(make_row("snapkv", "lu-kv", sample, other));
+  }
+  TablePlan median = plan();
+  median.measure.aggregate = Aggregate::kMedian;
+  EXPECT_EQ(build_table(median, {}, rows).rows[0].back().text, "2.00");
+}
+
+// The full cache has no allocation: it is compared with each.
+TEST(PairedTable, AnAxisThatDoesNotApplyToTheOtherFitsEveryValue) {
+  RowTable rows = losses();
+  rows.rows.push_back(make_row("full", "", 0, 0));
+  rows.rows.push_back(make_row("full", "", 1, 2));
+  TablePlan against_full = plan();
+  against_full.paired = Pairing{.column = "policy", .with = "full"};
+  const TableView view = build_table(against_full, {}, rows);
+  ASSERT_EQ(view.rows.size(), 3u);
+  EXPECT_EQ(view.rows[0].back().text, "3.00");
+  EXPECT_EQ(view.rows[2].back().text, "1.50");
+  // And the other way about the full cache has nothing to be compared with.
+  EXPECT_EQ(build_table(plan(), {}, rows).rows.size(), 2u);
+}
+
+TEST(PairedTable, SaysThatThereIsNothingToCompareWith) {
+  TablePlan lost = plan();
+  lost.paired->with = "lukv";
+  const TableView view = build_table(lost, {}, losses());
+  EXPECT_TRUE(view.rows.empty());
+  EXPECT_EQ(view.notes.front(), "No row can be compared: allocation = lukv has none with a value for metric loss.");
+}
+
+TEST(PairedTable, ShowsWhyACellWasSkipped) {
+  RowTable rows = losses();
+  for (Row& row : rows.rows) {
+    row.value.reset();
+    row.skipped = "the full cache fails";
+  }
+  EXPECT_EQ(build_table(plan(), {}, rows).rows[0].back().text, "skipped: the full cache fails");
+}
+
+}  // namespace
+}  // namespace kv
