@@ -16,9 +16,10 @@
 #include <set>
 #include <utility>
 
-#include "harness/gzip.h"
 #include "kernels/check.h"
 #include "kernels/error.h"
+#include "sim/gzip.h"
+#include "sim/stored_file.h"
 
 namespace kv {
 namespace {
@@ -237,8 +238,6 @@ void remove_file(const std::filesystem::path& path) {
   if (::unlink(path.c_str()) != 0 && errno != ENOENT) fail_system("remove", path);
 }
 
-std::filesystem::path packed(std::filesystem::path path) { return path += ".gz"; }
-
 }  // namespace
 
 std::span<const std::string_view> standard_columns() { return kStandardColumns; }
@@ -332,7 +331,7 @@ void write_atomically(const std::filesystem::path& path, std::string_view conten
 void write_rows_atomically(const std::filesystem::path& path, std::span<const std::string> axes,
                            std::span<const Row> rows) {
   write_atomically(path, format_rows(axes, rows));
-  remove_file(packed(path));
+  remove_file(packed_file(path));
 }
 
 std::string read_file(const std::filesystem::path& path) {
@@ -349,14 +348,8 @@ std::string read_file(const std::filesystem::path& path) {
   }
 }
 
-std::filesystem::path stored_rows(const std::filesystem::path& path) {
-  // rows.csv first: where both lie there, a run or a packing was cut short, and the packed ones are older or the same.
-  std::error_code error;
-  return !std::filesystem::exists(path, error) && std::filesystem::exists(packed(path), error) ? packed(path) : path;
-}
-
 RowTable read_rows(const std::filesystem::path& path) {
-  const std::filesystem::path stored = stored_rows(path);
+  const std::filesystem::path stored = stored_file(path);
   std::string content = read_file(stored);
   if (stored != path) content = gunzip(content, stored.string());
   return parse_rows(content, stored.string());
@@ -364,8 +357,8 @@ RowTable read_rows(const std::filesystem::path& path) {
 
 void pack_rows(const std::filesystem::path& dir) {
   const std::filesystem::path path = dir / "rows.csv";
-  if (stored_rows(path) != path) return;
-  write_atomically(packed(path), gzip(read_file(path), path.string()));
+  if (stored_file(path) != path) return;
+  write_atomically(packed_file(path), gzip(read_file(path), path.string()));
   remove_file(path);
 }
 

@@ -57,9 +57,7 @@ void write_atomically(const std::filesystem::path& path, std::string_view conten
 // Removes <path>.gz, too: it packs older rows.
 void write_rows_atomically(const std::filesystem::path& path, std::span<const std::string> axes,
                            std::span<const Row> rows);
-// Where the rows of `path` lie: `path`, or where that is missing <path>.gz. `path` if both are.
-std::filesystem::path stored_rows(const std::filesystem::path& path);
-// Reads stored_rows(path).
+// Reads stored_file(path).
 RowTable read_rows(const std::filesystem::path& path);
 // Replaces <dir>/rows.csv by rows.csv.gz, in that order, so that the rows are on disk throughout. A folder whose rows
 // are packed already is left alone; UserError where it has none.

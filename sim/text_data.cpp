@@ -3,9 +3,13 @@
 #include <fmt/format.h>
 
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "kernels/error.h"
+#include "sim/gzip.h"
+#include "sim/stored_file.h"
 #include "sim/strict_json.h"
 
 namespace kv {
@@ -26,16 +30,23 @@ Document parse_document(const std::string& line, const std::string& where) {
   return {text_at(record, "text", where), text_at(record, "source", where), text_at(record, "license", where)};
 }
 
+std::string content_of(const std::filesystem::path& file) {
+  const std::filesystem::path stored = stored_file(file);
+  std::ifstream stream(stored, std::ios::binary);
+  if (!stream) throw UserError(fmt::format("{}: cannot be opened, expected one JSON document a line", file.string()));
+  std::string content(std::istreambuf_iterator<char>(stream), {});
+  if (stream.bad()) throw UserError(fmt::format("{}: cannot be read", stored.string()));
+  return stored == file ? content : gunzip(content, stored.string());
+}
+
 }  // namespace
 
 std::vector<Document> load_documents(const std::filesystem::path& file) {
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream) throw UserError(fmt::format("{}: cannot be opened, expected one JSON document a line", file.string()));
+  std::istringstream stream(content_of(file));
   std::vector<Document> documents;
   std::string line;
   for (int number = 1; std::getline(stream, line); ++number)
     documents.push_back(parse_document(line, fmt::format("{}:{}", file.string(), number)));
-  if (stream.bad()) throw UserError(fmt::format("{}: cannot be read", file.string()));
   if (documents.empty()) throw UserError(fmt::format("{}: is empty, expected one JSON document a line", file.string()));
   return documents;
 }

@@ -14,6 +14,7 @@ struct Document {
 
 // The text that tasks draw from: books.jsonl, code.jsonl and gsm8k.jsonl of a folder, one document a line as
 // {"text", "source", "license"}, all strings. Order is that of the files, so that a seed always draws the same text.
+// Each may lie packed instead (sim/stored_file.h).
 struct TextData {
   std::vector<Document> books;
   std::vector<Document> code;

@@ -11,6 +11,7 @@
 #include "harness/rows.h"
 #include "kernels/error.h"
 #include "sim/safetensors.h"
+#include "sim/stored_file.h"
 #include "sim/trace.h"
 #include "sim/weights.h"
 
@@ -79,7 +80,7 @@ void inspect(const fs::path& path) {
   std::error_code error;
   if (!fs::exists(path, error)) throw UserError(fmt::format("{}: no such file or folder", path.string()));
   if (fs::is_directory(path)) {
-    if (fs::exists(stored_rows(path / "rows.csv"))) return inspect_results(path);
+    if (fs::exists(stored_file(path / "rows.csv"))) return inspect_results(path);
     return inspect_model(path);
   }
   const SafetensorsFile file = SafetensorsFile::open(path);

@@ -8,6 +8,7 @@
 #include "harness/report/gnuplot.h"
 #include "harness/report/table.h"
 #include "harness/rows.h"
+#include "sim/stored_file.h"
 
 namespace kv {
 namespace {
@@ -54,7 +55,7 @@ std::string write_report(const std::filesystem::path& dir, const ReportPlan& pla
     page.tables.push_back(to_html(view));
   }
   page.skipped = list_skipped(rows);
-  page.rows = stored_rows(dir / "rows.csv").filename().string();
+  page.rows = stored_file(dir / "rows.csv").filename().string();
   // Tables first: they are of use even where gnuplot fails.
   write_atomically(dir / "table.md", markdown);
   write_atomically(dir / "table.tex", latex);

@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "kernels/error.h"
+#include "sim/stored_file.h"
 
 namespace kv {
 namespace {
@@ -207,11 +208,11 @@ TEST_F(RowsFile, PackedReadsTheSame) {
   const auto path = dir_ / "rows.csv", packed = dir_ / "rows.csv.gz";
   write_rows_atomically(path, table.axes, table.rows);
   const auto size = std::filesystem::file_size(path);
-  EXPECT_EQ(stored_rows(path), path);
+  EXPECT_EQ(stored_file(path), path);
   pack_rows(dir_);
   EXPECT_EQ(names(), std::vector<std::string>{"rows.csv.gz"});
   EXPECT_LT(std::filesystem::file_size(packed) * 8, size);
-  EXPECT_EQ(stored_rows(path), packed);
+  EXPECT_EQ(stored_file(path), packed);
   EXPECT_EQ(read_rows(path), table);
   const std::string bytes = read_file(packed);
   pack_rows(dir_);

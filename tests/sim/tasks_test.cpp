@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "kernels/error.h"
+#include "sim/gzip.h"
 #include "sim/hash.h"
 #include "sim/tokenizer.h"
 #include "tests/ref/paths.h"
@@ -472,9 +473,9 @@ TEST(MakeSample, KeepsAWholeReasoningTextWhereAsked) {
 TEST(TextDataFiles, AreSmallReadableAndLongEnough) {
   const std::filesystem::path folder = ref::source_path("experiments/data");
   uintmax_t bytes = 0;
-  for (const char* name : {"books.jsonl", "code.jsonl", "gsm8k.jsonl"})
+  for (const char* name : {"books.jsonl.gz", "code.jsonl.gz", "gsm8k.jsonl.gz"})
     bytes += std::filesystem::file_size(folder / name);
-  EXPECT_LE(bytes, 2'000'000u);
+  EXPECT_LE(bytes, 700'000u);
   const auto long_ones = std::count_if(data().books.begin(), data().books.end(),
                                        [](const Document& document) { return document.text.size() >= 60'000; });
   EXPECT_GE(long_ones, 12);
@@ -504,6 +505,10 @@ TEST(TextDataFiles, NameTheLineThatIsDamaged) {
             std::string::npos);
   EXPECT_NE(error(R"({"text":"","source":"b","license":"c"})").find("\"text\""), std::string::npos);
   EXPECT_NE(error("").find("empty"), std::string::npos);
+
+  std::filesystem::remove(folder / "x.jsonl");
+  std::ofstream(folder / "x.jsonl.gz", std::ios::binary) << gzip(good + good, "x");
+  EXPECT_EQ(load_documents(folder / "x.jsonl").size(), 2u);
   std::filesystem::remove_all(folder);
   EXPECT_THROW(TextData::load(folder), UserError);
 }

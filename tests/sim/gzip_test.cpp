@@ -1,4 +1,4 @@
-#include "harness/gzip.h"
+#include "sim/gzip.h"
 
 #include <gtest/gtest.h>
 
