@@ -102,7 +102,8 @@ Footprint LatencyRunner::footprint(const Case& one, int batch) const {
   ModelSource& source = *subject_.model();
   const int64_t block = std::min(std::max(one.context, 1), spec_.prefill_chunk);
   const Policy policy = make_case_policy(spec_, one);
-  // Whatever the allocation: it is at its largest just before the first event, or after one in the prompt.
+  // What is measured, up to and with the first event. Where heads are uneven, a generation that goes on through many
+  // events can come to hold a little more (sim/generate.cpp bounds that).
   ResidentBound sequence(policy, source.info());
   sequence.add(longest(one));
   return run_footprint(backend_, source, policy,

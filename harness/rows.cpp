@@ -53,7 +53,7 @@ std::string to_text(const std::optional<Int>& number) {
 std::string to_text(const std::optional<double>& number) { return number ? shortest(*number) : std::string(); }
 
 // Counts exactly; of anything else nine digits, as many as tell two floats apart. More would be rounding errors, which
-// take half the space of a packed file.
+// take half the space of a packed file. What is read back is written alike.
 std::string measured(double value) {
   KV_CHECK(std::isfinite(value));
   if (value == std::trunc(value)) return shortest(value);
@@ -61,7 +61,9 @@ std::string measured(double value) {
   const auto [end, error] =
       std::to_chars(buffer.data(), buffer.data() + buffer.size(), value, std::chars_format::general, 9);
   KV_CHECK(error == std::errc());
-  return {buffer.data(), end};
+  double rounded = 0;
+  std::from_chars(buffer.data(), end, rounded);
+  return shortest(rounded);
 }
 
 struct Record {

@@ -1,6 +1,7 @@
 #include "harness/report/pile.h"
 
 #include <algorithm>
+#include <cmath>
 #include <span>
 
 namespace kv {
@@ -69,11 +70,13 @@ std::optional<Estimate> estimate_difference(const Pile& pile, const Pile& other,
     own.push_back(*a);
     theirs.push_back(*b);
   }
-  return resampled(own.size(), intervals, [&](std::span<const int> picks) {
+  auto difference = resampled(own.size(), intervals, [&](std::span<const int> picks) {
     const double reference = statistic(theirs, picks, measure);
-    const double difference = statistic(own, picks, measure) - reference;
-    return relative ? 100 * difference / reference : difference;
+    const double less = statistic(own, picks, measure) - reference;
+    return relative ? 100 * less / std::abs(reference) : less;
   });
+  if (difference && !std::isfinite(difference->value)) return std::nullopt;  // in % of nothing
+  return difference;
 }
 
 }  // namespace kv

@@ -127,8 +127,12 @@ std::optional<double> best_of(const TablePlan& plan, const Grid& grid, const Key
   return best;
 }
 
+// Of fewer samples the bootstrap's interval is too narrow: it excludes zero far more often than one time in twenty.
+constexpr int kFewestForBold = 8;
+
 bool excludes_zero(const Estimate& difference) {
-  return difference.interval && (difference.interval->low > 0 || difference.interval->high < 0);
+  return difference.samples >= kFewestForBold && difference.interval &&
+         (difference.interval->low > 0 || difference.interval->high < 0);
 }
 
 TableCell our_cell(const TablePlan& plan, const Cell* cell, const std::optional<double>& best, bool ranked) {
@@ -195,9 +199,10 @@ std::string number_note(const TablePlan& plan, const Grid& grid) {
                        interval ? "; 95 % bootstrap interval" : "");
   }
   const std::string other = label_of(plan.labels, plan.paired->column, plan.paired->with);
-  return fmt::format("Each number: {} over samples less that of {} on the same samples{}, {}{}.", what, other,
-                     plan.paired->relative ? ", in % of the latter" : "", count_note(grid),
-                     interval ? "; 95 % interval of the paired bootstrap, bold where it excludes zero" : "");
+  return fmt::format(
+      "Each number: {} over samples less that of {} on the same samples{}, {}{}.", what, other,
+      plan.paired->relative ? ", in % of the latter" : "", count_note(grid),
+      interval ? "; 95 % interval of the paired bootstrap, bold where it excludes zero (n of at least 8)" : "");
 }
 
 std::string better_note(const TablePlan& plan) {

@@ -50,7 +50,7 @@ TEST(PairedTable, TellsApartWhatTheSpreadOfSamplesHides) {
             "| snapkv | uniform | **1.50** [1.00, 2.00] |\n"
             "| snapkv | ada | 0.00 [-0.50, 0.50] |\n\n"
             "Each number: mean over samples less that of lu-kv on the same samples, n = 2; 95 % interval of the paired "
-            "bootstrap, bold where it excludes zero.  \n"
+            "bootstrap, bold where it excludes zero (n of at least 8).  \n"
             "Above 0: lu-kv is better.  \n");
 }
 

@@ -93,6 +93,9 @@ TEST(Rows, KeepCountsAndFloatsAndNineDigitsOfTheRest) {
   }
   EXPECT_EQ(written_and_read({.metric = "m", .value = 1.0 / 3}, &Row::value), 0.333333333);
   EXPECT_EQ(written_and_read({.metric = "m", .value = -1234.56789012345}, &Row::value), -1234.56789);
+  const std::vector<Row> large = {{.metric = "bytes", .value = 10737418240.0 / 3}};
+  const std::string text = format_rows({}, large);
+  EXPECT_EQ(format_rows({}, parse_rows(text, "rows.csv").rows), text);
 }
 
 // Where a curve is evaluated is a name, not a measurement: rows of two runs are matched by it.

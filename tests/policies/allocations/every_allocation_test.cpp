@@ -26,12 +26,8 @@ using Combination = std::tuple<std::string, std::string>;  // allocation, scorer
 std::vector<std::string> divided() {
   std::vector<std::string> names;
   for (const AllocationEntry* entry : allocations()) {
-    // One that looks its shares up has nothing to look into here; an oracle needs what this source lacks.
-    if (make_allocation(entry->name, {})->needs_future()) continue;
-    const auto options = describe_allocation(entry->name);
-    if (std::none_of(options.begin(), options.end(), [](const auto& option) { return option.type == "file"; })) {
-      names.push_back(entry->name);
-    }
+    // An oracle needs what this source lacks.
+    if (!make_allocation(entry->name, {})->needs_future()) names.push_back(entry->name);
   }
   return names;
 }
