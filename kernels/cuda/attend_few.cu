@@ -31,8 +31,6 @@ struct Part {
   // Of the row, in the window: the first page and the one after the last.
   __device__ int row_first() const { return start - first_page; }
   __device__ int row_end() const { return row_first() + pages(); }
-  // How many blocks have a share of the row.
-  __device__ int blocks(int share) const { return (ordinal + pages() - 1) / share - ordinal / share + 1; }
 
   // In the packed tensors, times head_dim.
   __device__ int64_t vector(const AttendArgs& args, int group, int pair) const {
@@ -44,6 +42,17 @@ struct Part {
   }
   __device__ int head_of(const AttendArgs& args, int group, int pair) const {
     return row % args.cache.kv_heads * group + pair % group;
+  }
+};
+
+// The list of all pages is cut into shares, one a block.
+struct Shares {
+  int pages = 0;  // of each but the last
+
+  // The first block that has a part of the row, and how many have one.
+  __device__ int first_of(const Part& part) const { return part.ordinal / pages; }
+  __device__ int count_of(const Part& part) const {
+    return (part.ordinal + part.pages() - 1) / pages - first_of(part) + 1;
   }
 };
 
@@ -64,11 +73,11 @@ struct Window {
   int end = 0;
   int parts = 0;
   bool is_last = true;
+  int run_pages = 0;  // of a warp; 0 in a window without pages
 
   __device__ int pages() const { return end - first; }
-  __device__ int run_pages() const { return (pages() + warps() - 1) / warps(); }
   __device__ Run run_of(int warp) const {
-    return {min(warp * run_pages(), pages()), min((warp + 1) * run_pages(), pages())};
+    return {min(warp * run_pages, pages()), min((warp + 1) * run_pages, pages())};
   }
   __device__ static int warps() { return static_cast<int>(blockDim.x / 32); }
 };
@@ -130,8 +139,16 @@ __device__ uint64_t sum_before(uint64_t value, uint64_t& total) {
   return before;
 }
 
-// Lists the parts of the block's share from its page `done` on. `share` gets the pages of a block.
-__device__ Window list_parts(const AttendArgs& args, int done, Part* parts, int& share) {
+// Has the lengths on their way to the L2 cache while the segments, which say whose are needed, are being read.
+__device__ void prefetch_lengths(const PagedView& cache) {
+  constexpr int kSector = 32 / sizeof(int32_t);
+  for (int64_t at = threadIdx.x * kSector; at < cache.rows; at += blockDim.x * kSector) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(cache.lengths + at));
+  }
+}
+
+// Lists the parts of the block's share from its page `done` on.
+__device__ Window list_parts(const AttendArgs& args, int done, Part* parts, Shares& shares) {
   __shared__ int first_row, listed, listed_end;
   const int rows = static_cast<int>(args.segment_count) * args.cache.kv_heads;
   const int per_thread = (rows + blockDim.x - 1) / blockDim.x;
@@ -142,7 +159,8 @@ __device__ Window list_parts(const AttendArgs& args, int done, Part* parts, int&
   for (int r = begin; r < end; ++r) own += page_count(pages_of(args, r, part));  // reads that wait for no other
   const uint64_t before = sum_before(own, total);
   const int all = static_cast<int>(static_cast<uint32_t>(total));
-  share = max(kLeastPages, static_cast<int>((all + gridDim.x - 1) / gridDim.x));
+  const int share = max(kLeastPages, static_cast<int>((all + gridDim.x - 1) / gridDim.x));
+  shares.pages = share;
   // There may be more blocks than shares: theirs begin beyond the list.
   const int64_t share_begin = int64_t{blockIdx.x} * share;
   Window window{.first = static_cast<int>(min(share_begin + done, int64_t{all})),
@@ -183,6 +201,7 @@ __device__ Window list_parts(const AttendArgs& args, int done, Part* parts, int&
   window.is_last = listed_end == window.end;
   window.end = listed_end;
   window.parts = listed;
+  window.run_pages = (window.pages() + Window::warps() - 1) / Window::warps();
   return window;
 }
 
@@ -217,69 +236,63 @@ __device__ void load_queries(HeldRows<D, 1>& queries, const AttendArgs& args, co
   }
 }
 
-// Joins the pieces of one pair, in their order, for 64 values of the output, two a lane: `softmax_of` a piece, and its
-// two values from `values_of`, which are read together.
+// What some pieces of a pair make together, for as many values of the output as Values has.
+template <class Values>
 struct Joined {
   Softmax softmax{-kInfinity, 0};
-  float2 values{};
-};
-template <class SoftmaxOf, class ValuesOf>
-__device__ Joined join(int pieces, const SoftmaxOf& softmax_of, const ValuesOf& values_of) {
-  constexpr int kAtOnce = 16;
-  const int lane = threadIdx.x % 32;
-  Joined joined;
-  for (int first = 0; first < pieces; first += kAtOnce) {
-    const int count = min(kAtOnce, pieces - first);
-    const Softmax own = lane < count ? softmax_of(first + lane) : Softmax{-kInfinity, 0};
-    float2 values[kAtOnce];
-#pragma unroll
-    for (int p = 0; p < kAtOnce; ++p) values[p] = p < count ? values_of(first + p) : float2{};
-    const float largest = fmaxf(joined.softmax.largest, warp_reduce(own.largest, Larger()));
+  Values values{};
+
+  __device__ void add(Softmax piece, const Values& of_piece) {
+    const float largest = fmaxf(softmax.largest, piece.largest);
     const float from = largest == -kInfinity ? 0.0f : largest;
-    const float weight = exp2_fast(own.largest - from), before = exp2_fast(joined.softmax.largest - from);
-    joined.softmax = {largest, before * joined.softmax.sum + warp_reduce(weight * own.sum, Add())};
-    joined.values = {before * joined.values.x, before * joined.values.y};
+    const float before = exp2_fast(softmax.largest - from), weight = exp2_fast(piece.largest - from);
+    softmax = {largest, before * softmax.sum + weight * piece.sum};
+    auto* own = reinterpret_cast<float*>(&values);
+    const auto* other = reinterpret_cast<const float*>(&of_piece);
 #pragma unroll
-    for (int p = 0; p < kAtOnce; ++p) {
-      const float of_piece = __shfl_sync(kWarp, weight, p);
-      joined.values.x += of_piece * values[p].x;
-      joined.values.y += of_piece * values[p].y;
-    }
+    for (size_t e = 0; e < sizeof(Values) / sizeof(float); ++e) own[e] = before * own[e] + weight * other[e];
   }
-  return joined;
-}
+};
 
 // Writes two values of one pair's output, and its softmax once.
 __device__ void write_joined(const AttendArgs& args, const AttendWork& work, const Part& part, int dim, int pair, int d,
-                             const Joined& joined) {
-  if (d < dim) {
-    write_output(work, part.vector(args, work.group, pair) * dim + d, joined.values.x / joined.softmax.sum,
-                 joined.values.y / joined.softmax.sum);
-  }
-  if (d == 0 && work.softmax) {
-    work.softmax[part.scratch(args, work.group, pair)] = {joined.softmax.largest, 1 / joined.softmax.sum};
-  }
+                             Softmax softmax, float2 values) {
+  const float inverse = 1 / softmax.sum;
+  write_output(work, part.vector(args, work.group, pair) * dim + d, values.x * inverse, values.y * inverse);
+  if (d == 0 && work.softmax) work.softmax[part.scratch(args, work.group, pair)] = {softmax.largest, inverse};
 }
 
-// Joins what the blocks have of a row, for the block that came last.
+// Joins what the blocks have of a row, for the block that came last: a warp joins 64 values of a pair, two a lane. All
+// pieces, or kAtOnce of more, are read together.
 __device__ void join_blocks(const AttendArgs& args, const AttendWork& work, const FewWork& few, const Part& part,
-                            int share, int dim) {
-  const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
-  const int slices = (dim + 63) / 64;
-  const int first_block = part.ordinal / share;
-  for (int i = threadIdx.x / 32; i < part.count * work.group * slices; i += warps) {
+                            const Shares& shares, int dim) {
+  constexpr int kAtOnce = 24;  // at most 32, one a lane
+  const int lane = threadIdx.x % 32, slices = (dim + 63) / 64;
+  const int first_block = shares.first_of(part), pieces = shares.count_of(part);
+  for (int i = threadIdx.x / 32; i < part.count * work.group * slices; i += Window::warps()) {
     const int pair = i / slices, d = i % slices * 64 + lane * 2;
-    const auto place = [&](int p) { return int64_t{2 * (first_block + p) + (p == 0)} * few.max_pairs + pair; };
-    const Joined joined = join(
-        part.blocks(share),
-        [&](int p) {
-          const float2 both = __ldcg(reinterpret_cast<const float2*>(few.piece_softmax + place(p)));
-          return Softmax{both.x, both.y};
-        },
-        [&](int p) {
-          return d < dim ? __ldcg(reinterpret_cast<const float2*>(few.piece_outputs + place(p) * dim + d)) : float2{};
-        });
-    write_joined(args, work, part, dim, pair, d, joined);
+    Joined<float2> joined;
+    for (int first = 0; first < pieces; first += kAtOnce) {
+      const int count = min(kAtOnce, pieces - first);
+      const auto place = [&](int p) {
+        return int64_t{2 * (first_block + first + p) + (first + p == 0)} * few.max_pairs + pair;
+      };
+      const float2 own = lane < count ? __ldcg(reinterpret_cast<const float2*>(few.piece_softmax + place(lane)))
+                                      : float2{-kInfinity, 0};
+      float2 values[kAtOnce];
+#pragma unroll
+      for (int p = 0; p < kAtOnce; ++p) {
+        if (p >= count) break;
+        values[p] =
+            d < dim ? __ldcg(reinterpret_cast<const float2*>(few.piece_outputs + place(p) * dim + d)) : float2{};
+      }
+#pragma unroll
+      for (int p = 0; p < kAtOnce; ++p) {
+        if (p >= count) break;
+        joined.add({__shfl_sync(kWarp, own.x, p), __shfl_sync(kWarp, own.y, p)}, values[p]);
+      }
+    }
+    if (d < dim) write_joined(args, work, part, dim, pair, d, joined.softmax, joined.values);
   }
 }
 
@@ -293,7 +306,13 @@ struct Piece {
 };
 template <int D>
 __host__ __device__ constexpr size_t piece_bytes(int max_pairs) {
-  return max_pairs * (D * sizeof(float) + sizeof(Softmax));
+  constexpr size_t kFourValues = 16;  // which are read at once where a piece begins
+  return (max_pairs * (D * sizeof(float) + sizeof(Softmax)) + kFourValues - 1) / kFourValues * kFourValues;
+}
+
+// As copy_async(), of what lies in one piece: the L2 cache fetches 256 bytes at once.
+__device__ void copy_stream(void* to, const void* from) {
+  asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;\n" ::"r"(shared_address(to)), "l"(from));
 }
 
 // The pages of a warp's run, streamed through the warp's stages. Reading runs ahead over the ends of rows.
@@ -335,6 +354,21 @@ struct Pages {
     for (int t = 0; t < Shape::kStages - 1; ++t) stage(t);
   }
 
+  // Starts copying the keys or the values of a page. Nearly all pages are full, and then lie in one piece: nothing has
+  // to be asked about their rows.
+  __device__ void stage_half(bf16* to, const bf16* from, int filled) const {
+    if (filled < kPageTokens || dim < D) {
+      return stage_rows<D>(to, kPageTokens, dim, lane, 32,
+                           [&](int r) { return r < filled ? from + r * dim : nullptr; });
+    }
+    constexpr int kRow = D / 8;  // words of 16 bytes
+#pragma unroll
+    for (int i = 0; i < kPageTokens * kRow / 32; ++i) {
+      const int word = lane + 32 * i;
+      copy_stream(to + word / kRow * kStride<D> + word % kRow * 8, from + word * 8);
+    }
+  }
+
   // Starts copying the run's page t.
   __device__ void stage(int t) {
     if (t % 32 == 0) {
@@ -348,10 +382,8 @@ struct Pages {
       const int64_t from = int64_t{page} * kPageTokens * dim;
       const auto* pool_keys = static_cast<const bf16*>(cache.keys.data) + from;
       const auto* pool_values = static_cast<const bf16*>(cache.values.data) + from;
-      stage_rows<D>(keys, kPageTokens, dim, lane, 32,
-                    [&](int r) { return r < filled ? pool_keys + r * dim : nullptr; });
-      stage_rows<D>(keys + Shape::kPageValues, kPageTokens, dim, lane, 32,
-                    [&](int r) { return r < filled ? pool_values + r * dim : nullptr; });
+      stage_half(keys, pool_keys, filled);
+      stage_half(keys + Shape::kPageValues, pool_values, filled);
     }
     commit_copies();  // also when empty, so that the count of groups in flight stays the same
   }
@@ -377,20 +409,21 @@ struct Attended {
                            int lane) {
     float logits[1][2][4];
     queries.template times<2>(keys, lane, logits);
+    if (min(seen[0], seen[1]) < kPageTokens) {
 #pragma unroll
-    for (int n = 0; n < 2; ++n) {
+      for (int n = 0; n < 2; ++n) {
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        if (n * 8 + lane % 4 * 2 + e % 2 >= seen[e / 2]) logits[0][n][e] = -kInfinity;
+        for (int e = 0; e < 4; ++e) {
+          if (n * 8 + lane % 4 * 2 + e % 2 >= seen[e / 2]) logits[0][n][e] = -kInfinity;
+        }
       }
     }
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float shrink = online_step(logits[0], half, scale, state[half]);
+    const float shrink[2] = {online_step(logits[0], 0, scale, state[0]), online_step(logits[0], 1, scale, state[1])};
+    if (__any_sync(kWarp, shrink[0] != 1 || shrink[1] != 1)) {  // a new maximum, which later pages seldom have
 #pragma unroll
       for (int n = 0; n < D / 8; ++n) {
-        output[0][n][2 * half] *= shrink;
-        output[0][n][2 * half + 1] *= shrink;
+#pragma unroll
+        for (int e = 0; e < 4; ++e) output[0][n][e] *= shrink[e / 2];
       }
     }
     const uint32_t a[4] = {pack(logits[0][0][0], logits[0][0][1]), pack(logits[0][0][2], logits[0][0][3]),
@@ -404,18 +437,18 @@ struct Attended {
     }
   }
 
-  // Calls write(pair, softmax) once a pair, and write_values(pair, d, values, sum) for the pair's output.
-  template <class Write, class WriteValues>
-  __device__ void visit(int pairs, int lane, const Write& write, const WriteValues& write_values) const {
+  // Of each pair of the lane, what write(pair, softmax) returns takes the outputs: (d, values).
+  template <class Write>
+  __device__ void visit(int pairs, int lane, const Write& write) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int pair = lane / 4 + 8 * half;
       const float sum = sum_of_four_lanes(state[half].sum);
       if (pair >= pairs) continue;
-      if (lane % 4 == 0) write(pair, Softmax{state[half].largest, sum});
+      const auto write_values = write(pair, Softmax{state[half].largest, sum});
 #pragma unroll
       for (int n = 0; n < D / 8; ++n) {
-        write_values(pair, n * 8 + lane % 4 * 2, float2{output[0][n][2 * half], output[0][n][2 * half + 1]}, sum);
+        write_values(n * 8 + lane % 4 * 2, float2{output[0][n][2 * half], output[0][n][2 * half + 1]});
       }
     }
   }
@@ -467,68 +500,87 @@ __device__ void attend_run(const AttendArgs& args, const AttendWork& work, const
     }
     __syncwarp();  // all are done with the stages
     if (run.holds(part)) {
-      attended.visit(
-          pairs, lane,
-          [&](int pair, Softmax softmax) {
-            if (work.softmax) work.softmax[part.scratch(args, work.group, pair)] = {softmax.largest, 1 / softmax.sum};
-          },
-          [&](int pair, int d, float2 values, float sum) {
-            if (d >= dim) return;
-            write_output(work, part.vector(args, work.group, pair) * dim + d, values.x / sum, values.y / sum);
-          });
+      attended.visit(pairs, lane, [&](int pair, Softmax softmax) {
+        const float inverse = 1 / softmax.sum;
+        if (lane % 4 == 0 && work.softmax) {
+          work.softmax[part.scratch(args, work.group, pair)] = {softmax.largest, inverse};
+        }
+        return [&work, dim, inverse, at = part.vector(args, work.group, pair) * dim](int d, float2 values) {
+          if (d < dim) write_output(work, at + d, values.x * inverse, values.y * inverse);
+        };
+      });
     } else {
       const Piece<D> piece = shared.piece(part, run, warp);
-      attended.visit(
-          pairs, lane, [&](int pair, Softmax softmax) { piece.softmax[pair] = softmax; },
-          [&](int pair, int d, float2 values, float) {
-            *reinterpret_cast<float2*>(piece.outputs + pair * D + d) = values;
-          });
+      attended.visit(pairs, lane, [&](int pair, Softmax softmax) {
+        if (lane % 4 == 0) piece.softmax[pair] = softmax;
+        return [to = piece.outputs + pair * D](int d, float2 values) { *reinterpret_cast<float2*>(to + d) = values; };
+      });
     }
   }
 }
 
-// Names the parts that several warps have a piece of, by the warp in whose run they begin, and last what an earlier
-// block began; −1 for none.
-__device__ void find_split(const Part* parts, const Window& window, int (&split)[kMaxWarps + 1]) {
+// A part that several warps have a piece of, or the one that an earlier block began.
+struct Split {
+  int part;  // −1: none
+  int first_warp;
+  int last_warp;
+  int piece;  // where the block leaves what it has of the row; −1: that is all of it
+};
+
+// Of each warp the part that begins in its run and goes on beyond, and last what an earlier block began. What the
+// joining threads need of it is worked out once.
+__device__ void find_split(const Part* parts, const Window& window, const Shares& shares,
+                           Split (&split)[kMaxWarps + 1]) {
   if (threadIdx.x > kMaxWarps) return;
   const int warp = static_cast<int>(threadIdx.x);
-  split[warp] = -1;
+  Split own{.part = -1, .first_warp = warp % kMaxWarps, .last_warp = 0, .piece = -1};
   if (warp == kMaxWarps) {
-    if (parts[0].first_page > 0) split[warp] = 0;
+    if (parts[0].first_page > 0) own.part = 0;
   } else if (const Run run = window.run_of(warp); run.first < run.end) {
     const int last = part_at(parts, window, run.end - 1);
-    if (parts[last].row_first() >= run.first && parts[last].row_end() > run.end) split[warp] = last;
+    if (parts[last].row_first() >= run.first && parts[last].row_end() > run.end) own.part = last;
   }
+  if (own.part >= 0) {
+    const Part& part = parts[own.part];
+    own.last_warp = (min(part.row_end(), window.pages()) - 1) / window.run_pages;
+    // A block's two pieces, if it has two: the end of one row and the beginning of another.
+    if (shares.count_of(part) > 1) own.piece = static_cast<int>(2 * blockIdx.x + (part.first_page == 0));
+  }
+  split[warp] = own;
 }
 
-// Joins the warps' pieces of those parts, into the output or into the block's pieces.
+// Joins the warps' pieces of those parts, into the output or into the block's pieces: four values a thread, of all
+// parts at once, because nothing streams while they are joined.
 template <int D>
 __device__ void join_warps(const AttendArgs& args, const AttendWork& work, const FewWork& few, const Shared<D>& shared,
-                           const Window& window, const int (&split)[kMaxWarps + 1], int share, int dim) {
-  constexpr int kSlices = (D + 63) / 64;
-  const int lane = threadIdx.x % 32;
-  for (int i = threadIdx.x / 32; i < (kMaxWarps + 1) * few.max_pairs * kSlices; i += Window::warps()) {
-    const int begin = i / (few.max_pairs * kSlices), k = split[begin];
-    if (k < 0) continue;
-    const Part& part = shared.parts()[k];
-    const int pair = i / kSlices % few.max_pairs, d = i % kSlices * 64 + lane * 2;
+                           const Window& window, const Split (&split)[kMaxWarps + 1], int dim) {
+  constexpr int kFours = D / 4;
+  for (int i = static_cast<int>(threadIdx.x); i < (kMaxWarps + 1) * few.max_pairs * kFours; i += blockDim.x) {
+    const int which = i / kFours / few.max_pairs;
+    const int pair = i / kFours - which * few.max_pairs, d = i % kFours * 4;
+    const Split own = split[which];
+    if (own.part < 0 || d >= dim) continue;
+    const Part& part = shared.parts()[own.part];
     if (pair >= part.count * work.group) continue;
-    const int first_warp = begin % kMaxWarps;
-    const int last_warp = (min(part.row_end(), window.pages()) - 1) / window.run_pages();
-    const auto piece_of = [&](int p) { return shared.piece(part, window.run_of(first_warp + p), first_warp + p); };
-    const Joined joined = join(
-        last_warp - first_warp + 1, [&](int p) { return piece_of(p).softmax[pair]; },
-        [&](int p) {
-          return d < dim ? *reinterpret_cast<const float2*>(piece_of(p).outputs + pair * D + d) : float2{};
-        });
-    if (part.blocks(share) == 1) {
-      write_joined(args, work, part, dim, pair, d, joined);
-      continue;
+    Joined<float4> joined;
+#pragma unroll 1
+    for (int warp = own.first_warp; warp <= own.last_warp; ++warp) {
+      const Piece<D> piece = shared.piece(part, window.run_of(warp), warp);
+      joined.add(piece.softmax[pair], *reinterpret_cast<const float4*>(piece.outputs + pair * D + d));
     }
-    // A block's two pieces, if it has two: the end of one row and the beginning of another.
-    const int64_t at = (2 * int64_t{blockIdx.x} + (part.first_page == 0)) * few.max_pairs + pair;
-    if (d < dim) *reinterpret_cast<float2*>(few.piece_outputs + at * dim + d) = joined.values;
-    if (d == 0) few.piece_softmax[at] = joined.softmax;
+    const Softmax softmax = joined.softmax;
+    const int64_t at = int64_t{own.piece} * few.max_pairs + pair;
+    if (own.piece >= 0 && d == 0) few.piece_softmax[at] = softmax;
+    float2 values{joined.values.x, joined.values.y};
+#pragma unroll 1
+    for (int to = d; to < min(d + 4, dim); to += 2) {
+      if (own.piece >= 0) {
+        *reinterpret_cast<float2*>(few.piece_outputs + at * dim + to) = values;
+      } else {
+        write_joined(args, work, part, dim, pair, to, softmax, values);
+      }
+      values = {joined.values.z, joined.values.w};
+    }
   }
 }
 
@@ -536,28 +588,32 @@ __device__ void join_warps(const AttendArgs& args, const AttendWork& work, const
 template <int D, bool kWhole>
 __global__ void __launch_bounds__(kMaxThreads, 1) attend_few(AttendArgs args, AttendWork work, FewWork few) {
   extern __shared__ __align__(16) unsigned char memory[];
-  __shared__ int split[kMaxWarps + 1];
+  __shared__ Split split[kMaxWarps + 1];
   __shared__ int to_join[2];                         // parts of which this block had the last piece; −1 = none
   const int dim = kWhole ? D : args.cache.head_dim;  // known to the compiler where it can be: addresses cost time here
   const Shared<D> shared{memory, few.piece_bytes, few.max_pairs};
   const Part* parts = shared.parts();
-  int share = 0, done = 0;
+  int done = 0;
+  Shares shares;
   Window window;
+  let_next_start();
+  wait_for_previous();
+  prefetch_lengths(args.cache);
   do {
-    window = list_parts(args, done, shared.parts(), share);
+    window = list_parts(args, done, shared.parts(), shares);
     if (window.pages() == 0) return;
     done += window.pages();
     attend_run<D>(args, work, shared, window, dim);
-    find_split(parts, window, split);
+    find_split(parts, window, shares, split);
     __syncthreads();
-    join_warps<D>(args, work, few, shared, window, split, share, dim);
+    join_warps<D>(args, work, few, shared, window, split, dim);
     __threadfence();
     __syncthreads();
     // The window's first part may have begun in an earlier block, its last one may go on in a later one.
     if (threadIdx.x < 2) {
       const int k = threadIdx.x == 0 ? 0 : window.parts - 1;
-      const int blocks = parts[k].blocks(share);
-      unsigned int& count = arrived[parts[k].ordinal / share];
+      const int blocks = shares.count_of(parts[k]);
+      unsigned int& count = arrived[shares.first_of(parts[k])];
       const bool is_split = blocks > 1 && (threadIdx.x == 0 || k > 0);
       const bool is_last = is_split && atomicAdd(&count, 1u) == static_cast<unsigned int>(blocks - 1);
       if (is_last) count = 0;
@@ -567,7 +623,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) attend_few(AttendArgs args, At
     for (const int k : to_join) {
       if (k < 0) continue;
       __threadfence();
-      join_blocks(args, work, few, parts[k], share, dim);
+      join_blocks(args, work, few, parts[k], shares, dim);
     }
     __syncthreads();  // parts and stages are free for the next window
   } while (!window.is_last);
@@ -585,9 +641,9 @@ void run(const AttendArgs& args, const AttendWork& work) {
   const int64_t pieces = 2 * int64_t{blocks} * max_pairs;
   const Scratch<float> piece_outputs(pieces * args.cache.head_dim);
   const Scratch<Softmax> piece_softmax(pieces);
-  launch(args.cache.head_dim == D ? attend_few<D, true> : attend_few<D, false>, blocks, warps * 32,
-         Shape::kPartBytes + warps * warp_bytes, args, work,
-         FewWork{piece_bytes<D>(max_pairs), piece_outputs.data(), piece_softmax.data(), max_pairs});
+  launch_early(args.cache.head_dim == D ? attend_few<D, true> : attend_few<D, false>, blocks, warps * 32,
+               Shape::kPartBytes + warps * warp_bytes, args, work,
+               FewWork{piece_bytes<D>(max_pairs), piece_outputs.data(), piece_softmax.data(), max_pairs});
 }
 
 }  // namespace
