@@ -6,8 +6,6 @@
 #include <map>
 #include <tuple>
 
-#include "kernels/cuda/device.cuh"
-
 namespace kv::cuda {
 
 namespace {
@@ -118,10 +116,6 @@ Library& library() {
 
 constexpr int kTile = 16;
 
-__device__ float read(const void* data, DType type, int64_t i) {
-  return type == DType::f32 ? static_cast<const float*>(data)[i] : __bfloat162float(static_cast<const bf16*>(data)[i]);
-}
-
 __global__ void plain_gemm(Gemm args, int64_t row_tiles) {
   __shared__ float input[kTile][kTile + 1], weight[kTile][kTile + 1];
   const int x = threadIdx.x % kTile, y = threadIdx.x / kTile;
@@ -139,15 +133,7 @@ __global__ void plain_gemm(Gemm args, int64_t row_tiles) {
     __syncthreads();
   }
   const int64_t out = first_out + x;
-  if (row >= args.rows || out >= args.out) return;
-  if (args.bias) sum += __bfloat162float(args.bias[out]);
-  const int64_t at = row * args.out + out;
-  if (args.addend) sum += read(args.addend, args.output_type, at);
-  if (args.output_type == DType::f32) {
-    static_cast<float*>(args.output)[at] = sum;
-  } else {
-    static_cast<bf16*>(args.output)[at] = __float2bfloat16(sum);
-  }
+  if (row < args.rows && out < args.out) finish(args, row, out, sum);
 }
 
 }  // namespace
@@ -155,10 +141,11 @@ __global__ void plain_gemm(Gemm args, int64_t row_tiles) {
 void gemm(const Gemm& args) {
   KV_CHECK(args.output_type == DType::bf16 || (args.output_type == DType::f32 && !args.bias));
   if (args.rows == 0 || args.out == 0) return;
-  const bool aligned = args.in % 8 == 0 && args.out % 8 == 0 && args.in > 0 && is_aligned(args.input, 16) &&
-                       is_aligned(args.weight, 16) && is_aligned(args.output, 16) && is_aligned(args.addend, 16) &&
-                       is_aligned(args.bias, 16);
-  if (aligned) {
+  const bool words = args.in > 0 && args.in % 8 == 0 && is_aligned(args.input, 16) && is_aligned(args.weight, 16);
+  if (words && args.rows == 1) {
+    gemv(args);
+  } else if (words && args.out % 8 == 0 && is_aligned(args.output, 16) && is_aligned(args.addend, 16) &&
+             is_aligned(args.bias, 16)) {
     library().run(args);
   } else {
     const int64_t row_tiles = ceil_div(args.rows, kTile);

@@ -1,12 +1,13 @@
 #pragma once
 
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/device.cuh"
 
 namespace kv::cuda {
 
 // output[r, o] = Σ_i input[r, i] · weight[o, i] (+ bias[o]) (+ addend[r, o]), bf16 operands, f32 sums. Output, bias and
 // addend are of `output_type`: bf16, or f32 (then without bias). cuBLASLt's tensor-core kernels need 16-byte rows;
-// shapes without them, which only tests have, take a plain tiled kernel.
+// a single row takes a kernel of our own, which streams weights faster.
+// Shapes without such rows, which only tests have, take a plain tiled kernel.
 struct Gemm {
   const bf16* input = nullptr;   // [rows, in]
   const bf16* weight = nullptr;  // [out, in]
@@ -19,5 +20,24 @@ struct Gemm {
   int64_t out = 0;
 };
 void gemm(const Gemm& args);
+
+// For a single row, where input and weight are aligned to 16 bytes and `in` is a multiple of eight.
+void gemv(const Gemm& args);
+
+// What a product's kernel does with the sum of one output.
+__device__ inline void finish(const Gemm& args, int64_t row, int64_t out, float sum) {
+  const int64_t at = row * args.out + out;
+  const bool wide = args.output_type == DType::f32;
+  if (args.bias) sum += __bfloat162float(args.bias[out]);
+  if (args.addend) {
+    sum +=
+        wide ? static_cast<const float*>(args.addend)[at] : __bfloat162float(static_cast<const bf16*>(args.addend)[at]);
+  }
+  if (wide) {
+    static_cast<float*>(args.output)[at] = sum;
+  } else {
+    static_cast<bf16*>(args.output)[at] = __float2bfloat16(sum);
+  }
+}
 
 }  // namespace kv::cuda

@@ -44,13 +44,14 @@ __global__ void rms_norm_wide(const uint4* input, const uint4* weight, uint4* ou
   wait_for_previous();
   const uint4* x = input + blockIdx.x * words;
   uint4* y = output + blockIdx.x * words;
-  uint4 held[kWords];
+  uint4 held[kWords], weights_held[kWords];  // weights are read before anybody knows the sum
   float sum = 0;
 #pragma unroll
   for (int k = 0; k < kWords; ++k) {
     const int64_t i = threadIdx.x + int64_t{k} * kThreads;
     if (i >= words) break;
     held[k] = x[i];
+    weights_held[k] = weight[i];
     const auto* values = reinterpret_cast<const bf16*>(&held[k]);
 #pragma unroll
     for (int e = 0; e < 8; ++e) {
@@ -64,8 +65,7 @@ __global__ void rms_norm_wide(const uint4* input, const uint4* weight, uint4* ou
   for (int k = 0; k < kWords; ++k) {
     const int64_t i = threadIdx.x + int64_t{k} * kThreads;
     if (i >= words) break;
-    const uint4 w = weight[i];
-    const auto* weights = reinterpret_cast<const bf16*>(&w);
+    const auto* weights = reinterpret_cast<const bf16*>(&weights_held[k]);
     auto* values = reinterpret_cast<bf16*>(&held[k]);
 #pragma unroll
     for (int e = 0; e < 8; ++e) {

@@ -6,7 +6,7 @@ namespace kv::cuda {
 
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kThreads = 512;  // of a single token, many have to read at once
 
 // One block a token: the angles are taken once and serve all heads.
 __global__ void rope_kernel(const bf16* input, bf16* output, RopeArgs args) {

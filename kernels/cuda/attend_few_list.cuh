@@ -1,0 +1,193 @@
+#pragma once
+
+#include "kernels/cuda/attend.cuh"
+
+// The list of all rows' pages that decode attention (attend_few.cu) streams, and what part of it belongs to whom: a
+// share to a block, of which a run to each warp. All of it follows from the lengths, which every block reads for
+// itself.
+
+namespace kv::cuda::few {
+
+inline constexpr int kMaxWarps = 8;
+inline constexpr int kLeastPages = 8;  // of a block: below that, joining costs more than it saves
+
+// The part of a row that lies in a block's run of pages.
+struct Part {
+  int32_t start;       // its first page, counted from the first of the window
+  int32_t first_page;  // the same page, counted in the row
+  int32_t ordinal;     // of the row's first page in the list of all pages
+  int32_t row;         // of the cache
+  int32_t length;      // of the row
+  int32_t segment;
+  int32_t first_token;  // of the segment
+  int32_t count;        // of the segment
+
+  __device__ int pages() const { return (length + kPageTokens - 1) / kPageTokens; }
+  // Of the row, in the window: the first page and the one after the last.
+  __device__ int row_first() const { return start - first_page; }
+  __device__ int row_end() const { return row_first() + pages(); }
+
+  // In the packed tensors, times head_dim.
+  __device__ int64_t vector(const AttendArgs& args, int group, int pair) const {
+    return head_of(args, group, pair) + int64_t{first_token + pair / group} * args.q_heads;
+  }
+  // In work.softmax, which leaves room for max_count queries a segment.
+  __device__ int64_t scratch(const AttendArgs& args, int group, int pair) const {
+    return head_of(args, group, pair) + (segment * args.max_count + pair / group) * args.q_heads;
+  }
+  __device__ int head_of(const AttendArgs& args, int group, int pair) const {
+    return row % args.cache.kv_heads * group + pair % group;
+  }
+};
+
+// The list of all pages is cut into shares, one a block.
+struct Shares {
+  int pages = 0;  // of each but the last
+
+  // The first block that has a part of the row, and how many have one.
+  __device__ int first_of(const Part& part) const { return part.ordinal / pages; }
+  __device__ int count_of(const Part& part) const {
+    return (part.ordinal + part.pages() - 1) / pages - first_of(part) + 1;
+  }
+};
+
+// The run of one warp, an equal share of its block's pages, and what it makes of it. Rows that lie in one run are done
+// with there; of the others each warp leaves its piece in shared memory. A run has two at most: the end of a row that
+// began earlier, and the beginning of one that goes on (or the middle of one that does both), which comes last.
+struct Run {
+  int first;
+  int end;
+
+  __device__ bool holds(const Part& part) const { return first <= part.row_first() && part.row_end() <= end; }
+};
+
+// A block's share is worked off in windows of at most kParts parts: of pages [first, end) of the list.
+inline constexpr int kParts = 128;
+struct Window {
+  int first = 0;
+  int end = 0;
+  int parts = 0;
+  bool is_last = true;
+  int run_pages = 0;  // of a warp; 0 in a window without pages
+
+  __device__ int pages() const { return end - first; }
+  __device__ Run run_of(int warp) const {
+    return {min(warp * run_pages, pages()), min((warp + 1) * run_pages, pages())};
+  }
+  __device__ static int warps() { return static_cast<int>(blockDim.x / 32); }
+};
+
+// Which of the listed parts a page of the window belongs to.
+__device__ inline int part_at(const Part* parts, const Window& window, int page) {
+  int low = 0, high = window.parts;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    (parts[middle].start <= page ? low : high) = middle;
+  }
+  return low;
+}
+
+// Of the index-th (segment, KV head). Returns how many pages it has; none when the sequence has ended.
+__device__ inline int pages_of(const AttendArgs& args, int index, Part& part) {
+  const int kv_heads = args.cache.kv_heads;
+  part.segment = index / kv_heads;
+  const Segment segment = args.segments[part.segment];
+  part.row = segment.sequence * kv_heads + index % kv_heads;
+  part.length = args.cache.lengths[part.row];
+  part.first_token = segment.first_token;
+  part.count = segment.count;
+  return part.count == 0 ? 0 : (part.length + kPageTokens - 1) / kPageTokens;
+}
+
+// Pages in the low half, rows that have any in the high half: both are summed at once.
+__device__ inline uint64_t page_count(int pages) { return static_cast<uint32_t>(pages) | uint64_t{pages > 0} << 32; }
+
+// Sum over the lower threads of the block; `total` over all of them.
+__device__ inline uint64_t sum_before(uint64_t value, uint64_t& total) {
+  __shared__ uint64_t warps[kMaxWarps];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  uint64_t until = value;
+#pragma unroll
+  for (int offset = 1; offset < 32; offset *= 2) {
+    const uint64_t other = __shfl_up_sync(kWarp, until, offset);
+    if (lane >= offset) until += other;
+  }
+  __syncthreads();  // readers of the previous call are done
+  if (lane == 31) warps[warp] = until;
+  __syncthreads();
+  uint64_t before = until - value;
+  total = 0;
+  for (int w = 0; w < static_cast<int>(blockDim.x / 32); ++w) {
+    if (w < warp) before += warps[w];
+    total += warps[w];
+  }
+  return before;
+}
+
+// Has the lengths on their way to the L2 cache while the segments, which say whose are needed, are being read.
+__device__ inline void prefetch_lengths(const PagedView& cache) {
+  constexpr int kSector = 32 / sizeof(int32_t);
+  for (int64_t at = threadIdx.x * kSector; at < cache.rows; at += blockDim.x * kSector) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(cache.lengths + at));
+  }
+}
+
+// Lists the parts of the block's share from its page `done` on.
+__device__ inline Window list_parts(const AttendArgs& args, int done, Part* parts, Shares& shares) {
+  __shared__ int first_row, listed, listed_end;
+  const int rows = static_cast<int>(args.segment_count) * args.cache.kv_heads;
+  const int per_thread = (rows + blockDim.x - 1) / blockDim.x;
+  const int begin = threadIdx.x * per_thread, end = min(rows, begin + per_thread);
+  Part part;
+  uint64_t own = 0, total = 0;
+#pragma unroll 4
+  for (int r = begin; r < end; ++r) own += page_count(pages_of(args, r, part));  // reads that wait for no other
+  const uint64_t before = sum_before(own, total);
+  const int all = static_cast<int>(static_cast<uint32_t>(total));
+  const int share = max(kLeastPages, static_cast<int>((all + gridDim.x - 1) / gridDim.x));
+  shares.pages = share;
+  // There may be more blocks than shares: theirs begin beyond the list.
+  const int64_t share_begin = int64_t{blockIdx.x} * share;
+  Window window{.first = static_cast<int>(min(share_begin + done, int64_t{all})),
+                .end = static_cast<int>(min(share_begin + share, int64_t{all}))};
+  if (window.first >= window.end) return window;
+
+  // Calls for this thread's rows that reach into the window.
+  const auto visit_rows = [&](const auto& visit) {
+    uint64_t at = before;
+    for (int r = begin; r < end; ++r) {
+      const int pages = pages_of(args, r, part);
+      const int ordinal = static_cast<int>(static_cast<uint32_t>(at));
+      if (pages > 0 && ordinal < window.end && ordinal + pages > window.first) {
+        visit(static_cast<int>(at >> 32), ordinal, ordinal + pages);
+      }
+      at += page_count(pages);
+    }
+  };
+  visit_rows([&](int row, int ordinal, int) {
+    if (ordinal <= window.first) first_row = row;
+  });
+  __syncthreads();
+  visit_rows([&](int row, int ordinal, int row_end) {
+    const int k = row - first_row;
+    if (k >= kParts) return;
+    KV_DEVICE_CHECK(part.length >= part.count);
+    const int from = max(ordinal, window.first);
+    part.start = from - window.first;
+    part.first_page = from - ordinal;
+    part.ordinal = ordinal;
+    parts[k] = part;
+    if (row_end >= window.end || k == kParts - 1) {
+      listed = k + 1;
+      listed_end = min(window.end, row_end);
+    }
+  });
+  __syncthreads();
+  window.is_last = listed_end == window.end;
+  window.end = listed_end;
+  window.parts = listed;
+  window.run_pages = (window.pages() + Window::warps() - 1) / Window::warps();
+  return window;
+}
+
+}  // namespace kv::cuda::few

@@ -1,0 +1,184 @@
+#pragma once
+
+#include "kernels/cuda/attend_few_list.cuh"
+
+// How a warp of decode attention (attend_few.cu) streams the pages of its run, and what it makes of them.
+
+namespace kv::cuda::few {
+
+template <int D>
+struct Few {
+  static constexpr int kStages = D <= 32 ? 8 : D <= 64 ? 6 : 3;
+  static constexpr int kPageValues = kPageTokens * kStride<D>;
+  static constexpr int kStageValues = 2 * kPageValues;  // keys, then values
+  static constexpr size_t kWarpBytes = kStages * kStageValues * sizeof(bf16);
+  static constexpr size_t kPartBytes = kParts * sizeof(Part);
+  // The stages take a warp's last piece.
+  static_assert(kWarpBytes >= kFewPairs * (D * sizeof(float) + sizeof(Softmax)));
+};
+
+// The 16 pairs of a part as the left operand, read straight from memory.
+template <int D>
+__device__ void load_queries(HeldRows<D, 1>& queries, const AttendArgs& args, const AttendWork& work, const Part& part,
+                             int dim, int lane) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int pair = lane / 4 + 8 * half;
+    const bool there = pair < part.count * work.group;
+    const bf16* from = work.queries + part.vector(args, work.group, pair) * dim;
+#pragma unroll
+    for (int step = 0; step < D / 16; ++step) {
+#pragma unroll
+      for (int right = 0; right < 2; ++right) {
+        const int d = step * 16 + right * 8 + lane % 4 * 2;
+        queries.a[0][step][half + 2 * right] = there && d < dim ? *reinterpret_cast<const uint32_t*>(from + d) : 0;
+      }
+    }
+  }
+}
+
+// As copy_async(), of what lies in one piece: the L2 cache fetches 256 bytes at once.
+__device__ inline void copy_stream(void* to, const void* from) {
+  asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;\n" ::"r"(shared_address(to)), "l"(from));
+}
+
+// The pages of a warp's run, streamed through the warp's stages. Reading runs ahead over the ends of rows.
+template <int D>
+struct Pages {
+  using Shape = Few<D>;
+  // Of one page: its number in the pool, and how many of its slots are filled.
+  struct Ahead {
+    int32_t page = 0;
+    int32_t filled = 0;
+  };
+
+  const PagedView& cache;
+  const Part* parts;
+  const Window& window;
+  Run run;
+  bf16* stages;
+  int dim;
+  int lane;
+  Ahead current{}, next{};  // of the run's pages from t − t % 32 on and of the 32 after those, one a lane
+
+  __device__ Ahead look_up(int t) const {
+    Ahead ahead;
+    const int at = run.first + t + lane;
+    if (at >= run.end) return ahead;
+    const Part& part = parts[part_at(parts, window, at)];
+    const int page = at - part.row_first();
+    ahead.page = cache.page_table[part.row * cache.max_pages + page];
+    ahead.filled = min(kPageTokens, part.length - page * kPageTokens);
+#ifndef NDEBUG
+    KV_DEVICE_CHECK(ahead.page >= 0);
+#endif
+    return ahead;
+  }
+
+  __device__ void begin() {
+    next = look_up(0);
+#pragma unroll
+    for (int t = 0; t < Shape::kStages - 1; ++t) stage(t);
+  }
+
+  // Starts copying the keys or the values of a page. Nearly all pages are full, and then lie in one piece: nothing has
+  // to be asked about their rows.
+  __device__ void stage_half(bf16* to, const bf16* from, int filled) const {
+    if (filled < kPageTokens || dim < D) {
+      return stage_rows<D>(to, kPageTokens, dim, lane, 32,
+                           [&](int r) { return r < filled ? from + r * dim : nullptr; });
+    }
+    constexpr int kRow = D / 8;  // words of 16 bytes
+#pragma unroll
+    for (int i = 0; i < kPageTokens * kRow / 32; ++i) {
+      const int word = lane + 32 * i;
+      copy_stream(to + word / kRow * kStride<D> + word % kRow * 8, from + word * 8);
+    }
+  }
+
+  // Starts copying the run's page t.
+  __device__ void stage(int t) {
+    if (t % 32 == 0) {
+      current = next;
+      next = look_up(t + 32);
+    }
+    const int32_t page = __shfl_sync(kWarp, current.page, t % 32);
+    const int32_t filled = __shfl_sync(kWarp, current.filled, t % 32);
+    if (filled > 0) {
+      bf16* keys = stages + t % Shape::kStages * Shape::kStageValues;
+      const int64_t from = int64_t{page} * kPageTokens * dim;
+      const auto* pool_keys = static_cast<const bf16*>(cache.keys.data) + from;
+      const auto* pool_values = static_cast<const bf16*>(cache.values.data) + from;
+      stage_half(keys, pool_keys, filled);
+      stage_half(keys + Shape::kPageValues, pool_values, filled);
+    }
+    commit_copies();  // also when empty, so that the count of groups in flight stays the same
+  }
+
+  // Waits for the run's page t, and sends for the one that takes the place of the page before. Returns its keys; its
+  // values follow.
+  __device__ const bf16* take(int t) {
+    wait_copies<Shape::kStages - 2>();
+    __syncwarp();  // the page has come, for all lanes; and all are done with the one before
+    stage(t + Shape::kStages - 1);
+    return stages + t % Shape::kStages * Shape::kStageValues;
+  }
+};
+
+// What a warp has of a part's pairs: lane / 4 and lane / 4 + 8 are its own two.
+template <int D>
+struct Attended {
+  float output[1][D / 8][4] = {};
+  Softmax state[2] = {{-kInfinity, 0}, {-kInfinity, 0}};
+
+  // One page; pair `half` of the lane sees its first seen[half] slots.
+  __device__ void add_page(const HeldRows<D, 1>& queries, const bf16* keys, const int (&seen)[2], float scale,
+                           int lane) {
+    float logits[1][2][4];
+    queries.template times<2>(keys, lane, logits);
+    if (min(seen[0], seen[1]) < kPageTokens) {
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          if (n * 8 + lane % 4 * 2 + e % 2 >= seen[e / 2]) logits[0][n][e] = -kInfinity;
+        }
+      }
+    }
+    const float shrink[2] = {online_step(logits[0], 0, scale, state[0]), online_step(logits[0], 1, scale, state[1])};
+    if (__any_sync(kWarp, shrink[0] != 1 || shrink[1] != 1)) {  // a new maximum, which later pages seldom have
+#pragma unroll
+      for (int n = 0; n < D / 8; ++n) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) output[0][n][e] *= shrink[e / 2];
+      }
+    }
+    const uint32_t a[4] = {pack(logits[0][0][0], logits[0][0][1]), pack(logits[0][0][2], logits[0][0][3]),
+                           pack(logits[0][1][0], logits[0][1][1]), pack(logits[0][1][2], logits[0][1][3])};
+#pragma unroll
+    for (int n = 0; n < D / 8; n += 2) {
+      uint32_t b[4];
+      load_right_by_columns<D>(b, keys + Few<D>::kPageValues, 0, n / 2, lane);
+      multiply_add(output[0][n], a, b[0], b[1]);
+      multiply_add(output[0][n + 1], a, b[2], b[3]);
+    }
+  }
+
+  // Of each pair of the lane, what write(pair, softmax) returns takes the outputs: (d, values).
+  template <class Write>
+  __device__ void visit(int pairs, int lane, const Write& write) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int pair = lane / 4 + 8 * half;
+      const float sum = sum_of_four_lanes(state[half].sum);
+      if (pair >= pairs) continue;
+      const auto write_values = write(pair, Softmax{state[half].largest, sum});
+#pragma unroll
+      for (int n = 0; n < D / 8; ++n) {
+        write_values(n * 8 + lane % 4 * 2, float2{output[0][n][2 * half], output[0][n][2 * half + 1]});
+      }
+    }
+  }
+};
+
+}  // namespace kv::cuda::few
