@@ -19,12 +19,15 @@ Row make_row(const std::string& policy, const std::string& allocation, int sampl
           .axes = {allocation}};
 }
 
-// The second sample is the harder one for every allocation. lu-kv: 1, 4; uniform: 3, 5; ada: 1.5, 3.5.
-RowTable losses() {
+// Every second sample is the harder one for every allocation. lu-kv: 1, 4; uniform: 3, 5; ada: 1.5, 3.5.
+RowTable losses(int samples = 2) {
   RowTable table{.axes = {"allocation"}};
-  table.rows = {make_row("snapkv", "uniform", 0, 3), make_row("snapkv", "uniform", 1, 5),
-                make_row("snapkv", "ada", 0, 1.5),   make_row("snapkv", "ada", 1, 3.5),
-                make_row("snapkv", "lu-kv", 0, 1),   make_row("snapkv", "lu-kv", 1, 4)};
+  for (int s = 0; s < samples; ++s) {
+    const bool hard = s % 2 == 1;
+    table.rows.push_back(make_row("snapkv", "uniform", s, hard ? 5 : 3));
+    table.rows.push_back(make_row("snapkv", "ada", s, hard ? 3.5 : 1.5));
+    table.rows.push_back(make_row("snapkv", "lu-kv", s, hard ? 4 : 1));
+  }
   return table;
 }
 
@@ -47,11 +50,20 @@ TEST(PairedTable, TellsApartWhatTheSpreadOfSamplesHides) {
             "### Less lu-kv\n\n"
             "| policy | allocation | loss |\n"
             "|:---|:---|---:|\n"
-            "| snapkv | uniform | **1.50** [1.00, 2.00] |\n"
+            "| snapkv | uniform | 1.50 [1.00, 2.00] |\n"
             "| snapkv | ada | 0.00 [-0.50, 0.50] |\n\n"
             "Each number: mean over samples less that of lu-kv on the same samples, n = 2; 95 % interval of the paired "
             "bootstrap, bold where it excludes zero (n of at least 8).  \n"
             "Above 0: lu-kv is better.  \n");
+}
+
+// Two samples that differ alike are no evidence, and an interval over so few is too narrow.
+TEST(PairedTable, IsBoldWhereEnoughSamplesExcludeZero) {
+  for (const int samples : {7, 8}) {
+    const TableView view = build_table(plan(), {}, losses(samples));
+    EXPECT_EQ(view.rows[0].back().bold, samples == 8) << samples;  // uniform
+    EXPECT_FALSE(view.rows[1].back().bold) << samples;             // ada
+  }
 }
 
 // (8 − 5) / 5 = 60 %; of either sample alone (3 − 1) / 1 = 200 % and (5 − 4) / 4 = 25 %.
