@@ -82,15 +82,17 @@ struct AnswerRunner::Round {
 };
 
 AnswerRunner::AnswerRunner(AnswerBatch batch) : batch_(std::move(batch)), sampling_(parse_sampling(batch_.spec)) {
+  Ids line_ends;
   for (const AnswerSample& sample : batch_.samples) {
     if (!sample.unavailable.empty()) continue;
     exams_.push_back(sample.exam);
     numbers_.push_back(sample.number);
     stop_ids_.push_back(batch_.subject.stop_ids());
     if (!sample.exam.one_line) continue;
-    const Ids line_ends = line_end_ids(batch_.subject.tokenizer());
+    if (line_ends.empty()) line_ends = line_end_ids(batch_.subject.tokenizer());  // reads the whole vocabulary
     stop_ids_.back().insert(stop_ids_.back().end(), line_ends.begin(), line_ends.end());
   }
+  if (!stop_ids_.empty()) common_stop_ids_ = common_ids(stop_ids_);
 }
 
 std::vector<Row> AnswerRunner::run(const Case& one) {
@@ -279,7 +281,6 @@ GenerateResult AnswerRunner::ask(const Round& round, size_t question, LoopState 
   for (size_t s = 0; s < exams_.size(); ++s) {
     prompts.push_back(joined(round.contexts[s], round.continuation(exams_[s], question)));
   }
-  const Ids stop_ids = common_ids(stop_ids_);
   Policy full = make_policy("full", {});
   const auto sequences = spans(prompts);
   return generate({.backend = batch_.backend,
@@ -288,7 +289,7 @@ GenerateResult AnswerRunner::ask(const Round& round, size_t question, LoopState 
                    .prompts = sequences,
                    .resumed = &state,
                    .max_new_tokens = most_new_tokens(question),
-                   .stop_ids = stop_ids,
+                   .stop_ids = common_stop_ids_,
                    .sampling = sampling_,
                    .seed = batch_.spec.seed,
                    .sample_numbers = numbers_,

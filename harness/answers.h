@@ -92,6 +92,7 @@ class AnswerRunner {
   std::vector<Exam> exams_;                     // of the samples that have one
   std::vector<int32_t> numbers_;                // theirs
   std::vector<std::vector<int32_t>> stop_ids_;  // theirs
+  std::vector<int32_t> common_stop_ids_;        // what ends every one of them
   Sampling sampling_;
   std::vector<Outcome> outcomes_;  // [cases]; empty before the first call
 };
