@@ -1,14 +1,12 @@
 #include "harness/latency.h"
 
-#include <fmt/format.h>
-
 #include <cmath>
 #include <map>
-#include <set>
+#include <string>
+#include <vector>
 
-#include "kernels/error.h"
+#include "sim/budget_profile_file.h"
 #include "tests/harness/run_fixture.h"
-#include "tests/ref/paths.h"
 
 namespace kv {
 namespace {
@@ -93,17 +91,36 @@ TEST_F(Latency, AOneShotCutIsPartOfTheTimeToFirstToken) {
   }
 }
 
-// Random weights have no profile: that of the reference model (8 layers of 4 KV heads) is laid over their 2 of 2.
-TEST_F(Latency, LuKvTakesTheLengthsOfARealModelsProfile) {
-  run(
-      fmt::format("policies: [{{policy: snapkv, mode: kvpress}}, {{policy: snapkv, mode: kvpress, allocation: {{lu-kv: "
-                  "{{profile: {}, spread: yes}}}}}}]\naxes: {{batch: 2, context: 160, keep: 0.25}}\n",
-                  ref::source_path("experiments/models/reference/profiles/snapkv_mode=kvpress.json")));
-  const auto uniform = measured("snapkv"), lu_kv = measured("snapkv+lu-kv");
-  EXPECT_EQ(reasons_["snapkv+lu-kv"], "");
-  EXPECT_EQ(lu_kv.at("prefill_time").size(), 3u);
-  EXPECT_EQ(lu_kv.at("compress_time").size(), 3u);
-  EXPECT_EQ(lu_kv.at("kept_kv_bytes"), uniform.at("kept_kv_bytes"));  // the same total of entries
+// Of 8 layers of one KV head: the first four lose nothing, the others half, whatever is asked.
+std::string half_a_profile() {
+  const ProfileLosses::Curve none(kProfileRatios, 0);
+  BudgetProfile profile{.model = "calibrated",
+                        .fingerprint = std::string(64, 'a'),
+                        .scorer = "keydiff",
+                        .calibration = {{"kv"}, 1, 1, 100, 0},
+                        .losses = {none, none, none, none},
+                        .layers = 8,
+                        .kv_heads = 1};
+  for (size_t ratio = 0; ratio < kProfileRatios; ++ratio) {
+    profile.removed.insert(profile.removed.end(), {0.0F, 0.0F, 0.0F, 0.0F, 0.5F, 0.5F, 0.5F, 0.5F});
+  }
+  return format_profile(profile);
+}
+
+// Random weights have no profile of their own. Over their 2 layers lie layers 0 and 4 of the 8.
+TEST_F(Latency, LuKvGivesHeadsTheLengthsOfAProfileLaidOverThem) {
+  write_atomically(folder_ / "half.json", half_a_profile());
+  const std::string policies =
+      "policies: [keydiff, {policy: keydiff, allocation: {lu-kv: {profile: half.json, spread: yes}}}]\n";
+  run(policies + "axes: {batch: 2, new_tokens: 100, budget: 56, interval: 8}\n");
+  // 2 sequences of 4 heads fill 4 pages each up to the event at 64 entries, which leaves 224 of the 256: 56 a head, or
+  // 64, 64, 48 and 48 in shares of 1, 1, 0.5 and 0.5. One token later these are 65 and 49: 5, 5, 4 and 4 pages.
+  const double page = 16 * (2 * 16 * 4 + 4);
+  EXPECT_EQ(measured("keydiff").at("peak_kv_bytes"), std::vector<double>{2 * 16 * page});
+  EXPECT_EQ(measured("keydiff+lu-kv").at("peak_kv_bytes"), std::vector<double>{2 * 18 * page});
+  run(policies + "axes: {batch: 2, context: 160, keep: 0.25}\n");
+  EXPECT_EQ(measured("keydiff+lu-kv").at("compress_time").size(), 3u);
+  EXPECT_EQ(measured("keydiff+lu-kv").at("kept_kv_bytes"), measured("keydiff").at("kept_kv_bytes"));  // equal totals
 }
 
 TEST_F(Latency, AnAbsurdBatchIsARowWithItsReasonAndTheOthersRun) {
