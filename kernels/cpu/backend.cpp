@@ -2,7 +2,6 @@
 
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <string>
 
 #include "kernels/advance.h"
@@ -12,6 +11,7 @@
 #include "kernels/blend.h"
 #include "kernels/column_add.h"
 #include "kernels/compact.h"
+#include "kernels/cpu/memory.h"
 #include "kernels/embed.h"
 #include "kernels/error.h"
 #include "kernels/expected_attention.h"
@@ -39,19 +39,6 @@
 namespace kv {
 
 namespace {
-
-// Linux's own estimate of what programs can take without swapping, file caches given up.
-Memory physical_memory() {
-  Memory memory;
-  std::ifstream file("/proc/meminfo");
-  for (std::string key, rest; file >> key && std::getline(file, rest);) {
-    const size_t bytes = std::strtoull(rest.c_str(), nullptr, 10) * 1024;
-    if (key == "MemTotal:") memory.total = bytes;
-    if (key == "MemAvailable:") memory.free = bytes;
-  }
-  KV_CHECK(memory.total > 0);
-  return memory;
-}
 
 // Calls its work at each run, and holds it to what a recording may do.
 class CpuRecording final : public Recording {
@@ -109,7 +96,7 @@ class CpuBackend final : public Backend {
   size_t bytes_in_use() const override { return in_use_; }
   size_t peak_bytes() const override { return peak_; }
   void reset_peak() override { peak_ = in_use_; }
-  Memory memory() const override { return physical_memory(); }
+  Memory memory() const override { return cpu::memory(); }
   std::unique_ptr<Recording> record(const std::function<void()>& work) override {
     return std::make_unique<CpuRecording>(work, in_use_, recording_);
   }
