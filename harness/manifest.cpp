@@ -65,7 +65,8 @@ void add_run(Json& out, const ManifestInputs& inputs) {
   for (const ManifestInputs::Profile& profile : inputs.profiles) {
     out["profiles"].push_back({{"model", profile.model}, {"file", profile.file}, {"sha256", profile.sha256}});
   }
-  out["prompts_sha256"] = pairs(inputs.prompts);
+  out["prompts_sha256"] = Json::object();
+  for (const auto& [name, hashes] : inputs.prompts) out["prompts_sha256"][name] = sha256_hex(hashes);
   out["seed"] = spec.seed;
   out["batch"] = spec.batch;
   out["device"] = spec.device;

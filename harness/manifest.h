@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,9 +23,9 @@ struct ManifestInputs {
   std::vector<std::string> overrides;                       // the --set texts
   std::vector<std::pair<std::string, std::string>> models;  // name, SHA-256 of its files
   std::vector<Profile> profiles;
-  std::vector<std::pair<std::string, std::string>> prompts;  // "model/data/sample …", SHA-256 of the token ids
-  std::string rows;                                          // rows.csv, without its timing rows
-  std::string benchmarks{};  // of timings: what their file says of device and versions, a JSON object
+  std::map<std::string, std::string> prompts;  // by "model/data …": the SHA-256 of each sample's token ids, one by one
+  std::string rows;                            // rows.csv, without its timing rows
+  std::string benchmarks{};                    // of timings: what their file says of device and versions, a JSON object
   int cases = 0;
   double seconds = 0;
 };

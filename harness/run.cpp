@@ -147,7 +147,7 @@ class Experiment {
     std::string unavailable;
     try {
       samples = subject_->samples(workload, first, count);
-      note_prompts(workload, data, first, samples);
+      note_prompts(workload, data, samples);
     } catch (const UserError& error) {
       unavailable = error.what();
     }
@@ -204,7 +204,7 @@ class Experiment {
       AnswerSample sample{.number = number};
       try {
         sample.exam = std::move(subject_->exams(workload, number, 1).front());
-        manifest_.prompts.emplace_back(prompt_name(workload, data, number), hash_of_exam(sample.exam));
+        manifest_.prompts[prompts_name(workload, data)] += hash_of_exam(sample.exam);
         hashes += hash_of_exam(sample.exam);
       } catch (const UserError& error) {
         sample.unavailable = error.what();
@@ -254,15 +254,13 @@ class Experiment {
     return workload.data < 0 ? "trace" : spec_.data[static_cast<size_t>(workload.data)].name;
   }
 
-  void note_prompts(const Workload& workload, const std::string& data, int first, const std::vector<Sample>& samples) {
-    for (size_t i = 0; i < samples.size(); ++i) {
-      manifest_.prompts.emplace_back(prompt_name(workload, data, first + static_cast<int>(i)), hash_of_ids(samples[i]));
-    }
+  void note_prompts(const Workload& workload, const std::string& data, const std::vector<Sample>& samples) {
+    for (const Sample& sample : samples) manifest_.prompts[prompts_name(workload, data)] += hash_of_ids(sample);
   }
 
-  std::string prompt_name(const Workload& workload, const std::string& data, int sample) const {
+  std::string prompts_name(const Workload& workload, const std::string& data) const {
     const std::string tokens = workload.tokens > 0 ? fmt::format("/{} tokens", workload.tokens) : "";
-    return fmt::format("{}/{}{}/{}", subject_->name(), data, tokens, sample);
+    return fmt::format("{}/{}{}", subject_->name(), data, tokens);
   }
 
   // Everything that determines a case's rows.

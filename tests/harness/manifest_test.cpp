@@ -27,7 +27,7 @@ TEST_F(Manifest, StatesWhatARunWasMadeOf) {
     EXPECT_TRUE(manifest.contains(key)) << key;
   }
   EXPECT_EQ(manifest["command"], "kvlab run tiny.yaml --set 'samples=2'");
-  EXPECT_EQ(manifest["prompts_sha256"].size(), 2u);
+  EXPECT_EQ(manifest["prompts_sha256"].size(), 1u);  // of all samples of one kind of data
   EXPECT_EQ(manifest["models_sha256"]["llama"].get<std::string>().size(), 64u);
   EXPECT_EQ(manifest["seed"], 5);
 }
@@ -44,7 +44,8 @@ TEST_F(Manifest, HoldsNoAbsolutePathsAndNoHostName) {
 }
 
 TEST_F(Manifest, TheHashesFollowTheirInputsAlone) {
-  const Json a = run("a"), same = run("b"), seed = run("c", {"seed=6"}), shorter = run("d", {"data.noise.tokens=40"});
+  const Json a = run("a"), same = run("b"), seed = run("c", {"seed=6"}), shorter = run("d", {"data.noise.tokens=40"}),
+             more = run("e", {"samples=3"});
   for (const char* key : {"spec_sha256", "rows_sha256", "models_sha256", "prompts_sha256"}) {
     EXPECT_EQ(a[key], same[key]) << key;
   }
@@ -52,6 +53,7 @@ TEST_F(Manifest, TheHashesFollowTheirInputsAlone) {
   EXPECT_EQ(a["prompts_sha256"], seed["prompts_sha256"]);  // the ids come from a file
   EXPECT_NE(a["rows_sha256"], seed["rows_sha256"]);
   EXPECT_NE(a["prompts_sha256"], shorter["prompts_sha256"]);
+  EXPECT_NE(a["prompts_sha256"], more["prompts_sha256"]);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Scores and kept sets of kvpress on the reference model, recorded in tests/data/kvpress/expected.safetensors as
+// Scores and kept sets of kvpress on the reference model, recorded in tests/data/kvpress/expected.safetensors.gz as
 // book0.<press>@<fraction removed>.{score,keep} [layers, kv_heads, tokens].
 
 #include <gtest/gtest.h>
@@ -8,10 +8,12 @@
 #include <span>
 
 #include "sim/compress.h"
+#include "sim/gzip.h"
 #include "sim/model_source.h"
 #include "sim/safetensors.h"
 #include "sim/weights.h"
 #include "tests/ref/paths.h"
+#include "tests/sim/file_fixtures.h"
 
 namespace kv {
 namespace {
@@ -37,14 +39,23 @@ class SlowKvpress : public testing::TestWithParam<Press> {
     const auto reference = SafetensorsFile::open(ref::source_path("tests/data/reference/expected.safetensors"));
     ids_ = reference.read_i32(reference.require("book0.input_ids"));
     ids_.resize(kTokens);
+    expected_ = new SafetensorsFile(unpacked(ref::source_path("tests/data/kvpress/expected.safetensors.gz")));
   }
   static void TearDownTestSuite() {
+    delete expected_;
     delete source_;
     delete backend_;
   }
 
+  static SafetensorsFile unpacked(const std::string& file) {
+    const test::TempFolder folder;
+    test::write_file(folder / "expected.safetensors", gunzip(test::read_file(file), file));
+    return SafetensorsFile::open(folder / "expected.safetensors");
+  }
+
   static inline Backend* backend_ = nullptr;
   static inline ModelSource* source_ = nullptr;
+  static inline SafetensorsFile* expected_ = nullptr;
   static inline std::vector<int32_t> ids_;
 };
 
@@ -80,7 +91,7 @@ void compare(const Row& row, const Protection& protection) {
 
 TEST_P(SlowKvpress, ScoresAndKeptSetsAgree) {
   const Press& press = GetParam();
-  const auto expected = SafetensorsFile::open(ref::source_path("tests/data/kvpress/expected.safetensors"));
+  const SafetensorsFile& expected = *expected_;
   const std::string prefix = "book0." + press.name + "@" + press.removed;
   const TensorInfo& score = expected.require(prefix + ".score");
   const std::vector<float> want = expected.read_f32(score);
