@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) attend_few(AttendArgs args, At
   Window window;
   let_next_start();
   wait_for_previous();
-  prefetch_lengths(args.cache);
+  prefetch_tables(args.cache);
   do {
     window = list_parts(args, done, shared.parts(), shares);
     if (window.pages() == 0) return;
@@ -90,7 +90,6 @@ __global__ void __launch_bounds__(kMaxThreads, 1) attend_few(AttendArgs args, At
     find_split(parts, window, shares, split);
     __syncthreads();
     join_warps<D>(args, work, few, shared, window, split, dim);
-    __threadfence();
     __syncthreads();
     // The window's first part may have begun in an earlier block, its last one may go on in a later one.
     if (threadIdx.x < 2) {
@@ -98,15 +97,16 @@ __global__ void __launch_bounds__(kMaxThreads, 1) attend_few(AttendArgs args, At
       const int blocks = shares.count_of(parts[k]);
       unsigned int& count = arrived[shares.first_of(parts[k])];
       const bool is_split = blocks > 1 && (threadIdx.x == 0 || k > 0);
+      __threadfence();  // the block's pieces, which its threads wrote before they met, come before its arrival ...
       const bool is_last = is_split && atomicAdd(&count, 1u) == static_cast<unsigned int>(blocks - 1);
+      __threadfence();  // ... and the others' arrivals before what they wrote is read
       if (is_last) count = 0;
       to_join[threadIdx.x] = is_last ? k : -1;
     }
     __syncthreads();
+#pragma unroll 1
     for (const int k : to_join) {
-      if (k < 0) continue;
-      __threadfence();
-      join_blocks(args, work, few, parts[k], shares, dim);
+      if (k >= 0) join_blocks<D>(args, work, few, shared, parts[k], shares, dim);
     }
     __syncthreads();  // parts and stages are free for the next window
   } while (!window.is_last);
@@ -115,14 +115,16 @@ __global__ void __launch_bounds__(kMaxThreads, 1) attend_few(AttendArgs args, At
 template <int D>
 void run(const AttendArgs& args, const AttendWork& work) {
   using Shape = Few<D>;
-  const int blocks = std::min(multiprocessors(), kMaxBlocks);
   const int max_pairs = static_cast<int>(args.max_count) * work.group;
   const size_t warp_bytes = Shape::kWarpBytes + piece_bytes<D>(max_pairs);
   const size_t bytes = shared_bytes_a_block() - kStaticBytes - Shape::kPartBytes;
   const int warps = std::min(kMaxWarps, static_cast<int>(bytes / warp_bytes));
   KV_CHECK(warps > 0);
+  // A row may be in as many pieces as there are blocks, and join_blocks() wants at least one pair's at once.
+  const int joined = static_cast<int>(warps * Shape::kWarpBytes) / joining_bytes<D>(1);
+  const int blocks = std::min({multiprocessors(), kMaxBlocks, joined});
   const int64_t pieces = 2 * int64_t{blocks} * max_pairs;
-  const Scratch<float> piece_outputs(pieces * args.cache.head_dim);
+  const Scratch<float> piece_outputs(pieces * D);
   const Scratch<Softmax> piece_softmax(pieces);
   launch_early(args.cache.head_dim == D ? attend_few<D, true> : attend_few<D, false>, blocks, warps * 32,
                Shape::kPartBytes + warps * warp_bytes, args, work,

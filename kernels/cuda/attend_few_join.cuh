@@ -9,69 +9,47 @@ namespace kv::cuda::few {
 
 struct FewWork {
   size_t piece_bytes;      // that a warp's piece takes in shared memory
-  float* piece_outputs;    // [2 · blocks, max_pairs, head_dim], not divided by the sum
+  float* piece_outputs;    // [2 · blocks, max_pairs, D], not divided by the sum
   Softmax* piece_softmax;  // [2 · blocks, max_pairs]
   int max_pairs;
 };
 
-// What some pieces of a pair make together, for as many values of the output as Values has.
-template <class Values>
+// Four values of one pair's output, not divided by the sum, and its softmax.
 struct Joined {
   Softmax softmax{-kInfinity, 0};
-  Values values{};
-
-  __device__ void add(Softmax piece, const Values& of_piece) {
-    const float largest = fmaxf(softmax.largest, piece.largest);
-    const float from = largest == -kInfinity ? 0.0f : largest;
-    const float before = exp2_fast(softmax.largest - from), weight = exp2_fast(piece.largest - from);
-    softmax = {largest, before * softmax.sum + weight * piece.sum};
-    auto* own = reinterpret_cast<float*>(&values);
-    const auto* other = reinterpret_cast<const float*>(&of_piece);
-#pragma unroll
-    for (size_t e = 0; e < sizeof(Values) / sizeof(float); ++e) own[e] = before * own[e] + weight * other[e];
-  }
+  float4 values{};
 };
 
-// Writes two values of one pair's output, and its softmax once.
-__device__ inline void write_joined(const AttendArgs& args, const AttendWork& work, const Part& part, int dim, int pair,
-                                    int d, Softmax softmax, float2 values) {
-  const float inverse = 1 / softmax.sum;
-  write_output(work, part.vector(args, work.group, pair) * dim + d, values.x * inverse, values.y * inverse);
-  if (d == 0 && work.softmax) work.softmax[part.scratch(args, work.group, pair)] = {softmax.largest, inverse};
+// Of pieces [first, last], whose softmax and values the calls give: relative to the largest logit of all, so that no
+// piece waits for the sum of those before it. Code that runs once a launch is kept short: no cache has it yet.
+template <class SoftmaxOf, class ValuesOf>
+__device__ Joined join_pieces(int first, int last, const SoftmaxOf& softmax_of, const ValuesOf& values_of) {
+  Joined joined;
+#pragma unroll 4
+  for (int p = first; p <= last; ++p) joined.softmax.largest = fmaxf(joined.softmax.largest, softmax_of(p).largest);
+#pragma unroll 4
+  for (int p = first; p <= last; ++p) {
+    const Softmax piece = softmax_of(p);
+    const float4 values = values_of(p);
+    const float weight = piece.largest == -kInfinity ? 0.0f : exp2_fast(piece.largest - joined.softmax.largest);
+    joined.softmax.sum += weight * piece.sum;
+    joined.values.x += weight * values.x;
+    joined.values.y += weight * values.y;
+    joined.values.z += weight * values.z;
+    joined.values.w += weight * values.w;
+  }
+  return joined;
 }
 
-// Joins what the blocks have of a row, for the block that came last: a warp joins 64 values of a pair, two a lane. All
-// pieces, or kAtOnce of more, are read together.
-__device__ inline void join_blocks(const AttendArgs& args, const AttendWork& work, const FewWork& few, const Part& part,
-                                   const Shares& shares, int dim) {
-  constexpr int kAtOnce = 24;  // at most 32, one a lane
-  const int lane = threadIdx.x % 32, slices = (dim + 63) / 64;
-  const int first_block = shares.first_of(part), pieces = shares.count_of(part);
-  for (int i = threadIdx.x / 32; i < part.count * work.group * slices; i += Window::warps()) {
-    const int pair = i / slices, d = i % slices * 64 + lane * 2;
-    Joined<float2> joined;
-    for (int first = 0; first < pieces; first += kAtOnce) {
-      const int count = min(kAtOnce, pieces - first);
-      const auto place = [&](int p) {
-        return int64_t{2 * (first_block + first + p) + (first + p == 0)} * few.max_pairs + pair;
-      };
-      const float2 own = lane < count ? __ldcg(reinterpret_cast<const float2*>(few.piece_softmax + place(lane)))
-                                      : float2{-kInfinity, 0};
-      float2 values[kAtOnce];
-#pragma unroll
-      for (int p = 0; p < kAtOnce; ++p) {
-        if (p >= count) break;
-        values[p] =
-            d < dim ? __ldcg(reinterpret_cast<const float2*>(few.piece_outputs + place(p) * dim + d)) : float2{};
-      }
-#pragma unroll
-      for (int p = 0; p < kAtOnce; ++p) {
-        if (p >= count) break;
-        joined.add({__shfl_sync(kWarp, own.x, p), __shfl_sync(kWarp, own.y, p)}, values[p]);
-      }
-    }
-    if (d < dim) write_joined(args, work, part, dim, pair, d, joined.softmax, joined.values);
-  }
+// Writes values [d, d + 4) of one pair's output as far as there are so many, and its softmax once.
+__device__ inline void write_joined(const AttendArgs& args, const AttendWork& work, const Part& part, int dim, int pair,
+                                    int d, const Joined& joined) {
+  if (d >= dim) return;
+  const float inverse = 1 / joined.softmax.sum;
+  const int64_t at = part.vector(args, work.group, pair) * dim + d;
+  write_output(work, at, joined.values.x * inverse, joined.values.y * inverse);
+  if (d + 2 < dim) write_output(work, at + 2, joined.values.z * inverse, joined.values.w * inverse);
+  if (d == 0 && work.softmax) work.softmax[part.scratch(args, work.group, pair)] = {joined.softmax.largest, inverse};
 }
 
 // Where warps leave their pieces: [max_pairs, D], then the softmax of each pair.
@@ -141,31 +119,75 @@ template <int D>
 __device__ void join_warps(const AttendArgs& args, const AttendWork& work, const FewWork& few, const Shared<D>& shared,
                            const Window& window, const Split (&split)[kMaxWarps + 1], int dim) {
   constexpr int kFours = D / 4;
+#pragma unroll 1
   for (int i = static_cast<int>(threadIdx.x); i < (kMaxWarps + 1) * few.max_pairs * kFours; i += blockDim.x) {
     const int which = i / kFours / few.max_pairs;
     const int pair = i / kFours - which * few.max_pairs, d = i % kFours * 4;
     const Split own = split[which];
-    if (own.part < 0 || d >= dim) continue;
+    if (own.part < 0) continue;
     const Part& part = shared.parts()[own.part];
     if (pair >= part.count * work.group) continue;
-    Joined<float4> joined;
-#pragma unroll 1
-    for (int warp = own.first_warp; warp <= own.last_warp; ++warp) {
-      const Piece<D> piece = shared.piece(part, window.run_of(warp), warp);
-      joined.add(piece.softmax[pair], *reinterpret_cast<const float4*>(piece.outputs + pair * D + d));
+    const auto piece_of = [&](int warp) { return shared.piece(part, window.run_of(warp), warp); };
+    const Joined joined = join_pieces(
+        own.first_warp, own.last_warp, [&](int warp) { return piece_of(warp).softmax[pair]; },
+        [&](int warp) { return *reinterpret_cast<const float4*>(piece_of(warp).outputs + pair * D + d); });
+    if (own.piece < 0) {
+      write_joined(args, work, part, dim, pair, d, joined);
+      continue;
     }
-    const Softmax softmax = joined.softmax;
     const int64_t at = int64_t{own.piece} * few.max_pairs + pair;
-    if (own.piece >= 0 && d == 0) few.piece_softmax[at] = softmax;
-    float2 values{joined.values.x, joined.values.y};
+    if (d == 0) few.piece_softmax[at] = joined.softmax;
+    *reinterpret_cast<float4*>(few.piece_outputs + at * D + d) = joined.values;
+  }
+}
+
+// Of one pair's pieces, in shared memory.
+template <int D>
+__host__ __device__ constexpr int joining_bytes(int pieces) {
+  return pieces * static_cast<int>(D * sizeof(float) + sizeof(Softmax));
+}
+
+// Past the L1 cache, which may hold what stood there before another block wrote.
+__device__ inline Softmax load_fresh(const Softmax* from) {
+  const float2 both = __ldcg(reinterpret_cast<const float2*>(from));
+  return {both.x, both.y};
+}
+
+// Joins what the blocks have of a row, for the block that came last. All pieces of as many pairs as the stages take are
+// read at once.
+template <int D>
+__device__ void join_blocks(const AttendArgs& args, const AttendWork& work, const FewWork& few, const Shared<D>& shared,
+                            const Part& part, const Shares& shares, int dim) {
+  constexpr int kFours = D / 4;
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
+  const int first_block = shares.first_of(part), pieces = shares.count_of(part);
+  const int pairs = part.count * work.group;
+  const int room = Window::warps() * static_cast<int>(Shared<D>::Shape::kWarpBytes);
+  const int at_once = min(pairs, room / joining_bytes<D>(pieces));
+  auto* outputs = reinterpret_cast<float4*>(shared.stages(0));                      // [pieces, at_once, D / 4]
+  auto* softmax = reinterpret_cast<Softmax*>(outputs + pieces * at_once * kFours);  // [pieces, at_once]
 #pragma unroll 1
-    for (int to = d; to < min(d + 4, dim); to += 2) {
-      if (own.piece >= 0) {
-        *reinterpret_cast<float2*>(few.piece_outputs + at * dim + to) = values;
-      } else {
-        write_joined(args, work, part, dim, pair, to, softmax, values);
-      }
-      values = {joined.values.z, joined.values.w};
+  for (int first = 0; first < pairs; first += at_once) {
+    const int count = min(at_once, pairs - first);
+    __syncthreads();  // all are done with the stages
+#pragma unroll 1
+    for (int p = thread / 32; p < pieces; p += Window::warps()) {
+      const int64_t from = int64_t{2 * (first_block + p) + (p == 0)} * few.max_pairs + first;
+      const auto* piece = reinterpret_cast<const float4*>(few.piece_outputs + from * D);
+#pragma unroll 1
+      for (int i = lane; i < count * kFours; i += 32) copy_async(outputs + p * count * kFours + i, piece + i);
+      if (lane < count) softmax[p * count + lane] = load_fresh(few.piece_softmax + from + lane);
+    }
+    commit_copies();
+    wait_copies<0>();
+    __syncthreads();
+#pragma unroll 1
+    for (int i = thread; i < count * kFours; i += Window::warps() * 32) {
+      const int pair = i / kFours, d = i % kFours * 4;
+      const Joined joined = join_pieces(
+          0, pieces - 1, [&](int p) { return softmax[p * count + pair]; },
+          [&](int p) { return outputs[(p * count + pair) * kFours + i % kFours]; });
+      write_joined(args, work, part, dim, first + pair, d, joined);
     }
   }
 }

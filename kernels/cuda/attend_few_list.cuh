@@ -124,12 +124,15 @@ __device__ inline uint64_t sum_before(uint64_t value, uint64_t& total) {
   return before;
 }
 
-// Has the lengths on their way to the L2 cache while the segments, which say whose are needed, are being read.
-__device__ inline void prefetch_lengths(const PagedView& cache) {
+// Has the lengths on their way to the L2 cache while the segments, which say whose are needed, are being read, and the
+// page table (all blocks together, if it is small) while the lengths are.
+__device__ inline void prefetch_tables(const PagedView& cache) {
   constexpr int kSector = 32 / sizeof(int32_t);
-  for (int64_t at = threadIdx.x * kSector; at < cache.rows; at += blockDim.x * kSector) {
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(cache.lengths + at));
-  }
+  const auto prefetch = [](const int32_t* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); };
+  for (int64_t at = threadIdx.x * kSector; at < cache.rows; at += blockDim.x * kSector) prefetch(cache.lengths + at);
+  const int64_t entries = cache.rows * cache.max_pages, all_threads = int64_t{gridDim.x} * blockDim.x;
+  const int64_t at = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * kSector;
+  if (entries <= all_threads * kSector && at < entries) prefetch(cache.page_table + at);
 }
 
 // Lists the parts of the block's share from its page `done` on.
@@ -155,6 +158,7 @@ __device__ inline Window list_parts(const AttendArgs& args, int done, Part* part
   // Calls for this thread's rows that reach into the window.
   const auto visit_rows = [&](const auto& visit) {
     uint64_t at = before;
+#pragma unroll 1
     for (int r = begin; r < end; ++r) {
       const int pages = pages_of(args, r, part);
       const int ordinal = static_cast<int>(static_cast<uint32_t>(at));

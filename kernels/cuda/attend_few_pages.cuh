@@ -37,9 +37,10 @@ __device__ void load_queries(HeldRows<D, 1>& queries, const AttendArgs& args, co
   }
 }
 
-// As copy_async(), of what lies in one piece: the L2 cache fetches 256 bytes at once.
-__device__ inline void copy_stream(void* to, const void* from) {
-  asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;\n" ::"r"(shared_address(to)), "l"(from));
+// As copy_async(); zeros, and nothing read, unless `there`.
+__device__ inline void copy_or_zero(void* to, const void* from, bool there) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared_address(to)), "l"(from),
+               "r"(there ? 16 : 0));
 }
 
 // The pages of a warp's run, streamed through the warp's stages. Reading runs ahead over the ends of rows.
@@ -77,22 +78,21 @@ struct Pages {
 
   __device__ void begin() {
     next = look_up(0);
-#pragma unroll
+#pragma unroll 1
     for (int t = 0; t < Shape::kStages - 1; ++t) stage(t);
   }
 
-  // Starts copying the keys or the values of a page. Nearly all pages are full, and then lie in one piece: nothing has
-  // to be asked about their rows.
+  // Starts copying the keys or the values of a page, whose empty slots become zero (see stage_rows()).
   __device__ void stage_half(bf16* to, const bf16* from, int filled) const {
-    if (filled < kPageTokens || dim < D) {
+    if (dim < D) {
       return stage_rows<D>(to, kPageTokens, dim, lane, 32,
                            [&](int r) { return r < filled ? from + r * dim : nullptr; });
     }
     constexpr int kRow = D / 8;  // words of 16 bytes
 #pragma unroll
     for (int i = 0; i < kPageTokens * kRow / 32; ++i) {
-      const int word = lane + 32 * i;
-      copy_stream(to + word / kRow * kStride<D> + word % kRow * 8, from + word * 8);
+      const int word = lane + 32 * i, row = word / kRow;
+      copy_or_zero(to + row * kStride<D> + word % kRow * 8, from + word * 8, row < filled);
     }
   }
 
