@@ -36,30 +36,41 @@ std::vector<std::string> free_columns(const RowTable& table, const Question& que
   return columns;
 }
 
-// The cell that this one is compared with: an axis that does not apply to it (the allocation of the full cache) fits
-// every value. Null where there is none, and for that cell itself.
+// The cell that this one is compared with. Null where there is none, and for that cell itself.
 const Pile* partner_of(const Key& key, const std::map<Key, Pile>& piles, const Question& question) {
-  const auto place = std::find(question.columns.begin(), question.columns.end(), question.paired->column);
-  KV_CHECK(place != question.columns.end());
-  const auto paired = static_cast<std::size_t>(place - question.columns.begin());
-  if (same_value(key[paired], question.paired->with)) return nullptr;
+  const auto column = std::find(question.columns.begin(), question.columns.end(), question.paired->column);
+  KV_CHECK(column != question.columns.end());
+  const auto paired = static_cast<std::size_t>(column - question.columns.begin());
+  Key wanted = key;
+  wanted[paired] = question.paired->with;
+  if (fit(wanted, key) == Fit::kExact) return nullptr;
   const Pile* loose = nullptr;
   for (const auto& [other, pile] : piles) {
-    bool fits = true, same = true;
-    for (std::size_t i = 0; i < key.size(); ++i) {
-      const bool equal = i == paired ? same_value(other[i], question.paired->with) : other[i] == key[i];
-      fits = fits && (equal || (i != paired && other[i].empty()));
-      same = same && equal;
-    }
-    if (same) return &pile;
-    if (fits) loose = &pile;
+    if (!same_value(other[paired], wanted[paired])) continue;
+    const Fit fits = fit(wanted, other);
+    if (fits == Fit::kExact) return &pile;
+    if (fits == Fit::kLoose) loose = &pile;
   }
   return loose;
 }
 
-std::optional<Estimate> number_of(const Pile& pile, const Pile* partner, const Question& question) {
-  if (!question.paired) return estimate(pile, question.measure, question.intervals);
-  return estimate_difference(pile, *partner, question.measure, question.paired->relative, question.intervals);
+Skipped skipped_of(const Pile& pile) {
+  return {.samples = static_cast<int>(pile.skipped.size()), .reason = pile.reason};
+}
+
+Cell make_cell(const Pile& pile, const Pile* partner, std::span<const Key> places, const Question& question) {
+  Cell cell{.unit = pile.unit, .skipped = skipped_of(pile)};
+  if (!partner) {
+    cell.estimate = estimate(pile, question.measure, question.intervals);
+    return cell;
+  }
+  const Difference difference =
+      estimate_difference(pile, *partner, places, question.measure, question.paired->relative, question.intervals);
+  cell.estimate = difference.estimate;
+  cell.unpaired = difference.unpaired;
+  cell.partner_skipped = skipped_of(*partner);
+  if (question.paired->relative) cell.unit = "%";
+  return cell;
 }
 
 bool within_case(const std::string& column) { return column == "layer" || column == "head" || column == "x"; }
@@ -124,6 +135,8 @@ Cells collect(const RowTable& table, const Question& question) {
 
   Cells out;
   std::map<Key, Pile> piles;
+  std::vector<Key> places;
+  std::map<Key, std::size_t> numbers;  // of places
   const auto pile_of = [&](const Row& row, const std::string& metric) -> Pile& {
     Key key;
     for (std::size_t i = 0; i < key_readers.size(); ++i) {
@@ -162,14 +175,18 @@ Cells collect(const RowTable& table, const Question& question) {
     }
     if (which == metrics.end() || !row.value || !filter(row)) continue;
     Pile& pile = pile_of(row, measure.ratio.empty() ? row.metric : "ratio");
-    const auto [place, added] = pile.index.try_emplace(sample_of(row), pile.samples.size());
+    const auto [sample, added] = pile.index.try_emplace(sample_of(row), pile.samples.size());
     if (added) pile.samples.emplace_back();
     const bool below = !measure.ratio.empty() && row.metric == measure.ratio[1];
     const Quantity shown = quantity(row, measure);
-    pile.samples[place->second][below ? 1 : 0].add(shown.value);
-    if (measure.ratio.empty()) pile.unit = shown.unit;
+    Key within = {row.metric};
+    for (const Read& read : free_readers) within.push_back(read(row));
     pile.spread.resize(free.size());
-    for (std::size_t i = 0; i < free.size(); ++i) pile.spread[i].insert(free_readers[i](row));
+    for (std::size_t i = 0; i < free.size(); ++i) pile.spread[i].insert(within[i + 1]);
+    const auto [number, unseen] = numbers.try_emplace(std::move(within), places.size());
+    if (unseen) places.push_back(number->first);
+    pile.samples[sample->second][number->second][below ? 1 : 0].add(shown.value);
+    if (measure.ratio.empty()) pile.unit = shown.unit;
   }
 
   std::vector<bool> averaged(free.size());
@@ -179,10 +196,7 @@ Cells collect(const RowTable& table, const Question& question) {
       std::erase(out.keys, key);
       continue;
     }
-    out.cells[key] = {.estimate = number_of(pile, partner, question),
-                      .unit = question.paired && question.paired->relative ? "%" : pile.unit,
-                      .skipped = static_cast<int>(pile.skipped.size()),
-                      .skipped_reason = pile.reason};
+    out.cells[key] = make_cell(pile, partner, places, question);
     for (std::size_t i = 0; i < pile.spread.size(); ++i) averaged[i] = averaged[i] || pile.spread[i].size() > 1;
   }
   for (std::size_t i = 0; i < free.size(); ++i) {

@@ -15,11 +15,25 @@ namespace kv {
 
 using Key = std::vector<std::string>;  // one value a key column
 
+struct Skipped {
+  int samples = 0;     // without a value
+  std::string reason;  // of the first
+
+  bool operator==(const Skipped&) const = default;
+};
+
+// What a difference had to leave out, in samples.
+struct Unpaired {
+  int own = 0, theirs = 0;  // no row of it has a partner on the other side
+  int partly = 0;           // paired, less rows that only one side has
+};
+
 struct Cell {
-  std::optional<Estimate> estimate;
+  std::optional<Estimate> estimate;  // of a difference: its samples are the pairs
   std::string unit;
-  int skipped = 0;             // samples without a value
-  std::string skipped_reason;  // of the first
+  Skipped skipped;
+  Skipped partner_skipped;  // these two of a difference only
+  Unpaired unpaired;
 };
 
 struct Cells {
@@ -37,7 +51,7 @@ struct Question {
   std::vector<std::string> columns;  // the key
   bool intervals = true;
   // Differences instead: of each cell from the one with that value in that column (of `columns`), which itself is left
-  // out, as are cells without such a partner. Samples are paired.
+  // out, as are cells without such a partner. Rows are paired: same sample, and same value of every free column.
   std::optional<Pairing> paired = {};
   // Maps the value of the first key column, e.g. to the bin of a curve with thousands of points.
   std::function<std::string(const std::string&)> first = {};

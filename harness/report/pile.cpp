@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <span>
 
 namespace kv {
 namespace {
@@ -16,6 +15,14 @@ std::optional<std::array<double, 2>> value_of(const std::array<Sum, 2>& sums, co
   if (measure.ratio.empty()) return {{measure.aggregate == Aggregate::kMax ? a.largest : a.total / a.count, 0}};
   if (b.count == 0) return std::nullopt;
   return {{a.total, b.total}};
+}
+
+std::array<Sum, 2> sums_of(const Places& sample) {
+  std::array<Sum, 2> all;
+  for (const auto& [place, sums] : sample) {
+    for (std::size_t i = 0; i < all.size(); ++i) all[i].add(sums[i]);
+  }
+  return all;
 }
 
 double sum_of(const Values& values, std::span<const int> picks, std::size_t which) {
@@ -41,42 +48,88 @@ std::optional<Estimate> resampled(std::size_t samples, bool intervals,
   return out;
 }
 
+// The rows that two samples share, and how many places of either are left over.
+struct Shared {
+  std::array<Sum, 2> own, theirs;
+  std::size_t own_left = 0, theirs_left = 0;
+};
+
+Shared share(const Places& own, const Places& theirs, std::span<const Key> keys) {
+  Shared out;
+  std::set<std::size_t> used;
+  for (const auto& [place, sums] : own) {
+    auto partner = theirs.find(place);
+    for (auto it = theirs.begin(); partner == theirs.end() && it != theirs.end(); ++it) {
+      if (fit(keys[place], keys[it->first]) == Fit::kLoose) partner = it;
+    }
+    if (partner == theirs.end()) {
+      ++out.own_left;
+      continue;
+    }
+    used.insert(partner->first);
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      out.own[i].add(sums[i]);
+      out.theirs[i].add(partner->second[i]);
+    }
+  }
+  out.theirs_left = theirs.size() - used.size();
+  return out;
+}
+
 }  // namespace
 
-void Sum::add(double value) {
-  largest = count == 0 ? value : std::max(largest, value);
-  total += value;
-  ++count;
+void Sum::add(double value) { add({.total = value, .largest = value, .count = 1}); }
+
+void Sum::add(const Sum& other) {
+  if (other.count == 0) return;
+  largest = count == 0 ? other.largest : std::max(largest, other.largest);
+  total += other.total;
+  count += other.count;
+}
+
+Fit fit(const Key& wanted, const Key& other) {
+  Fit out = Fit::kExact;
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    if (same_value(other[i], wanted[i])) continue;
+    if (!other[i].empty()) return Fit::kNone;
+    out = Fit::kLoose;
+  }
+  return out;
 }
 
 std::optional<Estimate> estimate(const Pile& pile, const Measure& measure, bool intervals) {
   Values values;
-  for (const auto& sums : pile.samples) {
-    if (const auto value = value_of(sums, measure)) values.push_back(*value);
+  for (const Places& sample : pile.samples) {
+    if (const auto value = value_of(sums_of(sample), measure)) values.push_back(*value);
   }
   return resampled(values.size(), intervals,
                    [&](std::span<const int> picks) { return statistic(values, picks, measure); });
 }
 
-std::optional<Estimate> estimate_difference(const Pile& pile, const Pile& other, const Measure& measure, bool relative,
-                                            bool intervals) {
+Difference estimate_difference(const Pile& pile, const Pile& other, std::span<const Key> keys, const Measure& measure,
+                               bool relative, bool intervals) {
   Values own, theirs;
+  Difference out;
   for (const auto& [sample, place] : pile.index) {
     const auto partner = other.index.find(sample);
     if (partner == other.index.end()) continue;
-    const auto a = value_of(pile.samples[place], measure);
-    const auto b = value_of(other.samples[partner->second], measure);
+    const Shared shared = share(pile.samples[place], other.samples[partner->second], keys);
+    const auto a = value_of(shared.own, measure);
+    const auto b = value_of(shared.theirs, measure);
     if (!a || !b) continue;
     own.push_back(*a);
     theirs.push_back(*b);
+    if (shared.own_left + shared.theirs_left > 0) ++out.unpaired.partly;
   }
-  auto difference = resampled(own.size(), intervals, [&](std::span<const int> picks) {
+  out.unpaired.own = static_cast<int>(pile.samples.size() - own.size());
+  out.unpaired.theirs = static_cast<int>(other.samples.size() - own.size());
+  out.estimate = resampled(own.size(), intervals, [&](std::span<const int> picks) {
     const double reference = statistic(theirs, picks, measure);
     const double less = statistic(own, picks, measure) - reference;
     return relative ? 100 * less / std::abs(reference) : less;
   });
-  if (difference && !std::isfinite(difference->value)) return std::nullopt;  // in % of nothing
-  return difference;
+  if (out.estimate && !std::isfinite(out.estimate->value)) out.estimate.reset();  // in % of nothing
+  return out;
 }
 
 }  // namespace kv

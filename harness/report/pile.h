@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -11,30 +12,46 @@
 
 namespace kv {
 
-// Rows of one sample that fall into one cell.
+// Values that fall together.
 struct Sum {
   double total = 0;
   double largest = 0;
   int count = 0;
 
   void add(double value);
+  void add(const Sum& other);
 };
 
-// What one cell has gathered. A sample holds one sum, or two for a ratio.
+// One sample's rows, by the place that they have in it: metric and free columns (layer, head, axes ...), numbered over
+// all cells. A place holds one sum, or for a ratio the one of its two that its metric is.
+using Places = std::map<std::size_t, std::array<Sum, 2>>;
+
+// What one cell has gathered.
 struct Pile {
-  std::vector<std::array<Sum, 2>> samples;
+  std::vector<Places> samples;
   std::map<Key, std::size_t> index;  // a sample's place in `samples`
   std::set<Key> skipped;
   std::string reason, unit;
   std::vector<std::set<std::string>> spread;  // values seen of the free columns
 };
 
+// How well `other` may stand for `wanted`: loosely where values that it lacks are all that tells them apart, as the
+// full cache has no allocation and is compared with each.
+enum class Fit { kNone, kLoose, kExact };
+Fit fit(const Key& wanted, const Key& other);
+
 // The cell's number with its bootstrap interval over samples; absent without a sample that has all it needs.
 std::optional<Estimate> estimate(const Pile& pile, const Measure& measure, bool intervals);
 
-// What that number differs by from the other cell's, over the samples that both have: each draw of the bootstrap takes
-// the same samples of both, so what is hard for both does not widen the interval. relative: in % of the other's number.
-std::optional<Estimate> estimate_difference(const Pile& pile, const Pile& other, const Measure& measure, bool relative,
-                                            bool intervals);
+// What that number differs by from the other cell's. Only rows that both have count: of the same sample, and of the
+// same place in it (`keys`, a key a place; one that fits exactly before one that fits loosely). Each draw of the
+// bootstrap takes the same samples of both, so what is hard for both does not widen the interval. relative: in % of the
+// other's number.
+struct Difference {
+  std::optional<Estimate> estimate;
+  Unpaired unpaired;
+};
+Difference estimate_difference(const Pile& pile, const Pile& other, std::span<const Key> keys, const Measure& measure,
+                               bool relative, bool intervals);
 
 }  // namespace kv

@@ -37,7 +37,7 @@ struct Measure {
 };
 
 // A table of differences: each cell's number less that of the cell with the value `with` in `column` and the same other
-// keys, over the samples that both have. relative: in % of the latter.
+// keys, over the rows that both have. relative: in % of the latter.
 struct Pairing {
   std::string column{}, with{};
   bool relative = false;

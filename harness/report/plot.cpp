@@ -28,9 +28,9 @@ void note_samples(const PlotPlan& plan, const Cells& cells, std::string_view spr
   std::vector<std::pair<std::string, int>> reasons;
   for (const Key& key : cells.keys) {
     const Cell& cell = cells.cells.at(key);
-    if (cell.skipped == 0) continue;
-    ++find_or_add(reasons, [&](const auto& entry) { return entry.first == cell.skipped_reason; },
-                  {cell.skipped_reason, 0})
+    if (cell.skipped.samples == 0) continue;
+    ++find_or_add(reasons, [&](const auto& entry) { return entry.first == cell.skipped.reason; },
+                  {cell.skipped.reason, 0})
           .second;
   }
   for (const auto& [reason, count] : reasons) {

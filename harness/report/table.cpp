@@ -4,7 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <tuple>
 
 #include "harness/report/cells.h"
 
@@ -135,11 +137,19 @@ bool excludes_zero(const Estimate& difference) {
          (difference.interval->low > 0 || difference.interval->high < 0);
 }
 
+// What differences are taken from.
+std::string partner_name(const TablePlan& plan) {
+  return plan.paired ? label_of(plan.labels, plan.paired->column, plan.paired->with) : "";
+}
+
 TableCell our_cell(const TablePlan& plan, const Cell* cell, const std::optional<double>& best, bool ranked) {
   if (cell == nullptr) return {.kind = Kind::kEmpty, .text = kMissing};
   if (!cell->estimate) {
-    if (cell->skipped == 0) return {.kind = Kind::kEmpty, .text = kMissing};
-    return {.kind = Kind::kSkipped, .text = "skipped: " + cell->skipped_reason};
+    const auto& [own, partner] = std::tie(cell->skipped, cell->partner_skipped);
+    if (own.samples > 0) return {.kind = Kind::kSkipped, .text = "skipped: " + own.reason};
+    if (partner.samples > 0)
+      return {.kind = Kind::kSkipped, .text = partner_name(plan) + " skipped: " + partner.reason};
+    return {.kind = Kind::kEmpty, .text = kMissing};
   }
   const std::string text = format_number(cell->estimate->value, plan.digits);
   return {.kind = Kind::kNumber,
@@ -198,18 +208,16 @@ std::string number_note(const TablePlan& plan, const Grid& grid) {
     return fmt::format("Each number: {} over samples, {}{}.", what, count_note(grid),
                        interval ? "; 95 % bootstrap interval" : "");
   }
-  const std::string other = label_of(plan.labels, plan.paired->column, plan.paired->with);
   return fmt::format(
-      "Each number: {} over samples less that of {} on the same samples{}, {}{}.", what, other,
-      plan.paired->relative ? ", in % of the latter" : "", count_note(grid),
+      "Each number: {} over samples less that of {} on the same rows of the same samples{}, {}{}.", what,
+      partner_name(plan), plan.paired->relative ? ", in % of the latter" : "", count_note(grid),
       interval ? "; 95 % interval of the paired bootstrap, bold where it excludes zero (n of at least 8)" : "");
 }
 
 std::string better_note(const TablePlan& plan) {
   const bool lower = plan.better == Better::kLower;
   if (plan.paired) {
-    return fmt::format("{} 0: {} is better.", lower ? "Above" : "Below",
-                       label_of(plan.labels, plan.paired->column, plan.paired->with));
+    return fmt::format("{} 0: {} is better.", lower ? "Above" : "Below", partner_name(plan));
   }
   std::string note = lower ? "\xe2\x86\x93 lower is better" : "\xe2\x86\x91 higher is better";
   if (!plan.unranked.empty()) note += fmt::format("; not ranked: {}", fmt::join(plan.unranked, ", "));
@@ -219,22 +227,51 @@ std::string better_note(const TablePlan& plan) {
 // A table without a row of ours.
 std::string empty_note(const TablePlan& plan) {
   if (!plan.paired) return no_rows(plan.measure);
-  return fmt::format("No row can be compared: {} = {} has none with a value for metric {}.", plan.paired->column,
-                     plan.paired->with,
+  return fmt::format("No row can be compared: {} = {} has no value for metric {} where another row has one.",
+                     plan.paired->column, plan.paired->with,
                      fmt::join(plan.measure.ratio.empty() ? plan.measure.metrics : plan.measure.ratio, ", "));
 }
 
-std::string skipped_text(const Cell* cell) {
-  if (cell == nullptr || !cell->estimate || cell->skipped == 0) return "";
-  return fmt::format("{} of the samples skipped: {}.", cell->skipped, cell->skipped_reason);
+std::string skipped_text(const Skipped& skipped, const std::string& of) {
+  return skipped.samples == 0 ? "" : fmt::format("{} of {} skipped: {}.", skipped.samples, of, skipped.reason);
+}
+
+std::string unpaired_text(const Cell& cell, const std::string& partner) {
+  const auto& [own, theirs, partly] = cell.unpaired;
+  std::string text;
+  if (own + theirs > 0) {
+    text = fmt::format("{} pairs; {} of its samples and {} of {}'s have no partner.",
+                       cell.estimate ? cell.estimate->samples : 0, own, theirs, partner);
+  }
+  if (partly > 0) {
+    text += fmt::format("{}In {} of its pairs rows that one side lacks are left out.", text.empty() ? "" : " ", partly);
+  }
+  return text;
+}
+
+// What its number lacks; of a cell that stands as skipped, that says enough.
+std::string lack_text(const TablePlan& plan, const Cell& cell) {
+  if (!cell.estimate && cell.skipped.samples + cell.partner_skipped.samples > 0) return "";
+  const std::string partner = partner_name(plan);
+  const bool alike = cell.skipped == cell.partner_skipped;
+  const std::array<std::string, 3> texts = {skipped_text(cell.skipped, alike ? "the samples of both" : "the samples"),
+                                            alike ? "" : skipped_text(cell.partner_skipped, partner + "'s samples"),
+                                            unpaired_text(cell, partner)};
+  std::string all;
+  for (const std::string& text : texts) {
+    if (!text.empty()) all += (all.empty() ? "" : " ") + text;
+  }
+  return all;
 }
 
 // Samples that numbers lack; once for a column where all of its numbers lack the same.
-void add_skipped_notes(const TablePlan& plan, const Grid& grid, const Key& column, TableView& view) {
+void add_lack_notes(const TablePlan& plan, const Grid& grid, const Key& column, TableView& view) {
   std::vector<std::pair<Key, std::string>> texts;
   for (const Key& row : grid.rows) {
     const Cell* cell = find_cell(grid, row, column);
-    if (cell != nullptr && cell->estimate) texts.emplace_back(row, skipped_text(cell));
+    if (cell == nullptr) continue;
+    std::string text = lack_text(plan, *cell);
+    if (cell->estimate || !text.empty()) texts.emplace_back(row, std::move(text));
   }
   const bool alike = texts.size() > 1 && std::all_of(texts.begin(), texts.end(),
                                                      [&](const auto& t) { return t.second == texts[0].second; });
@@ -256,6 +293,7 @@ void add_notes(const TablePlan& plan, const PaperBlock* paper, const Grid& grid,
                                [](const auto& entry) { return entry.second.estimate.has_value(); });
   if (!any) {
     view.notes.push_back(empty_note(plan));
+    for (const Key& column : grid.columns) add_lack_notes(plan, grid, column, view);
     return;
   }
   view.notes.push_back(number_note(plan, grid));
@@ -264,7 +302,7 @@ void add_notes(const TablePlan& plan, const PaperBlock* paper, const Grid& grid,
         fmt::format("Each number is taken over all values of: {}.", fmt::join(grid.cells.averaged, ", ")));
   }
   if (plan.better != Better::kUnknown) view.notes.push_back(better_note(plan));
-  for (const Key& column : grid.columns) add_skipped_notes(plan, grid, column, view);
+  for (const Key& column : grid.columns) add_lack_notes(plan, grid, column, view);
   for (const std::string& reason : grid.cells.reasons) view.notes.push_back("Skipped: " + reason + ".");
   if (paper == nullptr) return;
   std::string source = "Paper: " + paper->table;

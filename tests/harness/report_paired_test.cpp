@@ -1,6 +1,8 @@
 // Tables of differences between cells, paired by sample.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "harness/report/table.h"
 
 namespace kv {
@@ -52,8 +54,8 @@ TEST(PairedTable, TellsApartWhatTheSpreadOfSamplesHides) {
             "|:---|:---|---:|\n"
             "| snapkv | uniform | 1.50 [1.00, 2.00] |\n"
             "| snapkv | ada | 0.00 [-0.50, 0.50] |\n\n"
-            "Each number: mean over samples less that of lu-kv on the same samples, n = 2; 95 % interval of the paired "
-            "bootstrap, bold where it excludes zero (n of at least 8).  \n"
+            "Each number: mean over samples less that of lu-kv on the same rows of the same samples, n = 2; 95 % "
+            "interval of the paired bootstrap, bold where it excludes zero (n of at least 8).  \n"
             "Above 0: lu-kv is better.  \n");
 }
 
@@ -76,11 +78,82 @@ TEST(PairedTable, RelativeIsInPercentOfTheOther) {
   EXPECT_EQ(view.rows[0].back().interval, "[25.00, 200.00]");
 }
 
+bool has_note(const TableView& view, const std::string& note) {
+  return std::find(view.notes.begin(), view.notes.end(), note) != view.notes.end();
+}
+
 TEST(PairedTable, SamplesThatOneSideLacksCountOnNeither) {
   RowTable rows = losses();
   rows.rows.push_back(make_row("snapkv", "uniform", 2, 1000));
   rows.rows.push_back(make_row("snapkv", "lu-kv", 3, 1000));
-  EXPECT_EQ(build_table(plan(), {}, rows).rows[0].back().text, "1.50");
+  const TableView view = build_table(plan(), {}, rows);
+  EXPECT_EQ(view.rows[0].back().text, "1.50");
+  EXPECT_TRUE(has_note(view, "snapkv, uniform: 2 pairs; 1 of its samples and 1 of lu-kv's have no partner."));
+  EXPECT_TRUE(has_note(view, "snapkv, ada: 2 pairs; 0 of its samples and 1 of lu-kv's have no partner."));
+}
+
+// The table's cells are means over `keep`. Sample 0 of uniform has no row at 0.1, where every loss is large: less all
+// of lu-kv's rows, uniform would seem the better by far. On the rows of both it is worse by 2 and by 1, as without 0.1.
+TEST(PairedTable, RowsThatOneSideLacksCountOnNeither) {
+  RowTable rows = losses();
+  rows.axes.emplace_back("keep");
+  for (Row& row : rows.rows) row.axes.emplace_back("0.5");
+  const auto add = [&](const std::string& allocation, int sample, double value) {
+    rows.rows.push_back(make_row("snapkv", allocation, sample, value));
+    rows.rows.back().axes.emplace_back("0.1");
+  };
+  add("lu-kv", 0, 101);
+  add("lu-kv", 1, 104);
+  add("uniform", 1, 105);
+  const TableView view = build_table(plan(), {}, rows);
+  EXPECT_EQ(view.rows[0].back().text, "1.50");
+  EXPECT_TRUE(has_note(view, "snapkv, uniform: In 1 of its pairs rows that one side lacks are left out."));
+  EXPECT_EQ(view.rows[1].back().text, "0.00");  // ada, which has no row at 0.1
+}
+
+// A text that lu-kv lacks altogether, though samples and seeds have the same numbers.
+TEST(PairedTable, ATextThatOneSideLacksCountsOnNeither) {
+  RowTable rows = losses();
+  rows.rows.push_back(make_row("snapkv", "uniform", 0, 1000));
+  rows.rows.back().data = "code";
+  const TableView view = build_table(plan(), {}, rows);
+  EXPECT_EQ(view.rows[0].back().text, "1.50");
+  EXPECT_TRUE(has_note(view, "snapkv, uniform: 2 pairs; 1 of its samples and 0 of lu-kv's have no partner."));
+}
+
+TEST(PairedTable, WithoutAPairSaysHowManyWereAlone) {
+  RowTable rows{.axes = {"allocation"}};
+  rows.rows.push_back(make_row("snapkv", "uniform", 0, 1));
+  rows.rows.push_back(make_row("snapkv", "lu-kv", 1, 1));
+  const TableView view = build_table(plan(), {}, rows);
+  EXPECT_EQ(view.rows[0].back().text, "\xe2\x80\x93");
+  EXPECT_TRUE(has_note(view, "snapkv, uniform: 0 pairs; 1 of its samples and 1 of lu-kv's have no partner."));
+}
+
+TEST(PairedTable, CountsTheSkippedSamplesOfBothSides) {
+  RowTable rows = losses();
+  for (const auto& [allocation, sample] : {std::pair{"uniform", 2}, {"lu-kv", 2}, {"lu-kv", 3}}) {
+    rows.rows.push_back(make_row("snapkv", allocation, sample, 0));
+    rows.rows.back().value.reset();
+    rows.rows.back().skipped = "too long";
+  }
+  const TableView view = build_table(plan(), {}, rows);
+  EXPECT_TRUE(
+      has_note(view, "snapkv, uniform: 1 of the samples skipped: too long. 2 of lu-kv's samples skipped: too long."));
+  EXPECT_TRUE(has_note(view, "snapkv, ada: 2 of lu-kv's samples skipped: too long."));
+  rows.rows.push_back(rows.rows.back());
+  rows.rows.back().axes = {"uniform"};
+  EXPECT_TRUE(has_note(build_table(plan(), {}, rows), "snapkv, uniform: 2 of the samples of both skipped: too long."));
+}
+
+TEST(PairedTable, ShowsWhyThePartnerWasSkipped) {
+  RowTable rows = losses();
+  for (Row& row : rows.rows) {
+    if (row.axes[0] != "lu-kv") continue;
+    row.value.reset();
+    row.skipped = "no profile";
+  }
+  EXPECT_EQ(build_table(plan(), {}, rows).rows[0].back().text, "lu-kv skipped: no profile");
 }
 
 // Pooled, of uniform (3 + 5) / (2 + 2) = 2 and of lu-kv (1 + 4) / 2 = 2.5.
@@ -128,7 +201,8 @@ TEST(PairedTable, SaysThatThereIsNothingToCompareWith) {
   lost.paired->with = "lukv";
   const TableView view = build_table(lost, {}, losses());
   EXPECT_TRUE(view.rows.empty());
-  EXPECT_EQ(view.notes.front(), "No row can be compared: allocation = lukv has none with a value for metric loss.");
+  EXPECT_EQ(view.notes.front(),
+            "No row can be compared: allocation = lukv has no value for metric loss where another row has one.");
 }
 
 TEST(PairedTable, ShowsWhyACellWasSkipped) {
