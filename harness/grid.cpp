@@ -379,7 +379,10 @@ ModelIdentity identity_of(const Spec& spec, int model) {
 void check_case(const Spec& spec, int model, const ModelIdentity& identity, const Case& one, const Point& point) {
   const size_t policy = static_cast<size_t>(one.policy);
   const Policy made = make_case_policy(spec, one);
-  at(spec.policies[policy].where, [&] { return made.allocation->check(identity, made.scorer_name); });
+  at(spec.policies[policy].where, [&] {
+    if (spec.protocol != Protocol::kLatency) require_meaning(*made.allocation, one.allocation.name);
+    return made.allocation->check(identity, made.scorer_name);
+  });
   if (spec.protocol == Protocol::kLatency) return check_latency_case(spec, one, made, point);
   if (spec.protocol == Protocol::kProfile) return check_profile_case(spec, model, one, made);
   if (!made.scorer) return;

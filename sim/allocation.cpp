@@ -76,4 +76,10 @@ std::vector<DeclaredParam> describe_allocation(std::string_view name) {
   return params.declared();
 }
 
+void require_meaning(const Allocation& allocation, std::string_view name) {
+  if (!allocation.for_cost_only()) return;
+  throw UserError(
+      fmt::format("{}: with these options it serves time and memory only, expected protocol latency", name));
+}
+
 }  // namespace kv

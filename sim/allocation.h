@@ -72,6 +72,8 @@ class Allocation {
   virtual std::optional<AllocationFile> check(const ModelIdentity& /*model*/, std::string_view /*scorer*/) const {
     return {};
   }
+  // Whether what it leaves in a cache means nothing, so that only time and memory may be measured with it.
+  virtual bool for_cost_only() const { return false; }
   virtual void begin(const BatchShape&, std::string_view /*scorer*/) {}
   // Entries that one head keeps at most of an event that leaves `kept` a head on average, of all that it may have.
   virtual int64_t most_kept(int64_t kept, int layers, int kv_heads) const { return kept * layers * kv_heads; }
@@ -97,5 +99,8 @@ std::vector<const AllocationEntry*> allocations();
 // Throws UserError: unknown name (lists the known ones), unknown or ill-typed option.
 std::unique_ptr<Allocation> make_allocation(std::string_view name, std::vector<GivenParam> options);
 std::vector<DeclaredParam> describe_allocation(std::string_view name);
+
+// For whoever looks at more than time and memory: UserError for an allocation that is for_cost_only().
+void require_meaning(const Allocation& allocation, std::string_view name);
 
 }  // namespace kv

@@ -61,6 +61,8 @@ class LuKv final : public Allocation {
     return AllocationFile{file, sha256_hex(bytes.bytes())};
   }
 
+  bool for_cost_only() const override { return spread_; }
+
   void begin(const BatchShape& shape, std::string_view scorer) override {
     const SourceInfo& source = *shape.source;
     profile_ = load_profile(existing_file(source.folder, profiled(scorer)));

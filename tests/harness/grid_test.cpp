@@ -207,6 +207,20 @@ TEST(Grid, KnowsBeforeAnythingRunsThatAProfileIsOfAnotherShape) {
                   file.string()));
 }
 
+// What the file says is not even looked at.
+TEST(Grid, AProfileLaidOverAnotherShapeServesProtocolLatencyOnly) {
+  const test::TempFolder folder;
+  test::write_file(folder / "p.json", "anything");
+  const std::string policy =
+      fmt::format("policies: [{{policy: keydiff, allocation: {{lu-kv: {{profile: {}, spread: yes}}}}}}]\n",
+                  (folder / "p.json").string());
+  const std::string refusal =
+      "s.yaml:3:12: lu-kv: with these options it serves time and memory only, expected protocol latency";
+  const std::string random = "model: {random: tiny}\ndata: [{name: noise, ids: ids.safetensors, tokens: 48}]\n";
+  EXPECT_EQ(error_of(random + policy + "protocol: one-shot\naxes: {keep: 0.2}\n"), refusal);
+  EXPECT_EQ(error_of(random + policy + "axes: {budget: 24, interval: 8}\n"), refusal);
+}
+
 TEST(Grid, AnOracleAllocationAsksForWhatItLooksAt) {
   const std::string head = std::string(kHead) + "protocol: one-shot\naxes: {keep: 0.2}\n";
   const BaselineNeeds needs = make_grid(spec_of(head + "policies: [{policy: h2o, allocation: optimal}]\n")).needs;
