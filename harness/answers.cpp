@@ -185,8 +185,8 @@ void AnswerRunner::answer_round(const Round& round, const std::vector<size_t>& c
   };
   std::vector<Asked> asked;
   for (const size_t c : cases) {
-    Policy policy = make_case_policy(batch_.spec, batch_.cases[c]);
     try {
+      Policy policy = load_case_policy(batch_.spec, batch_.cases[c]);
       std::vector<int32_t> keep = kept_of(round, batch_.cases[c], policy);
       asked.push_back({&outcomes_[c], std::move(policy), std::move(keep)});
     } catch (const UserError& error) {

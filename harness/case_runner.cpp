@@ -101,7 +101,7 @@ Schedule CaseRunner::schedule_of(const Case& one, const Policy& policy) const {
 }
 
 CaseRunner::Outcome CaseRunner::replay_case(const Case& one) {
-  Policy policy = make_case_policy(batch_.spec, one);
+  Policy policy = load_case_policy(batch_.spec, one);
   const bool decode = batch_.spec.protocol == Protocol::kDecode;
   const int interval = policy.scorer && decode ? policy.scorer->interval(one.interval) : 0;
   const int budget = policy.scorer && decode ? one.budget : 0;

@@ -376,13 +376,16 @@ ModelIdentity identity_of(const Spec& spec, int model) {
           }};
 }
 
-void check_case(const Spec& spec, int model, const ModelIdentity& identity, const Case& one, const Point& point) {
-  const size_t policy = static_cast<size_t>(one.policy);
-  const Policy made = make_case_policy(spec, one);
-  at(spec.policies[policy].where, [&] {
+std::optional<AllocationFile> check_allocation_of(const Spec& spec, const ModelIdentity& identity, const Case& one,
+                                                  const Policy& made) {
+  return at(spec.policies[static_cast<size_t>(one.policy)].where, [&] {
     if (spec.protocol != Protocol::kLatency) require_meaning(*made.allocation, one.allocation.name);
     return made.allocation->check(identity, made.scorer_name);
   });
+}
+
+void check_case(const Spec& spec, int model, const Case& one, const Policy& made, const Point& point) {
+  const size_t policy = static_cast<size_t>(one.policy);
   if (spec.protocol == Protocol::kLatency) return check_latency_case(spec, one, made, point);
   if (spec.protocol == Protocol::kProfile) return check_profile_case(spec, model, one, made);
   if (!made.scorer) return;
@@ -404,8 +407,7 @@ void check_case(const Spec& spec, int model, const ModelIdentity& identity, cons
 }
 
 // Blocks must begin where events may fall: at B + kL.
-void add_needs(const Spec& spec, const Case& one, BaselineNeeds& needs) {
-  const Policy policy = make_case_policy(spec, one);
+void add_needs(const Case& one, const Policy& policy, BaselineNeeds& needs) {
   BaselineNeeds own;
   if (policy.scorer && policy.scorer->needs().future) {
     own.block_sums = !policy.scorer->needs().future_block_max;
@@ -506,6 +508,12 @@ Policy make_case_policy(const Spec& spec, const Case& one) {
   return at(component.where, [&] { return make_policy(component.name, one.options, std::move(allocation)); });
 }
 
+Policy load_case_policy(const Spec& spec, const Case& one) {
+  Policy policy = make_case_policy(spec, one);
+  if (one.file) policy.allocation->load(*one.file);
+  return policy;
+}
+
 std::vector<std::unique_ptr<Metric>> make_case_metrics(const Spec& spec) {
   std::vector<std::unique_ptr<Metric>> all;
   for (const Component& component : spec.metrics) {
@@ -562,8 +570,10 @@ Grid make_grid(const Spec& spec) {
             return other.policy == one.policy && other.axes == one.axes;
           });
           if (repeated) continue;
-          check_case(spec, model, grid.models.back(), one, point);
-          add_needs(spec, one, grid.needs);
+          const Policy made = make_case_policy(spec, one);
+          one.file = check_allocation_of(spec, grid.models.back(), one, made);
+          check_case(spec, model, one, made, point);
+          add_needs(one, made, grid.needs);
           cases.push_back(std::move(one));
         }
       }

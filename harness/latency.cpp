@@ -198,7 +198,7 @@ const LatencyRunner::Interval& LatencyRunner::interval_of(const Case& one, int b
 GenerateResult LatencyRunner::probe(const Case& one, int batch, const Probe& asked) {
   ModelSource& source = *subject_.model();
   const bool cut_before = one.keep > 0 && asked.filled > 0;
-  Policy policy = cut_before ? make_policy("full", {}) : make_case_policy(spec_, one);
+  Policy policy = cut_before ? make_policy("full", {}) : load_case_policy(spec_, one);
   Random random(spec_.seed);
   std::vector<int32_t> ids(static_cast<size_t>(asked.prompt));
   for (int32_t& id : ids) id = static_cast<int32_t>(random.below(static_cast<uint64_t>(source.vocab())));

@@ -165,16 +165,10 @@ class Experiment {
               [&](const Case& one) { return runner.run(one); });
   }
 
-  std::optional<AllocationFile> file_read(const Case& one) const {
-    const Policy made = make_case_policy(spec_, one);
-    return made.allocation->check(identity(), made.scorer_name);
-  }
-
   void note_profiles(const Workload& workload) {
     for (const Case& one : workload.cases) {
-      const std::optional<AllocationFile> read = file_read(one);
-      if (!read) continue;
-      const ManifestInputs::Profile profile{subject_->name(), read->path.filename().string(), read->sha256};
+      if (!one.file) continue;
+      const ManifestInputs::Profile profile{subject_->name(), one.file->path.filename().string(), one.file->sha256};
       auto& known = manifest_.profiles;
       if (std::find(known.begin(), known.end(), profile) == known.end()) known.push_back(profile);
     }
@@ -271,9 +265,8 @@ class Experiment {
         fmt::format("code {}\nexperiment {}\nmodel {} {}\ndata {} from {} {}\n", code_identity(), spec_.name,
                     subject_->name(), subject_->fingerprint(), inputs.data, inputs.first, inputs.hash);
     text += fmt::format("policy {} as {}{}\n", policy.name, policy.label, options_text(one.options));
-    const std::optional<AllocationFile> read = file_read(one);
     text += fmt::format("allocation {}{} reads {}\n", one.allocation.name, options_text(one.allocation.options),
-                        read ? read->sha256 : "");
+                        one.file ? one.file->sha256 : "");
     text += fmt::format("protocol {} {} {} {} {}{}\n", static_cast<int>(spec_.protocol), one.budget, one.interval,
                         one.keep, one.query_aware, options_text(spec_.sampling));
     for (size_t i = 0; i < axes_.size(); ++i) text += fmt::format("axis {} = {}\n", axes_[i], one.axes[i]);

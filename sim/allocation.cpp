@@ -76,6 +76,10 @@ std::vector<DeclaredParam> describe_allocation(std::string_view name) {
   return params.declared();
 }
 
+void prepare(Allocation& allocation, const ModelIdentity& model, std::string_view scorer) {
+  if (const auto file = allocation.check(model, scorer)) allocation.load(*file);
+}
+
 void require_meaning(const Allocation& allocation, std::string_view name) {
   if (!allocation.for_cost_only()) return;
   throw UserError(

@@ -68,13 +68,16 @@ class Allocation {
   virtual bool needs_future() const { return false; }        // an oracle: begin() gets the full-cache pass
   virtual BaselineNeeds future_needs() const { return {}; }  // what that pass must keep for it
   // What can be known before anything runs, and is not asked again: UserError where it cannot serve this scorer on this
-  // model. Returns the file that it will read, if any. `scorer` is Policy::scorer_name, as a profile quotes it.
+  // model. Returns the file that load() must get before begin(), if any. `scorer` is Policy::scorer_name, as a profile
+  // quotes it.
   virtual std::optional<AllocationFile> check(const ModelIdentity& /*model*/, std::string_view /*scorer*/) const {
     return {};
   }
   // Whether what it leaves in a cache means nothing, so that only time and memory may be measured with it.
   virtual bool for_cost_only() const { return false; }
-  virtual void begin(const BatchShape&, std::string_view /*scorer*/) {}
+  // Reads the file that check() has found good. UserError where it holds other bytes by now.
+  virtual void load(const AllocationFile&) {}
+  virtual void begin(const BatchShape&) {}
   // Entries that one head keeps at most of an event that leaves `kept` a head on average, of all that it may have.
   virtual int64_t most_kept(int64_t kept, int layers, int kv_heads) const { return kept * layers * kv_heads; }
   // Writes counts [layers, rows], host memory, of the due sequences: 0 to the head's length each, their sum over a
@@ -99,6 +102,9 @@ std::vector<const AllocationEntry*> allocations();
 // Throws UserError: unknown name (lists the known ones), unknown or ill-typed option.
 std::unique_ptr<Allocation> make_allocation(std::string_view name, std::vector<GivenParam> options);
 std::vector<DeclaredParam> describe_allocation(std::string_view name);
+
+// check() and load(), for whoever checks a policy and runs it at once.
+void prepare(Allocation& allocation, const ModelIdentity& model, std::string_view scorer);
 
 // For whoever looks at more than time and memory: UserError for an allocation that is for_cost_only().
 void require_meaning(const Allocation& allocation, std::string_view name);

@@ -97,7 +97,7 @@ void Loop::begin(std::span<const std::span<const int32_t>> ids, int64_t pages) {
   for (Policy* policy : args_.policies) {
     shape.future = policy->oracle ? args_.baseline : nullptr;
     if (policy->scorer) policy->scorer->begin(shape);
-    if (!args_.only_ranks) policy->allocation->begin(shape, policy->scorer_name);
+    if (!args_.only_ranks) policy->allocation->begin(shape);
   }
   watch_.stop(result_.begin_seconds);
   for (Observer* observer : args_.observers) observer->begin(shape);

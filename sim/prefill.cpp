@@ -134,8 +134,7 @@ LoopState Prefill::compressed(size_t policy, std::span<const int32_t> keep, doub
                          .source = &args_.source.info(),
                          .sequences = static_cast<int>(lengths_.size()),
                          .seed = args_.seed,
-                         .sample_numbers = args_.sample_numbers},
-                        own.scorer_name);
+                         .sample_numbers = args_.sample_numbers});
   std::vector<uint8_t> due;
   for (size_t s = 0; s < keep.size(); ++s) {
     own.scorer->check(keep[s], 0);

@@ -63,11 +63,20 @@ class LuKv final : public Allocation {
 
   bool for_cost_only() const override { return spread_; }
 
-  void begin(const BatchShape& shape, std::string_view scorer) override {
+  void load(const AllocationFile& checked) override {
+    const std::string file = checked.path.string();
+    const MappedFile bytes = MappedFile::open(checked.path);
+    if (const std::string now = sha256_hex(bytes.bytes()); now != checked.sha256) {
+      throw UserError(fmt::format("lu-kv: {} has changed since it was checked: SHA-256 {:.12}…, expected {:.12}…", file,
+                                  now, checked.sha256));
+    }
+    profile_ = parse_profile(bytes.text(), file);
+  }
+
+  void begin(const BatchShape& shape) override {
     const SourceInfo& source = *shape.source;
-    profile_ = load_profile(existing_file(source.folder, profiled(scorer)));
     if (spread_) profile_ = laid_over(profile_, source.layers, source.kv_heads);
-    KV_CHECK(profile_.layers == source.layers && profile_.kv_heads == source.kv_heads);  // check()
+    KV_CHECK(profile_.layers == source.layers && profile_.kv_heads == source.kv_heads);  // check(), load()
   }
 
   void allocate(const AllocateArgs& args, std::span<int32_t> counts) override {

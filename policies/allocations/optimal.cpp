@@ -45,7 +45,7 @@ class Optimal final : public Allocation {
   bool needs_future() const override { return true; }
   BaselineNeeds future_needs() const override { return importance_.needs(); }
 
-  void begin(const BatchShape& shape, std::string_view) override {
+  void begin(const BatchShape& shape) override {
     source_ = shape.source;
     future_ = shape.future;
     KV_CHECK(future_);

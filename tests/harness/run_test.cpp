@@ -225,6 +225,23 @@ TEST_F(Run, RowsOfEveryAllocationDoNotDependOnThreads) {
   }
 }
 
+// The second case must not run on a profile that nothing has checked, nor that the manifest does not name.
+TEST_F(Run, AProfileThatChangesWhileItRunsIsTheReasonOfASkippedCase) {
+  const std::filesystem::path file = folder_ / "p.json";
+  const std::string profile = profile_of(ref::source_path("tests/data/llama"), "h2o");
+  write_atomically(file, profile);
+  RunOptions changing = options("out");
+  changing.after_case = [&] { write_atomically(file, profile + "\n"); };
+  const RunSummary summary = run_experiment(
+      spec({fmt::format("policies=[{{policy: h2o, allocation: {{lu-kv: {{profile: {}}}}}}}]", file.string()),
+            "samples=1"}),
+      changing);
+  EXPECT_EQ(summary.cases, 2);
+  ASSERT_EQ(summary.problems.size(), 1u);
+  EXPECT_NE(summary.problems[0].find("p.json has changed since it was checked"), std::string::npos)
+      << summary.problems[0];
+}
+
 TEST_F(Run, BatchesChangeNoMoreThanRoundings) {
   run_experiment(spec(), options("one"));
   run_experiment(spec({"batch=2"}), options("two"));

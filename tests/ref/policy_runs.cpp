@@ -138,6 +138,9 @@ RunArgs one_shot_run(const std::string& policy, const Options& options, std::vec
 
 PolicyRun run_policy(TinySource& source, Backend& backend, const RunArgs& args) {
   Policy policy = make_policy(args.policy, args.options, args.allocation);
+  const SourceInfo& info = source.info();
+  const ModelIdentity identity(info.folder, [&] { return ModelIdentity::Shape{info.layers, info.kv_heads}; });
+  prepare(*policy.allocation, identity, policy.scorer_name);
   const auto ids = token_ids(args);
   const std::vector<std::span<const int32_t>> sequences(ids.begin(), ids.end());
   Baseline baseline;

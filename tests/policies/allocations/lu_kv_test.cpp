@@ -50,7 +50,6 @@ class LuKv : public testing::Test {
 
   // Counts by head of 100 tokens compressed to `keep` entries a head.
   std::vector<size_t> counts(int keep, const std::string& scorer = "keydiff", const Options& options = {}) {
-    make_allocation("lu-kv", options)->check(identity(), scorer);
     TinySource source(*backend_, info_, {random_sample(info_, 101, 3)});
     RunArgs args = one_shot_run(scorer, {}, {0}, {101}, {keep});
     args.allocation = {"lu-kv", options};
@@ -171,6 +170,21 @@ TEST_F(LuKv, CheckTellsTwoProfilesApart) {
   EXPECT_NE(allocation->check(identity(), "keydiff")->sha256, first.sha256);
   EXPECT_THROW(allocation->check(identity(), "random"), UserError);
   EXPECT_FALSE(make_allocation("uniform", {})->check(identity(), "random"));
+}
+
+// What was checked is what is used: neither other bytes of that name, nor none at all.
+TEST_F(LuKv, LoadsNothingElseThanWhatWasChecked) {
+  write();
+  const auto allocation = make_allocation("lu-kv", {});
+  const AllocationFile checked = allocation->check(identity(), "keydiff").value();
+  EXPECT_NO_THROW(allocation->load(checked));
+  profile_.removed[0] += 0.001F;
+  write();
+  EXPECT_EQ(test::user_error([&] { allocation->load(checked); }),
+            fmt::format("lu-kv: {} has changed since it was checked: SHA-256 {:.12}…, expected {:.12}…",
+                        file().string(), sha256_hex(test::read_file(file())), checked.sha256));
+  std::filesystem::remove(file());
+  EXPECT_THROW(allocation->load(checked), UserError);
 }
 
 // Whoever owns the identity says for how long the files stay as they are: nothing else remembers them.

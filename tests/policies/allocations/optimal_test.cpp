@@ -129,7 +129,7 @@ TEST_F(Optimal, NeedsTheOutputProjection) {
   const SourceInfo info = ref::tiny_info(1, 4, 2, 8);
   const Baseline future;
   try {
-    make_allocation("optimal", {})->begin({.backend = backend_.get(), .source = &info, .future = &future}, "x");
+    make_allocation("optimal", {})->begin({.backend = backend_.get(), .source = &info, .future = &future});
     FAIL() << "not refused";
   } catch (const UserError& error) {
     EXPECT_STREQ(error.what(), "optimal: needs the output projection, which tiny lacks");
