@@ -104,7 +104,7 @@ Footprint LatencyRunner::footprint(const Case& one, int batch) const {
   const Policy policy = make_case_policy(spec_, one);
   // What is measured, up to and with the first event. Where heads are uneven, a generation that goes on through many
   // events can come to hold a little more (sim/generate.cpp bounds that).
-  ResidentBound sequence(policy, source.info());
+  ResidentBound sequence(source.info());
   sequence.add(longest(one));
   return run_footprint(backend_, source, policy,
                        {.sequences = batch,

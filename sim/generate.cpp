@@ -78,10 +78,10 @@ std::vector<ResidentBound> resident_bounds(const GenerateArgs& args, int interva
   for (const auto& prompt : args.prompts) {
     const auto length = static_cast<int32_t>(prompt.size());
     const int64_t all = int64_t{length} + args.max_new_tokens - 1;
-    ResidentBound bound(args.policy, args.source.info());
+    ResidentBound bound(args.source.info());
     if (interval == 0) {
       bound.add(length);
-      bound.cut(kept_of(args, length));
+      bound.cut(kept_of(args, length), *args.policy.allocation);
       bound.add(args.max_new_tokens - 1);
     }
     int64_t longest = -1;  // before the last event; once that stays, every further interval is like the last one
@@ -89,7 +89,7 @@ std::vector<ResidentBound> resident_bounds(const GenerateArgs& args, int interva
       longest = done == 0 ? -1 : bound.longest();
       const int64_t block = std::min<int64_t>(done == 0 ? int64_t{args.budget} + interval : interval, all - done);
       bound.add(block);
-      bound.cut(args.budget);
+      bound.cut(args.budget, *args.policy.allocation);
       done += block;
     }
     bounds.push_back(bound);

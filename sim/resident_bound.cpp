@@ -6,9 +6,6 @@
 
 namespace kv {
 
-ResidentBound::ResidentBound(const Policy& policy, const SourceInfo& info)
-    : allocation_(policy.allocation.get()), layers_(info.layers), kv_heads_(info.kv_heads) {}
-
 void ResidentBound::add(int64_t tokens) {
   const int64_t heads = int64_t{layers_} * kv_heads_;
   constexpr int64_t kPartial = kPageTokens - 1;
@@ -21,20 +18,20 @@ void ResidentBound::add(int64_t tokens) {
   pages_ = std::max(pages_, std::min(alike, uneven));
 }
 
-void ResidentBound::cut(int64_t kept) {
+void ResidentBound::cut(int64_t kept, const Allocation& allocation) {
   const int64_t heads = int64_t{layers_} * kv_heads_;
   if (total_ <= kept * heads) return;
   total_ = kept * heads;
-  head_ = std::min(head_, allocation_->most_kept(kept, layers_, kv_heads_));
+  head_ = std::min(head_, allocation.most_kept(kept, layers_, kv_heads_));
 }
 
 std::vector<ResidentBound> resident_bounds(const Schedule& schedule, const Policy& policy, const SourceInfo& info) {
   const size_t sequences = schedule.empty() ? 0 : schedule.front().counts.size();
-  std::vector<ResidentBound> bounds(sequences, ResidentBound(policy, info));
+  std::vector<ResidentBound> bounds(sequences, ResidentBound(info));
   for (const Step& step : schedule) {
     for (size_t s = 0; s < sequences; ++s) {
       bounds[s].add(step.counts[s]);
-      if (step.keep[s] >= 0) bounds[s].cut(step.keep[s]);
+      if (step.keep[s] >= 0) bounds[s].cut(step.keep[s], *policy.allocation);
     }
   }
   return bounds;

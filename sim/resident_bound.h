@@ -13,16 +13,16 @@ namespace kv {
 // equal totals; how it is divided is only bounded (Allocation::most_kept). Exact under the uniform allocation.
 class ResidentBound {
  public:
-  ResidentBound(const Policy& policy, const SourceInfo& info);
+  explicit ResidentBound(const SourceInfo& info) : layers_(info.layers), kv_heads_(info.kv_heads) {}
 
   void add(int64_t tokens);  // every head gets them
-  void cut(int64_t kept);  // an event that keeps `kept` entries a head on average; does nothing where no more are there
+  // An event that keeps `kept` entries a head on average, divided so; does nothing where no more are there.
+  void cut(int64_t kept, const Allocation& allocation);
 
   int64_t pages() const { return pages_; }      // of all layers and KV heads together, at their peak
   int64_t longest() const { return longest_; }  // entries of one head, at its peak
 
  private:
-  const Allocation* allocation_;
   int layers_;
   int kv_heads_;
   int64_t total_ = 0;  // now, over all heads

@@ -74,11 +74,11 @@ TEST(ResidentBound, ByHand) {
   info.kv_heads = 2;
   const auto after = [&](SlotChoice allocation) {
     const Policy policy = make_policy("random", {}, std::move(allocation));
-    ResidentBound bound(policy, info);
+    ResidentBound bound(info);
     bound.add(20);
     EXPECT_EQ(bound.pages(), 6 * 2);
-    bound.cut(30);  // nothing leaves
-    bound.cut(10);
+    bound.cut(30, *policy.allocation);  // nothing leaves
+    bound.cut(10, *policy.allocation);
     bound.add(20);
     return bound;
   };
@@ -89,10 +89,10 @@ TEST(ResidentBound, ByHand) {
   EXPECT_EQ(after({"ada"}).pages(), (180 + 6 * 15) / 16);
   // A head that has grown twice: what it may keep is bounded by what it has, then by twice the mean.
   const Policy pyramid = make_policy("random", {}, {"pyramid"});
-  ResidentBound bound(pyramid, info);
+  ResidentBound bound(info);
   for (int interval = 0; interval < 5; ++interval) {
     bound.add(8);
-    bound.cut(10);
+    bound.cut(10, *pyramid.allocation);
   }
   EXPECT_EQ(bound.longest(), 28);
 }
