@@ -33,8 +33,15 @@ int entries_after_prompt(const Case& one) {
   return one.keep > 0 ? kept_tokens(one.context, one.keep) : std::max(one.context, 1);
 }
 
+// Tokens after the prompt: of the generation that is worked out, or of the probe that times steps or an event.
+int tokens_after_prompt(const Case& one) {
+  const int probed = is_pruned(one) ? first_event(one) : kProbeSteps;
+  return one.new_tokens > 0 ? std::max(one.new_tokens, kProbeSteps) : probed;
+}
+
+// Entries a head on average, at the peak.
 int longest(const Case& one) {
-  const int grown = std::max(one.context, entries_after_prompt(one) + std::max(one.new_tokens, kProbeSteps));
+  const int grown = std::max(one.context, entries_after_prompt(one) + tokens_after_prompt(one));
   return is_pruned(one) ? std::min(grown, first_event(one)) : grown;
 }
 
@@ -61,6 +68,15 @@ double step_seconds(const GenerateResult& result) {
 }
 
 }  // namespace
+
+ResidentBound whole_generation(const Case& one, const Allocation& allocation, const SourceInfo& info) {
+  return generation_bound(info, allocation,
+                          {.prompt = std::max(one.context, 1),
+                           .kept = entries_after_prompt(one),
+                           .more = tokens_after_prompt(one),
+                           .budget = one.budget,
+                           .interval = one.interval});
+}
 
 LatencyRunner::LatencyRunner(Backend& backend, const Spec& spec, Subject& subject)
     : backend_(backend), spec_(spec), subject_(subject) {}
@@ -102,10 +118,7 @@ Footprint LatencyRunner::footprint(const Case& one, int batch) const {
   ModelSource& source = *subject_.model();
   const int64_t block = std::min(std::max(one.context, 1), spec_.prefill_chunk);
   const Policy policy = make_case_policy(spec_, one);
-  // What is measured, up to and with the first event. Where heads are uneven, a generation that goes on through many
-  // events can come to hold a little more (sim/generate.cpp bounds that).
-  ResidentBound sequence(source.info());
-  sequence.add(longest(one));
+  const ResidentBound sequence = whole_generation(one, *policy.allocation, source.info());
   return run_footprint(backend_, source, policy,
                        {.sequences = batch,
                         .pages = batch * sequence.pages(),

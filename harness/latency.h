@@ -14,6 +14,10 @@
 
 namespace kv {
 
+// What the heads of one sequence of the case come to hold at most: over all events of the generation whose time is
+// worked out, though only the first is run.
+ResidentBound whole_generation(const Case& one, const Allocation& allocation, const SourceInfo& info);
+
 // Time and memory of one case of protocol latency, over random tokens. Rows, one a repetition (sample) where a clock is
 // involved:
 //   prefill_time           prompt in, first token out, the policy's cuts included; with the axis context
@@ -29,7 +33,9 @@ namespace kv {
 // at nine lengths, filled up to each with random keys and values, and the step time integrated between them by the
 // trapezoid rule; a pruned one over one whole interval of `interval` steps and the event that ends it, which every
 // later interval repeats. After a one-shot cut the policy has nothing more to do, so the steps over what is left are
-// those of a full cache of that many entries a head, also where an allocation leaves heads of unequal length.
+// those of a full cache of that many entries a head, also where an allocation leaves heads of unequal length. A batch
+// runs if the whole generation fits (whole_generation); peak_kv_bytes and peak_bytes are of what was run, so of uneven
+// heads up to the first event.
 class LatencyRunner {
  public:
   LatencyRunner(Backend& backend, const Spec& spec, Subject& subject);

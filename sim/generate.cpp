@@ -77,22 +77,12 @@ std::vector<ResidentBound> resident_bounds(const GenerateArgs& args, int interva
   std::vector<ResidentBound> bounds;
   for (const auto& prompt : args.prompts) {
     const auto length = static_cast<int32_t>(prompt.size());
-    const int64_t all = int64_t{length} + args.max_new_tokens - 1;
-    ResidentBound bound(args.source.info());
-    if (interval == 0) {
-      bound.add(length);
-      bound.cut(kept_of(args, length), *args.policy.allocation);
-      bound.add(args.max_new_tokens - 1);
-    }
-    int64_t longest = -1;  // before the last event; once that stays, every further interval is like the last one
-    for (int64_t done = 0; interval > 0 && done < all && longest != bound.longest();) {
-      longest = done == 0 ? -1 : bound.longest();
-      const int64_t block = std::min<int64_t>(done == 0 ? int64_t{args.budget} + interval : interval, all - done);
-      bound.add(block);
-      bound.cut(args.budget, *args.policy.allocation);
-      done += block;
-    }
-    bounds.push_back(bound);
+    bounds.push_back(generation_bound(args.source.info(), *args.policy.allocation,
+                                      {.prompt = length,
+                                       .kept = kept_of(args, length),
+                                       .more = args.max_new_tokens - 1,
+                                       .budget = args.budget,
+                                       .interval = interval}));
   }
   return bounds;
 }

@@ -37,4 +37,24 @@ std::vector<ResidentBound> resident_bounds(const Schedule& schedule, const Polic
   return bounds;
 }
 
+ResidentBound generation_bound(const SourceInfo& info, const Allocation& allocation, const GenerationLength& length) {
+  ResidentBound bound(info);
+  if (length.interval == 0) {
+    bound.add(length.prompt);
+    bound.cut(length.kept, allocation);
+    bound.add(length.more);
+    return bound;
+  }
+  const int64_t all = length.prompt + length.more;
+  int64_t longest = -1;  // before the last cut; once that stays, every further interval is like the last one
+  for (int64_t done = 0; done < all && longest != bound.longest();) {
+    longest = done == 0 ? -1 : bound.longest();
+    const int64_t block = std::min(done == 0 ? length.budget + length.interval : length.interval, all - done);
+    bound.add(block);
+    bound.cut(length.budget, allocation);
+    done += block;
+  }
+  return bound;
+}
+
 }  // namespace kv

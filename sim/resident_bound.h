@@ -34,4 +34,19 @@ class ResidentBound {
 // [sequences], after the whole schedule.
 std::vector<ResidentBound> resident_bounds(const Schedule& schedule, const Policy& policy, const SourceInfo& info);
 
+// One sequence of a generation (sim/generate.h), in tokens.
+struct GenerationLength {
+  int64_t prompt = 0;
+  int64_t kept = 0;  // entries a head that a one-shot cut leaves of the prompt; all of them where nothing is cut there
+  int64_t more = 0;  // processed after the prompt
+  int64_t budget = 0, interval = 0;  // of the decode protocol, else 0
+};
+
+// After the whole generation, whatever the number of its cuts. At a cut the total falls to budget · heads and, by the
+// interval's tokens, every head grows alike until the next: the total never exceeds (budget + interval) · heads, and
+// the pages are those of that total with less than one page a head wasted. One head, though, may have kept all that it
+// had at every cut so far, and so grows on from interval to interval until Allocation::most_kept holds it: what it
+// can have before one cut is a bound on one event only.
+ResidentBound generation_bound(const SourceInfo& info, const Allocation& allocation, const GenerationLength& length);
+
 }  // namespace kv

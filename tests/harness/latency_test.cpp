@@ -124,6 +124,25 @@ TEST_F(Latency, LuKvGivesHeadsTheLengthsOfAProfileLaidOverThem) {
   EXPECT_EQ(measured("keydiff+lu-kv").at("kept_kv_bytes"), measured("keydiff").at("kept_kv_bytes"));  // equal totals
 }
 
+// tests/sim/footprint_test.cpp has these numbers by hand.
+TEST(LatencyFootprint, IsOfTheWholeGenerationThoughOneEventIsRun) {
+  SourceInfo info;
+  info.layers = 3;
+  info.kv_heads = 2;
+  const auto uniform = make_allocation("uniform", {}), ada = make_allocation("ada", {});
+  const Case one{.budget = 8, .interval = 8, .new_tokens = 100};
+  EXPECT_EQ(whole_generation(one, *uniform, info).pages(), 6);
+  EXPECT_EQ(whole_generation(one, *ada, info).longest(), 24);
+  EXPECT_EQ(whole_generation(one, *ada, info).pages(), 11);
+  // Without new_tokens an event is timed, from 8 entries on, and the step after it.
+  const Case event{.budget = 8, .interval = 8};
+  EXPECT_EQ(whole_generation(event, *uniform, info).longest(), 16);
+  // A prompt of 64 cut to a quarter, then 100 steps: a head may have kept its whole prompt.
+  const Case cut{.keep = 0.25, .context = 64, .new_tokens = 100};
+  EXPECT_EQ(whole_generation(cut, *uniform, info).longest(), 116);
+  EXPECT_EQ(whole_generation(cut, *ada, info).longest(), 32 + 100);
+}
+
 TEST_F(Latency, AnAbsurdBatchIsARowWithItsReasonAndTheOthersRun) {
   const RunSummary summary = run("policies: [full]\naxes: {batch: [1000000000, 2], context: 64}\n");
   EXPECT_EQ(summary.skipped, 1);

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "kernels/error.h"
+#include "sim/cache.h"
+#include "sim/generate.h"
 #include "sim/model_source.h"
 #include "sim/named_models.h"
 #include "sim/replay.h"
@@ -95,6 +97,47 @@ TEST(ResidentBound, ByHand) {
     bound.cut(10, *pyramid.allocation);
   }
   EXPECT_EQ(bound.longest(), 28);
+}
+
+// Events at 16 residents a head leave 8. Before the first one every head has 16, a page; one may keep them all (of its
+// layer's 2 · 8) at every event, so before later ones it has 24, in two pages.
+TEST(GenerationBound, IsOfEveryEventNotOfTheFirst) {
+  SourceInfo info;
+  info.layers = 3;
+  info.kv_heads = 2;
+  const auto bound = [&](const char* allocation, int64_t more) {
+    return generation_bound(info, *make_allocation(allocation, {}),
+                            {.prompt = 1, .kept = 1, .more = more, .budget = 8, .interval = 8});
+  };
+  EXPECT_EQ(bound("ada", 15).longest(), 16);
+  EXPECT_EQ(bound("ada", 15).pages(), 6);
+  for (const int64_t more : {23, 24, 1000, 1 << 30}) {
+    EXPECT_EQ(bound("uniform", more).longest(), 16);
+    EXPECT_EQ(bound("uniform", more).pages(), 6);
+    EXPECT_EQ(bound("ada", more).longest(), 24);
+    EXPECT_EQ(bound("ada", more).pages(), (6 * 16 + 6 * 15) / 16);
+  }
+}
+
+TEST_F(FootprintOfTiny, BoundsWhatAGenerationOfManyEventsReallyTakes) {
+  Policy policy = make_policy("random", {}, {"ada"});
+  const std::vector<std::span<const int32_t>> prompts = {std::span(ids_).first(1)};
+  const GenerateResult result = generate({.backend = *backend_,
+                                          .source = source_,
+                                          .policy = policy,
+                                          .prompts = prompts,
+                                          .budget = 32,
+                                          .interval = 16,
+                                          .max_new_tokens = 200});
+  const SourceInfo& info = source_.info();
+  const auto bytes = [&](int64_t more) {
+    const GenerationLength length{.prompt = 1, .kept = 1, .more = more, .budget = 32, .interval = 16};
+    const auto pages = generation_bound(info, *policy.allocation, length).pages();
+    const CacheShape shape{.layers = info.layers, .kv_heads = info.kv_heads, .head_dim = info.head_dim};
+    return static_cast<size_t>(pages) * page_bytes(shape, backend_->activation_type());
+  };
+  EXPECT_GT(result.costs.peak_kv_bytes, bytes(47)) << "up to the first event: the case shows nothing";
+  EXPECT_LE(result.costs.peak_kv_bytes, bytes(199));
 }
 
 TEST_F(FootprintOfTiny, AReplayThatDoesNotFitAllocatesNothing) {
