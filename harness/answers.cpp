@@ -63,8 +63,10 @@ void add(std::vector<Row>& rows, const Row& blank, const char* metric, double va
 }
 
 LoopState copy_of(Backend& backend, const LoopState& state, std::span<const int32_t> room) {
-  require_memory(backend, {.cache = state.cache.clone_bytes(room)}, "a copy of the compressed contexts for a question");
-  return {.cache = state.cache.clone(room), .done = state.done, .events = state.events};
+  const int64_t pages = state.cache.pages_with(room);
+  require_memory(backend, {.cache = state.cache.clone_bytes(pages)},
+                 "a copy of the compressed contexts for a question");
+  return {.cache = state.cache.clone(pages), .done = state.done, .events = state.events};
 }
 
 }  // namespace

@@ -32,17 +32,17 @@ size_t page_bytes(const CacheShape& shape, DType type) {
 Cache::Cache(Backend& backend, const CacheShape& shape) : backend_(&backend), shape_(shape) { reset(); }
 
 int64_t Cache::new_pages(std::span<const int32_t> room) const {
-  KV_CHECK(room.empty() || std::ssize(room) == shape_.sequences);
+  KV_CHECK(std::ssize(room) == shape_.sequences);
   int64_t pages = 0;
-  for (size_t i = 0; i < lengths_.size() && !room.empty(); ++i) {
+  for (size_t i = 0; i < lengths_.size(); ++i) {
     const auto sequence = i % static_cast<size_t>(rows()) / static_cast<size_t>(shape_.kv_heads);
     pages += std::max<int64_t>(0, pages_for(int64_t{lengths_[i]} + room[sequence]) - held_[i]);
   }
   return pages;
 }
 
-size_t Cache::clone_bytes(std::span<const int32_t> room) const {
-  return static_cast<size_t>(used_pages_ + new_pages(room)) * page_bytes();
+size_t Cache::clone_bytes(int64_t pages) const {
+  return static_cast<size_t>(std::max(used_pages_, pages)) * page_bytes();
 }
 
 size_t Cache::growth_bytes(std::span<const int32_t> room) const {
@@ -51,9 +51,9 @@ size_t Cache::growth_bytes(std::span<const int32_t> room) const {
 }
 
 // The held pages become the copy's first ones, in the order of the rows.
-Cache Cache::clone(std::span<const int32_t> room) const {
+Cache Cache::clone(int64_t pages) const {
   Cache copy(*backend_, shape_);
-  copy.reserve(used_pages_ + new_pages(room));
+  copy.reserve(std::max(used_pages_, pages));
   copy.lengths_ = lengths_;
   copy.held_ = held_;
   copy.page_tables_ = page_tables_;

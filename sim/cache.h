@@ -28,10 +28,12 @@ size_t page_bytes(const CacheShape& shape, DType type);
 class Cache {
  public:
   Cache(Backend& backend, const CacheShape& shape);
-  // A copy of everything resident, in memory of its own: of the pages that are held, with those that `room` [sequences]
-  // more entries of every head need (empty: none).
-  Cache clone(std::span<const int32_t> room = {}) const;
-  size_t clone_bytes(std::span<const int32_t> room = {}) const;
+  // A copy of everything resident, in memory of its own: a pool of the pages that are held, or of `pages` if these are
+  // more.
+  Cache clone(int64_t pages = 0) const;
+  size_t clone_bytes(int64_t pages = 0) const;
+  // Those that are held, with those that `room` [sequences] more entries of every head need.
+  int64_t pages_with(std::span<const int32_t> room) const { return used_pages_ + new_pages(room); }
   // What grow() would allocate for `room` more entries of every head: nothing, or a pool that takes both.
   size_t growth_bytes(std::span<const int32_t> room) const;
 

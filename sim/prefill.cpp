@@ -118,16 +118,30 @@ ScoredLayer Prefill::scored(size_t policy, int layer) const {
       .scored(layer_view(args_.backend, args_.source.info(), loop_.cache(), layer));
 }
 
+int64_t Prefill::copy_pages(const Policy& policy, std::span<const int32_t> keep, std::span<const int32_t> room) const {
+  int64_t pages = 0;
+  for (size_t s = 0; s < lengths_.size(); ++s) {
+    pages +=
+        generation_bound(
+            args_.source.info(), *policy.allocation,
+            {.prompt = lengths_[s], .kept = policy.scorer ? keep[s] : lengths_[s], .more = room.empty() ? 0 : room[s]})
+            .pages();
+  }
+  return pages;
+}
+
 LoopState Prefill::compressed(size_t policy, std::span<const int32_t> keep, double& seconds,
                               std::span<const int32_t> room) {
   KV_CHECK(keep.size() == lengths_.size());
   Policy& own = *args_.policies[policy];
   const int ranker = ranker_of_[policy];
-  require_memory(args_.backend, {.cache = loop_.cache().clone_bytes(room)},
+  const int64_t pages = copy_pages(own, keep, room);
+  require_memory(args_.backend, {.cache = loop_.cache().clone_bytes(pages)},
                  fmt::format("a copy of the cache for {}", own.name));
   Stopwatch watch(args_.backend);
   watch.start();
-  LoopState state{.cache = loop_.cache().clone(room), .done = lengths_, .events = std::vector<int64_t>(keep.size(), 0)};
+  LoopState state{
+      .cache = loop_.cache().clone(pages), .done = lengths_, .events = std::vector<int64_t>(keep.size(), 0)};
   watch.stop(seconds);
   if (ranker < 0) return state;
   own.allocation->begin({.backend = &args_.backend,

@@ -34,7 +34,8 @@ class Prefill {
 
   // The contexts' cache as that policy leaves it: keep[s] entries a (layer, KV head) on average; at least the
   // context's length, or no scorer: all of them. There is room for `room` [contexts] more entries of every head (empty:
-  // none). Seconds of copying and cutting are added to `seconds`. Throws UserError where the policy cannot keep so few.
+  // none) beside what is left. Seconds of copying and cutting are added to `seconds`. Throws UserError where the policy
+  // cannot keep so few.
   LoopState compressed(size_t policy, std::span<const int32_t> keep, double& seconds,
                        std::span<const int32_t> room = {});
 
@@ -48,6 +49,8 @@ class Prefill {
  private:
   Schedule schedule() const;
   RunShape shape() const;
+  // Of the copy that is cut: at first the context, then what is left of it with the room.
+  int64_t copy_pages(const Policy& policy, std::span<const int32_t> keep, std::span<const int32_t> room) const;
   void check_memory(const RunShape& shape) const;
 
   const PrefillArgs args_;

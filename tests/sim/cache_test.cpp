@@ -137,9 +137,9 @@ TEST(Cache, ACopyTakesOnlyWhatIsHeldAndTheRoomThatIsAskedFor) {
 
   // 3 + 14 entries take a page more, 20 + 12 do not.
   const std::vector<int32_t> room = {14, 12};
-  Cache roomy = cache.clone(room);
+  Cache roomy = cache.clone(cache.pages_with(room));
   EXPECT_EQ(roomy.bytes(), 4 * cache.page_bytes());
-  EXPECT_EQ(roomy.bytes(), cache.clone_bytes(room));
+  EXPECT_EQ(roomy.bytes(), cache.clone_bytes(cache.pages_with(room)));
   EXPECT_EQ(roomy.growth_bytes(room), 0U);
   append(roomy, 0, make_tiny_block(*backend, 1, {40, 20}, {14, 12}));
   EXPECT_EQ(roomy.bytes(), 4 * cache.page_bytes()) << "what was foreseen needs no larger pool";

@@ -115,6 +115,35 @@ TEST_P(Prefilling, EachPolicyKeepsWhatItKeepsAlone) {
   for (const Ids& row : residents(*backend, full, 0)) EXPECT_EQ(row.size(), 150U);
 }
 
+// 150 entries are 10 pages a head, the 40 % of them with 80 more 9; with nothing cut 150 + 80 are 15.
+TEST_P(Prefilling, RoomIsAskedOnWhatIsLeft) {
+  KV_BACKEND_OR_SKIP(backend);
+  ModelSource source(*backend, load_model(ref::source_path("experiments/models/reference")));
+  const Ids context = text("code0", 0, 150);
+  const std::span<const int32_t> contexts[] = {context};
+  Policies policies = several();
+  const auto all = pointers(policies);
+  Prefill prefill({.backend = *backend, .source = source, .contexts = contexts, .policies = all, .prefill_chunk = 64});
+  const int32_t keep[] = {60}, room[] = {80}, more[] = {120};
+  double seconds = 0;
+  for (size_t p = 0; p < all.size(); ++p) {
+    SCOPED_TRACE(policies[p].scorer_name);
+    const bool uniform = policies[p].allocation->most_kept(60, 8, 4) == 60;
+    const LoopState state = prefill.compressed(p, keep, seconds, room);
+    const auto heads = static_cast<size_t>(state.cache.shape().layers * state.cache.shape().kv_heads);
+    const size_t page = state.cache.page_bytes();
+    EXPECT_EQ(state.cache.growth_bytes(room), 0U);
+    if (!policies[p].scorer) {
+      EXPECT_EQ(state.cache.bytes(), 15 * heads * page);
+    } else if (uniform) {
+      EXPECT_EQ(state.cache.bytes(), 10 * heads * page);
+      EXPECT_EQ(prefill.compressed(p, keep, seconds, more).cache.bytes(), 12 * heads * page);
+    } else {  // 60 + 80 entries a head, and less than a page wasted
+      EXPECT_LE(state.cache.bytes(), 10 * heads * page);
+    }
+  }
+}
+
 // Entries that stand in just one of two residents of the same heads, over all that the first has.
 double share_that_differs(const std::vector<Ids>& a, const std::vector<Ids>& b) {
   size_t different = 0, all = 0;
