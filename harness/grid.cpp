@@ -12,11 +12,10 @@
 #include <numeric>
 
 #include "harness/answers.h"
+#include "harness/model_choice.h"
 #include "harness/yaml_document.h"
 #include "kernels/error.h"
-#include "sim/named_models.h"
 #include "sim/schedule.h"
-#include "sim/trace.h"
 
 namespace kv {
 namespace {
@@ -350,30 +349,6 @@ void check_profile_case(const Spec& spec, int model, const Case& one, const Poli
     if (data.kind == DataKind::kTask) continue;
     refuse(data.source.where, fmt::format("data: '{}' asks nothing; protocol profile expects a task", data.name));
   }
-}
-
-// As written where it is missing: whoever opens it says so.
-std::filesystem::path path_of(const Spec& spec, const Located& source) {
-  try {
-    return resolve_path(spec, source);
-  } catch (const UserError&) {
-    return source.text;
-  }
-}
-
-ModelIdentity identity_of(const Spec& spec, int model) {
-  if (!spec.traces.empty()) {
-    return {{}, [file = path_of(spec, spec.traces.front())] {
-              const Trace trace = Trace::open(file, Trace::Checksum::skip);
-              return ModelIdentity::Shape{static_cast<int>(trace.info().layers.size()), trace.info().kv_heads};
-            }};
-  }
-  const ModelChoice& choice = spec.models[static_cast<size_t>(model)];
-  if (!choice.random) return identity_of_files(path_of(spec, choice.source));
-  return {{}, [name = choice.source.text] {
-            const ModelConfig config = find_named_model(name).parse();
-            return ModelIdentity::Shape{config.layers, config.kv_heads};
-          }};
 }
 
 std::optional<AllocationFile> check_allocation_of(const Spec& spec, const ModelIdentity& identity, const Case& one,

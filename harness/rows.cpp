@@ -351,10 +351,7 @@ std::string read_file(const std::filesystem::path& path) {
 }
 
 RowTable read_rows(const std::filesystem::path& path) {
-  const std::filesystem::path stored = stored_file(path);
-  std::string content = read_file(stored);
-  if (stored != path) content = gunzip(content, stored.string());
-  return parse_rows(content, stored.string());
+  return parse_rows(read_stored(path), stored_file(path).string());
 }
 
 void pack_rows(const std::filesystem::path& dir) {

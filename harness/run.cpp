@@ -14,6 +14,7 @@
 #include "harness/journal.h"
 #include "harness/latency.h"
 #include "harness/manifest.h"
+#include "harness/model_choice.h"
 #include "harness/report/gnuplot.h"
 #include "harness/report/report.h"
 #include "harness/rows.h"
@@ -21,6 +22,7 @@
 #include "kernels/error.h"
 #include "sim/hash.h"
 #include "sim/trace.h"
+#include "sim/weights.h"
 
 namespace kv {
 namespace {
@@ -349,6 +351,14 @@ void check_can_draw(const Spec& spec) {
   }
 }
 
+void check_model(const Spec& spec, const ModelChoice& model) {
+  if (model.random) {
+    config_of(model, {});
+  } else {
+    load_model(resolve_path(spec, model.source));  // whose weights must be as its configuration says
+  }
+}
+
 std::string latency_summary(const Spec& spec, const Grid& grid) {
   size_t cases = 0;
   for (const Workload& workload : grid.workloads) cases += workload.cases.size();
@@ -379,7 +389,7 @@ std::string validate_experiment(const Spec& spec) {
   }
   const Grid grid = make_grid(spec);
   make_backend(spec.device);
-  for (const ModelChoice& model : spec.models) config_of(spec, model);
+  for (const ModelChoice& model : spec.models) check_model(spec, model);
   for (const Located& trace : spec.traces)
     check_trace(spec, Trace::open(resolve_path(spec, trace), Trace::Checksum::skip));
   for (const DataSpec& data : spec.data) {

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 
+#include "harness/model_choice.h"
 #include "harness/rows.h"
 #include "kernels/error.h"
 #include "sim/hash.h"
@@ -28,7 +29,7 @@ std::string folder_name(const fs::path& folder) {
 class ModelSubject final : public Subject {
  public:
   ModelSubject(Backend& backend, const Spec& spec, const ModelChoice& choice, const ModelIdentity& identity)
-      : spec_(spec), choice_(choice), config_(config_of(spec, choice)) {
+      : spec_(spec), choice_(choice), config_(config_of(choice, identity.folder())) {
     choice.random ? draw_weights(backend) : load_weights(backend, identity);
     // An unsupported tokenizer must stop the experiment, not skip its cases one by one.
     for (const DataSpec& data : spec.data) {
@@ -268,15 +269,6 @@ class TraceSubject final : public Subject {
 std::unique_ptr<Subject> open_subject(Backend& backend, const Spec& spec, int model, const ModelIdentity& identity) {
   if (!spec.traces.empty()) return std::make_unique<TraceSubject>(backend, spec);
   return std::make_unique<ModelSubject>(backend, spec, spec.models[static_cast<size_t>(model)], identity);
-}
-
-ModelConfig config_of(const Spec& spec, const ModelChoice& choice) {
-  if (!choice.random) return load_model(resolve_path(spec, choice.source)).config();
-  try {
-    return find_named_model(choice.source.text).parse();
-  } catch (const UserError& error) {
-    throw UserError(fmt::format("{}: {}", choice.source.where, error.what()));
-  }
 }
 
 void refuse_text(const ModelChoice& choice) {

@@ -50,9 +50,6 @@ class Subject {
 // for the device is no error yet: each of its cases will say so.
 std::unique_ptr<Subject> open_subject(Backend& backend, const Spec& spec, int model, const ModelIdentity& identity);
 
-// The configuration of a model folder or of a named shape. Throws UserError.
-ModelConfig config_of(const Spec& spec, const ModelChoice& choice);
-
 // Throws the UserError for data that needs the tokenizer of a model without one.
 [[noreturn]] void refuse_text(const ModelChoice& choice);
 

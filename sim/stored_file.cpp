@@ -1,5 +1,8 @@
 #include "sim/stored_file.h"
 
+#include "sim/gzip.h"
+#include "sim/mapped_file.h"
+
 namespace kv {
 
 std::filesystem::path packed_file(std::filesystem::path path) { return path += ".gz"; }
@@ -8,6 +11,12 @@ std::filesystem::path stored_file(const std::filesystem::path& path) {
   std::error_code error;
   const std::filesystem::path packed = packed_file(path);
   return !std::filesystem::exists(path, error) && std::filesystem::exists(packed, error) ? packed : path;
+}
+
+std::string read_stored(const std::filesystem::path& path) {
+  const std::filesystem::path stored = stored_file(path);
+  const MappedFile file = MappedFile::open(stored);
+  return stored == path ? std::string(file.text()) : gunzip(file.text(), stored.string());
 }
 
 }  // namespace kv

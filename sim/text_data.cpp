@@ -2,13 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "kernels/error.h"
-#include "sim/gzip.h"
 #include "sim/stored_file.h"
 #include "sim/strict_json.h"
 
@@ -30,19 +27,10 @@ Document parse_document(const std::string& line, const std::string& where) {
   return {text_at(record, "text", where), text_at(record, "source", where), text_at(record, "license", where)};
 }
 
-std::string content_of(const std::filesystem::path& file) {
-  const std::filesystem::path stored = stored_file(file);
-  std::ifstream stream(stored, std::ios::binary);
-  if (!stream) throw UserError(fmt::format("{}: cannot be opened, expected one JSON document a line", file.string()));
-  std::string content(std::istreambuf_iterator<char>(stream), {});
-  if (stream.bad()) throw UserError(fmt::format("{}: cannot be read", stored.string()));
-  return stored == file ? content : gunzip(content, stored.string());
-}
-
 }  // namespace
 
 std::vector<Document> load_documents(const std::filesystem::path& file) {
-  std::istringstream stream(content_of(file));
+  std::istringstream stream(read_stored(file));
   std::vector<Document> documents;
   std::string line;
   for (int number = 1; std::getline(stream, line); ++number)

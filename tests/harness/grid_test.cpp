@@ -198,13 +198,18 @@ TEST(Grid, KnowsBeforeAnythingRunsThatAProfileIsOfAnotherShape) {
                                          .layers = 3,
                                          .kv_heads = 4,
                                          .removed = std::vector<float>(kProfileRatios * 12, 0.5F)}));
-  EXPECT_EQ(
-      error_of(fmt::format("model: {{random: tiny}}\nprotocol: latency\nsamples: 1\naxes: {{budget: 64, interval: "
-                           "16}}\npolicies: [{{policy: keydiff, allocation: {{lu-kv: {{profile: {}}}}}}}]\n",
-                           file.string())),
-      fmt::format("s.yaml:5:12: lu-kv: {} is for 3 layers of 4 KV heads, expected 2 of 2; `kvlab profile SPEC` "
-                  "makes one",
-                  file.string()));
+  const auto error = [&](const char* model) {
+    return error_of(
+        fmt::format("model: {{random: {}}}\nprotocol: latency\nsamples: 1\naxes: {{budget: 64, interval: "
+                    "16}}\npolicies: [{{policy: keydiff, allocation: {{lu-kv: {{profile: {}}}}}}}]\n",
+                    model, file.string()));
+  };
+  EXPECT_EQ(error("tiny"),
+            fmt::format("s.yaml:5:12: lu-kv: {} is for 3 layers of 4 KV heads, expected 2 of 2; `kvlab profile SPEC` "
+                        "makes one",
+                        file.string()));
+  // Not the profile's fault, nor that of the policy which asks for the shape.
+  EXPECT_EQ(error("tinny").substr(0, 32), "s.yaml:1:17: unknown model shape");
 }
 
 // What the file says is not even looked at.
