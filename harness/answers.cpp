@@ -222,6 +222,7 @@ void AnswerRunner::answer_round(const Round& round, const std::vector<size_t>& c
     }
     try {
       outcome.prefill_seconds += prefill->seconds();
+      outcome.compress_seconds += prefill->score_seconds(i);
       LoopState state =
           prefill->compressed(i, asked[i].keep, outcome.compress_seconds, room_of(round, round.questions));
       answer_case(round, std::move(state), outcome);

@@ -42,7 +42,10 @@ struct AnswerBatch {
 //   answer             the grade of question x, with the answer as text
 //   answer_tokens, repetition_rate, truncation_rate   means over its answers (sim/tasks/output_rates.h)
 //   kept_tokens, kept_tokens_max, kept_kv_bytes       of the compressed context; bytes of keys and values
-//   prefill_time       of the batch, shared evenly; compress_time, answer_time: the case's own
+//   prefill_time       of the batch, with the scoring for all its policies, shared evenly
+//   compress_time      scoring (within that) and cutting for the case, as under protocol latency; copying the context
+//                      for its policy, which only a shared pass needs, is no part of it. 0 for the full cache
+//   answer_time        the case's own
 class AnswerRunner {
  public:
   explicit AnswerRunner(AnswerBatch batch);

@@ -64,6 +64,7 @@ Loop::Loop(const LoopArgs& args)
       watch_(args.backend),
       due_(args.backend, info_.kv_heads) {
   for (const Policy* policy : args.policies) require(*policy, args.source, args.baseline);
+  score_seconds_.resize(rankers_.size());
   result_.sequences.resize(static_cast<size_t>(sequences()));
   done_.assign(static_cast<size_t>(sequences()), 0);
   for (const Observer* observer : args.observers) {
@@ -279,14 +280,14 @@ void Loop::run_layer(int layer) {
   view.column_sums = sums;
   view.column_max = max;
   for (Observer* observer : args_.observers) observer->attended(view, std::as_const(outputs_).ref());
-  for (Ranker& ranker : rankers_) {
+  for (size_t r = 0; r < rankers_.size(); ++r) {
     if (args_.time_phases) watch_.start();
-    ranker.observe(view);
+    rankers_[r].observe(view);
     if (args_.time_phases) watch_.stop(result_.observe_seconds);
     if (!due_.any()) continue;
     watch_.start();
-    ranker.score(view, due_);
-    watch_.stop(result_.score_seconds);
+    rankers_[r].score(view, due_);
+    watch_.stop(score_seconds_[r]);
   }
   args_.source.absorb(layer, std::as_const(outputs_).ref());
 }
@@ -339,7 +340,10 @@ void Loop::note_peak() {
   }
 }
 
+double Loop::score_seconds() const { return std::accumulate(score_seconds_.begin(), score_seconds_.end(), 0.0); }
+
 ReplayResult Loop::finish() {
+  result_.score_seconds = score_seconds();
   for (int s = 0; s < sequences(); ++s) {
     auto& own = result_.sequences[static_cast<size_t>(s)];
     for_each_length(s, [&](int32_t length) { own.end_entries += length; });

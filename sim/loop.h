@@ -74,9 +74,11 @@ class Loop {
 
   std::span<const int32_t> tokens_done() const { return done_; }  // [sequences]
   const Cache& cache() const { return cache_; }
-  double eviction_seconds() const { return result_.score_seconds + result_.evict_seconds; }
+  double score_seconds(size_t policy) const { return score_seconds_.at(policy); }  // of its scorer alone
+  double eviction_seconds() const { return score_seconds() + result_.evict_seconds; }
 
  private:
+  double score_seconds() const;  // of all scorers
   int sequences() const { return args_.sequences; }
   BatchShape batch_shape();
   void start_block(std::span<const int32_t> counts, int steps);
@@ -101,6 +103,7 @@ class Loop {
   std::vector<Ranker> rankers_;  // one a policy with a scorer
   Cache cache_;
   Stopwatch watch_;
+  std::vector<double> score_seconds_;  // [rankers]
   ReplayResult result_;
   Block block_;
   std::vector<int32_t> done_;  // tokens processed, per sequence

@@ -68,7 +68,6 @@ Prefill::Prefill(const PrefillArgs& args)
   const Schedule steps = schedule();
   for (size_t i = 0; i + 1 < steps.size(); ++i) loop_.step(steps[i]);
   loop_.rank(steps.back().counts);
-  scoring_ = loop_.eviction_seconds();
   watch.stop(seconds_);
 }
 
@@ -106,6 +105,11 @@ void Prefill::check_memory(const RunShape& shape) const {
   require_memory(args_.backend, need, fmt::format("a prefill of {} contexts", lengths_.size()));
 }
 
+double Prefill::score_seconds(size_t policy) const {
+  const int ranker = ranker_of_.at(policy);
+  return ranker < 0 ? 0 : loop_.score_seconds(static_cast<size_t>(ranker));
+}
+
 size_t Prefill::context_bytes() const {
   return static_cast<size_t>(loop_.cache().used_pages()) *
          (loop_.cache().page_bytes() - loop_.cache().column_page_bytes());
@@ -138,11 +142,8 @@ LoopState Prefill::compressed(size_t policy, std::span<const int32_t> keep, doub
   const int64_t pages = copy_pages(own, keep, room);
   require_memory(args_.backend, {.cache = loop_.cache().clone_bytes(pages)},
                  fmt::format("a copy of the cache for {}", own.name));
-  Stopwatch watch(args_.backend);
-  watch.start();
   LoopState state{
       .cache = loop_.cache().clone(pages), .done = lengths_, .events = std::vector<int64_t>(keep.size(), 0)};
-  watch.stop(seconds);
   if (ranker < 0) return state;
   own.allocation->begin({.backend = &args_.backend,
                          .source = &args_.source.info(),

@@ -34,17 +34,17 @@ class Prefill {
 
   // The contexts' cache as that policy leaves it: keep[s] entries a (layer, KV head) on average; at least the
   // context's length, or no scorer: all of them. There is room for `room` [contexts] more entries of every head (empty:
-  // none) beside what is left. Seconds of copying and cutting are added to `seconds`. Throws UserError where the policy
-  // cannot keep so few.
+  // none) beside what is left. Seconds of cutting are added to `seconds`; copying is what sharing the pass costs.
+  // Throws UserError where the policy cannot keep so few.
   LoopState compressed(size_t policy, std::span<const int32_t> keep, double& seconds,
                        std::span<const int32_t> room = {});
 
   // What that policy's scorer says of the contexts' entries. Requires a scorer. Valid as long as the pass.
   ScoredLayer scored(size_t policy, int layer) const;
 
-  double seconds() const { return seconds_; }        // of the pass, with the scorers' work
-  double score_seconds() const { return scoring_; }  // of which the scorers took
-  size_t context_bytes() const;                      // K, V and positions of all contexts
+  double seconds() const { return seconds_; }  // of the pass, with the scorers' work
+  double score_seconds(size_t policy) const;   // of which scoring for that policy took; 0 without a scorer
+  size_t context_bytes() const;                // K, V and positions of all contexts
 
  private:
   Schedule schedule() const;
@@ -59,7 +59,6 @@ class Prefill {
   std::vector<int32_t> lengths_;  // [contexts]
   Loop loop_;
   double seconds_ = 0;
-  double scoring_ = 0;
 };
 
 }  // namespace kv

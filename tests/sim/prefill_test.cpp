@@ -115,6 +115,30 @@ TEST_P(Prefilling, EachPolicyKeepsWhatItKeepsAlone) {
   for (const Ids& row : residents(*backend, full, 0)) EXPECT_EQ(row.size(), 150U);
 }
 
+// Scoring is a policy's own part of the shared pass, and the copy that is cut is nobody's.
+TEST_P(Prefilling, TimeOfAPolicyIsThatOfScoringAndCutting) {
+  KV_BACKEND_OR_SKIP(backend);
+  ModelSource source(*backend, load_model(ref::source_path("experiments/models/reference")));
+  const Ids context = text("code0", 0, 150);
+  const std::span<const int32_t> contexts[] = {context};
+  Policies policies = several();
+  const auto all = pointers(policies);
+  Prefill prefill({.backend = *backend, .source = source, .contexts = contexts, .policies = all});
+  const int32_t keep[] = {60};
+  double scoring = 0;
+  std::vector<std::string> scorers;
+  for (size_t p = 0; p < all.size(); ++p) {
+    double cutting = 0;
+    prefill.compressed(p, keep, cutting);
+    EXPECT_EQ(cutting > 0, policies[p].scorer != nullptr) << policies[p].name;
+    EXPECT_EQ(prefill.score_seconds(p) > 0, policies[p].scorer != nullptr) << policies[p].name;
+    if (std::find(scorers.begin(), scorers.end(), policies[p].scorer_name) != scorers.end()) continue;
+    scorers.push_back(policies[p].scorer_name);
+    scoring += prefill.score_seconds(p);
+  }
+  EXPECT_LT(scoring, prefill.seconds());
+}
+
 // 150 entries are 10 pages a head, the 40 % of them with 80 more 9; with nothing cut 150 + 80 are 15.
 TEST_P(Prefilling, RoomIsAskedOnWhatIsLeft) {
   KV_BACKEND_OR_SKIP(backend);
