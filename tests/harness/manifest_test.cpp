@@ -45,7 +45,7 @@ TEST_F(Manifest, HoldsNoAbsolutePathsAndNoHostName) {
 
 TEST_F(Manifest, TheHashesFollowTheirInputsAlone) {
   const Json a = run("a"), same = run("b"), seed = run("c", {"seed=6"}), shorter = run("d", {"data.noise.tokens=40"}),
-             more = run("e", {"samples=3"});
+             more = run("e", {"samples=1"});
   for (const char* key : {"spec_sha256", "rows_sha256", "models_sha256", "prompts_sha256"}) {
     EXPECT_EQ(a[key], same[key]) << key;
   }
