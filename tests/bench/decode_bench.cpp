@@ -17,6 +17,7 @@ struct Shape {
   int32_t length;
   int head_dim;
   Lengths lengths = Lengths::equal;  // ragged: of each sequence and KV head on its own
+  PageOrder pages = PageOrder::prefilled;
 };
 
 void run(Device& device, Samples& samples, const Shape& shape) {
@@ -25,6 +26,7 @@ void run(Device& device, Samples& samples, const Shape& shape) {
   const int64_t rows = int64_t{shape.sequences} * heads.kv;
   const CacheLayer cache(backend, {.lengths = shape.lengths == Lengths::equal ? equal_lengths(rows, shape.length)
                                                                               : ragged_lengths(rows, shape.length, 6),
+                                   .pages = shape.pages,
                                    .kv_heads = heads.kv,
                                    .head_dim = shape.head_dim});
   const int64_t values = int64_t{shape.sequences} * heads.query * shape.head_dim;
@@ -52,10 +54,17 @@ void run(Device& device, Samples& samples, const Shape& shape) {
 
 const std::vector<Shape> kCpu = {{"decode/1x4K d64", 1, 4096, 64}};
 const std::vector<Shape> kCuda = {
-    {"decode/96x1280 d128", 96, 1280, 128},  {"decode/96x1280 d128 ragged", 96, 1280, 128, Lengths::ragged},
-    {"decode/32x4096 d128", 32, 4096, 128},  {"decode/32x4096 d128 ragged", 32, 4096, 128, Lengths::ragged},
-    {"decode/1x100K d128", 1, 100'000, 128}, {"decode/1x100K d128 ragged", 1, 100'000, 128, Lengths::ragged},
-    {"decode/1x400K d128", 1, 400'000, 128}, {"decode/96x1280 d64", 96, 1280, 64},
+    {"decode/96x1280 d128", 96, 1280, 128},
+    {"decode/96x1280 d128 ragged", 96, 1280, 128, Lengths::ragged},
+    {"decode/96x1280 d128 shuffled", 96, 1280, 128, Lengths::equal, PageOrder::shuffled},
+    {"decode/32x4096 d128", 32, 4096, 128},
+    {"decode/32x4096 d128 ragged", 32, 4096, 128, Lengths::ragged},
+    {"decode/32x4096 d128 shuffled", 32, 4096, 128, Lengths::equal, PageOrder::shuffled},
+    {"decode/1x100K d128", 1, 100'000, 128},
+    {"decode/1x100K d128 ragged", 1, 100'000, 128, Lengths::ragged},
+    {"decode/1x100K d128 shuffled", 1, 100'000, 128, Lengths::equal, PageOrder::shuffled},
+    {"decode/1x400K d128", 1, 400'000, 128},
+    {"decode/96x1280 d64", 96, 1280, 64},
 };
 
 const Family kDecode{[](Device& device) {

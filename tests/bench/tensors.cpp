@@ -49,9 +49,13 @@ Tensor random_keys(Backend& backend, int64_t count, const CacheShape& shape) {
 
 int64_t pages_for(int32_t length) { return (length + kPageTokens - 1) / kPageTokens; }
 
-std::vector<int32_t> shuffled(int64_t count) {
+constexpr int64_t kChunkPages = 8192 / kPageTokens;  // of a row and chunk of a prompt
+
+// Places in the pool, in the order in which they are handed out.
+std::vector<int32_t> places(int64_t count, PageOrder pages) {
   std::vector<int32_t> order(static_cast<size_t>(count));
   std::iota(order.begin(), order.end(), 0);
+  if (pages == PageOrder::prefilled) return order;
   Random random(7);
   for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
   return order;
@@ -89,15 +93,18 @@ CacheLayer::CacheLayer(Backend& backend, const CacheShape& shape) {
     most = std::max(most, pages_for(length));
     entries_ += length;
   }
-  const std::vector<int32_t> order = shuffled(pages);
+  const std::vector<int32_t> order = places(pages, shape.pages);
   std::vector<int32_t> table(static_cast<size_t>(rows * most), -1), positions(static_cast<size_t>(pages * kPageTokens));
   size_t next = 0;
-  for (int64_t row = 0; row < rows; ++row) {
-    for (int64_t page = 0; page < pages_for(shape.lengths[static_cast<size_t>(row)]); ++page) {
-      const int32_t place = order[next++];
-      table[static_cast<size_t>(row * most + page)] = place;
-      for (int64_t i = 0; i < kPageTokens; ++i) {
-        positions[static_cast<size_t>(place * kPageTokens + i)] = static_cast<int32_t>(page * kPageTokens + i);
+  for (int64_t chunk = 0; chunk < most; chunk += kChunkPages) {
+    for (int64_t row = 0; row < rows; ++row) {
+      const int64_t end = std::min(pages_for(shape.lengths[static_cast<size_t>(row)]), chunk + kChunkPages);
+      for (int64_t page = chunk; page < end; ++page) {
+        const int32_t place = order[next++];
+        table[static_cast<size_t>(row * most + page)] = place;
+        for (int64_t i = 0; i < kPageTokens; ++i) {
+          positions[static_cast<size_t>(place * kPageTokens + i)] = static_cast<int32_t>(page * kPageTokens + i);
+        }
       }
     }
   }

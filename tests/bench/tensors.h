@@ -30,9 +30,14 @@ Tensor counting(Backend& backend, int64_t count, int32_t start = 0);
 Tensor upload_segments(Backend& backend, const std::vector<Segment>& segments);
 const Segment* segments_of(const Tensor& tensor);
 
-// One layer of the cache as a model leaves it: pages in shuffled order, position = slot.
+// In what order a row's pages lie in the pool. `prefilled`: in runs, as sim/cache.cpp hands them out while a prompt
+// comes in chunks. `shuffled`: none next to its neighbour, the worst that many evictions can lead to.
+enum class PageOrder { prefilled, shuffled };
+
+// One layer of the cache; position = slot.
 struct CacheShape {
   std::vector<int32_t> lengths;  // of rows
+  PageOrder pages = PageOrder::shuffled;
   int kv_heads = 8;
   int head_dim = 128;
   int column_width = 0;
