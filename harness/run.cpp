@@ -21,6 +21,7 @@
 #include "harness/subject.h"
 #include "kernels/error.h"
 #include "sim/hash.h"
+#include "sim/tasks/jsonl.h"
 #include "sim/trace.h"
 #include "sim/weights.h"
 
@@ -394,6 +395,7 @@ std::string validate_experiment(const Spec& spec) {
     check_trace(spec, Trace::open(resolve_path(spec, trace), Trace::Checksum::skip));
   for (const DataSpec& data : spec.data) {
     if (data.kind != DataKind::kTask) resolve_path(spec, data.source);
+    if (data.kind == DataKind::kJsonl) load_jsonl(resolve_path(spec, data.source));  // one line at least is of use
     if (data.kind == DataKind::kIds) continue;
     for (const ModelChoice& model : spec.models) {
       if (model.random) refuse_text(model);

@@ -7,6 +7,7 @@
 #include "kernels/error.h"
 #include "sim/tasks/output_rates.h"
 #include "sim/tokenizer.h"
+#include "sim/tokenizer/unicode.h"
 
 namespace kv {
 namespace {
@@ -72,7 +73,7 @@ std::string answer_text(const Exam& exam, std::span<const int32_t> ids, std::spa
       text += bytes.substr(0, line_end);
   }
   if (exam.one_line) text.resize(std::min(text.find('\n'), text.size()));
-  return text;
+  return well_formed(text);
 }
 
 }  // namespace kv

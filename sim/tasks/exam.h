@@ -47,7 +47,8 @@ std::vector<int32_t> line_end_ids(const Tokenizer& tokenizer);
 
 // The text to be graded of an output: without a last id that is one of `stop_ids`, but with what a token of
 // line_end_ids has before its line feed; of a one_line exam the first line. Ids without a token (a model's vocabulary
-// may be padded) have no text.
+// may be padded) have no text. Well-formed UTF-8: a model can write bytes that belong to no character, or stop amid
+// one; each such byte becomes U+FFFD.
 std::string answer_text(const Exam& exam, std::span<const int32_t> ids, std::span<const int32_t> stop_ids,
                         const Tokenizer& tokenizer);
 

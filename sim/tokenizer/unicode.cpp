@@ -72,6 +72,15 @@ std::optional<size_t> first_invalid_utf8(std::string_view text) {
   return std::nullopt;
 }
 
+std::string well_formed(std::string_view text) {
+  std::string out;
+  while (const std::optional<size_t> bad = first_invalid_utf8(text)) {
+    out.append(text.substr(0, *bad)).append("\xEF\xBF\xBD");
+    text.remove_prefix(*bad + 1);
+  }
+  return out.append(text);
+}
+
 size_t utf8_length_at(std::string_view text, size_t offset) {
   size_t end = offset + 1;
   while (end < text.size() && is_continuation(text[end])) ++end;

@@ -11,6 +11,9 @@ namespace kv {
 // Offset of the first byte that does not belong to well-formed UTF-8 (RFC 3629: no overlong forms, no surrogates).
 std::optional<size_t> first_invalid_utf8(std::string_view text);
 
+// Bytes that belong to no well-formed sequence become U+FFFD, each of them one.
+std::string well_formed(std::string_view text);
+
 // Bytes of the character that starts at `offset`. Requires well-formed text and offset < text.size().
 size_t utf8_length_at(std::string_view text, size_t offset);
 

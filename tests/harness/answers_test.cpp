@@ -10,6 +10,7 @@
 #include "kernels/error.h"
 #include "tests/harness/run_fixture.h"
 #include "tests/ref/threads.h"
+#include "tests/sim/file_fixtures.h"
 
 namespace kv {
 namespace {
@@ -211,6 +212,18 @@ TEST_F(Answers, ADataSetOfJsonLinesIsAskedAndItsBadLinesAreNamed) {
     return all;
   };
   EXPECT_EQ(first(more), first(rows));
+}
+
+TEST_F(Answers, ADataSetWithoutAUsableLineIsRefusedBeforeAnythingRuns) {
+  std::string yaml = asked();
+  const std::string task = "data: [{task: kv, tokens: 250, questions: 2}]";
+  yaml.replace(yaml.find(task), task.size(), "data: [{jsonl: broken.jsonl, metric: exact_match, samples: 1}]");
+  const auto refusal = [&](const char* content) {
+    write_atomically(folder_ / "broken.jsonl", content);
+    return test::user_error([&] { validate_experiment(parse_spec(yaml, (folder_ / "asked.yaml").string())); });
+  };
+  EXPECT_TRUE(refusal("{broken\n").ends_with("; none of 1 lines can be used"));
+  EXPECT_TRUE(refusal("").ends_with("broken.jsonl: is empty, expected one JSON object a line"));
 }
 
 // Two samples: 0.1 and 0.25 are 17.5 % on average; 0.1 and 0.3 are 20 %.

@@ -9,6 +9,7 @@
 #include "kernels/error.h"
 #include "sim/tasks/task.h"
 #include "sim/tokenizer.h"
+#include "sim/tokenizer/unicode.h"
 #include "tests/ref/paths.h"
 
 namespace kv {
@@ -141,6 +142,12 @@ TEST(AnswerText, EndsBeforeTheStopAndItsLineFeed) {
   EXPECT_EQ(text(true, "is", {1 << 20}), "is") << "an id of a padded vocabulary";
   EXPECT_EQ(text(true, ""), "");
   EXPECT_EQ(text(true, "", {0}), "");
+  Ids amid = tokenizer().encode("\U0001D11E");  // of four bytes, for which the vocabulary has no single token
+  ASSERT_GT(amid.size(), 1U);
+  amid.pop_back();
+  const std::string cut = text(true, "is ", amid);
+  EXPECT_EQ(cut.substr(0, 6), "is \uFFFD") << "an answer that ends amid a character";
+  EXPECT_FALSE(first_invalid_utf8(cut).has_value());
 }
 
 }  // namespace
