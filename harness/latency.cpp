@@ -132,7 +132,7 @@ std::vector<Row> LatencyRunner::measure(const Case& one, int batch) {
   require_memory(backend_, footprint(one, batch),
                  fmt::format("a batch of {} with {} entries a head", batch, longest(one)));
   backend_.reset_peak();
-  peak_kv_bytes_ = 0;
+  peak_kv_bytes_ = peak_bytes_ = 0;
   std::vector<Row> rows;
   if (one.context > 0) {
     const Prompt prompt = prefill(one, batch);
@@ -151,7 +151,7 @@ std::vector<Row> LatencyRunner::measure(const Case& one, int batch) {
   }
   add(one, "weight_bytes", static_cast<double>(source.weight_bytes()), "bytes", rows);
   add(one, "peak_kv_bytes", static_cast<double>(peak_kv_bytes_), "bytes", rows);
-  add(one, "peak_bytes", static_cast<double>(backend_.peak_bytes()), "bytes", rows);
+  add(one, "peak_bytes", static_cast<double>(std::max(peak_bytes_, backend_.peak_bytes())), "bytes", rows);
   add(one, "batch_size", batch, "sequences", rows);
   return rows;
 }
@@ -192,7 +192,11 @@ const LatencyRunner::Interval& LatencyRunner::interval_of(const Case& one, int b
   std::string key = fmt::format("{} {} {} {} {}", one.policy, one.allocation.name, one.budget, one.interval, batch);
   for (const GivenParam& option : one.options) key += fmt::format(" {}={}", option.key, option.text);
   const auto found = intervals_.find(key);
-  if (found != intervals_.end()) return found->second;
+  if (found != intervals_.end()) {
+    peak_kv_bytes_ = std::max(peak_kv_bytes_, found->second.peak_kv_bytes);
+    peak_bytes_ = std::max(peak_bytes_, found->second.peak_bytes);
+    return found->second;
+  }
   const auto from = [&](int entries) {  // to the first event and one step beyond
     return probe(one, batch, {.prompt = entries, .filled = entries - 1, .new_tokens = first_event(one) - entries + 2});
   };
@@ -205,6 +209,8 @@ const LatencyRunner::Interval& LatencyRunner::interval_of(const Case& one, int b
     interval.score.push_back(result.costs.score_seconds);
     interval.cut.push_back(result.costs.evict_seconds);
   });
+  interval.peak_kv_bytes = peak_kv_bytes_;
+  interval.peak_bytes = backend_.peak_bytes();
   return intervals_.emplace(key, std::move(interval)).first->second;
 }
 

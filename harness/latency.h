@@ -47,6 +47,7 @@ class LatencyRunner {
   using Series = std::vector<double>;  // one value a repetition
   struct Interval {
     Series step, score, cut;  // seconds: a step, and the two parts of the event
+    size_t peak_kv_bytes = 0, peak_bytes = 0;
   };
   struct Prompt {
     Series first_token, compress;  // seconds: the whole, and scoring and cutting in it
@@ -85,6 +86,7 @@ class LatencyRunner {
   std::map<std::string, Interval> intervals_;  // shared by cases that differ in new_tokens only
   // Of the case that runs:
   size_t peak_kv_bytes_ = 0;
+  size_t peak_bytes_ = 0;     // of an interval that another case has measured
   int64_t kept_entries_ = 0;  // over all heads after the prompt
 };
 

@@ -74,7 +74,7 @@ class Loop {
 
   std::span<const int32_t> tokens_done() const { return done_; }  // [sequences]
   const Cache& cache() const { return cache_; }
-  double score_seconds(size_t policy) const { return score_seconds_.at(policy); }  // of its scorer alone
+  double score_seconds(size_t ranker) const { return score_seconds_.at(ranker); }
   double eviction_seconds() const { return score_seconds() + result_.evict_seconds; }
 
  private:

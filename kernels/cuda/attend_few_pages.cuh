@@ -8,7 +8,7 @@ namespace kv::cuda::few {
 
 template <int D>
 struct Few {
-  static constexpr int kStages = D <= 32 ? 8 : D <= 64 ? 3 : 2;  // more bring nothing
+  static constexpr int kStages = D <= 32 ? 8 : D <= 64 ? 3 : 2;  // at 64 and 128 more bring nothing
   static constexpr int kPageValues = kPageTokens * kStride<D>;
   static constexpr int kStageValues = 2 * kPageValues;  // keys, then values
   static constexpr size_t kWarpBytes = kStages * kStageValues * sizeof(bf16);

@@ -49,7 +49,7 @@ Tensor random_keys(Backend& backend, int64_t count, const CacheShape& shape) {
 
 int64_t pages_for(int32_t length) { return (length + kPageTokens - 1) / kPageTokens; }
 
-constexpr int64_t kChunkPages = 8192 / kPageTokens;  // of a row and chunk of a prompt
+constexpr int64_t kChunkPages = 8192 / kPageTokens;  // of a row and chunk of a long prompt, as latency specs have it
 
 // Places in the pool, in the order in which they are handed out.
 std::vector<int32_t> places(int64_t count, PageOrder pages) {

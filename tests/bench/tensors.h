@@ -31,7 +31,7 @@ Tensor upload_segments(Backend& backend, const std::vector<Segment>& segments);
 const Segment* segments_of(const Tensor& tensor);
 
 // In what order a row's pages lie in the pool. `prefilled`: in runs, as sim/cache.cpp hands them out while a prompt
-// comes in chunks. `shuffled`: none next to its neighbour, the worst that many evictions can lead to.
+// comes in chunks. `shuffled`: in random order, the worst that many evictions can lead to.
 enum class PageOrder { prefilled, shuffled };
 
 // One layer of the cache; position = slot.

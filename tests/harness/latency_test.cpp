@@ -113,12 +113,13 @@ TEST_F(Latency, LuKvGivesHeadsTheLengthsOfAProfileLaidOverThem) {
   write_atomically(folder_ / "half.json", half_a_profile());
   const std::string policies =
       "policies: [keydiff, {policy: keydiff, allocation: {lu-kv: {profile: half.json, spread: yes}}}]\n";
-  run(policies + "axes: {batch: 2, new_tokens: 100, budget: 56, interval: 8}\n");
+  run(policies + "axes: {batch: 2, new_tokens: [100, 200], budget: 56, interval: 8}\n");
   // 2 sequences of 4 heads fill 4 pages each up to the event at 64 entries, which leaves 224 of the 256: 56 a head, or
   // 64, 64, 48 and 48 in shares of 1, 1, 0.5 and 0.5. One token later these are 65 and 49: 5, 5, 4 and 4 pages.
   const double page = 16 * (2 * 16 * 4 + 4);
-  EXPECT_EQ(measured("keydiff").at("peak_kv_bytes"), std::vector<double>{2 * 16 * page});
-  EXPECT_EQ(measured("keydiff+lu-kv").at("peak_kv_bytes"), std::vector<double>{2 * 18 * page});
+  EXPECT_EQ(measured("keydiff").at("peak_kv_bytes"), std::vector<double>(2, 2 * 16 * page));
+  // The longer generation repeats the interval of the shorter one, which is not measured again.
+  EXPECT_EQ(measured("keydiff+lu-kv").at("peak_kv_bytes"), std::vector<double>(2, 2 * 18 * page));
   run(policies + "axes: {batch: 2, context: 160, keep: 0.25}\n");
   EXPECT_EQ(measured("keydiff+lu-kv").at("compress_time").size(), 3u);
   EXPECT_EQ(measured("keydiff+lu-kv").at("kept_kv_bytes"), measured("keydiff").at("kept_kv_bytes"));  // equal totals
