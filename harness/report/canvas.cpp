@@ -10,7 +10,6 @@
 namespace kv {
 namespace {
 
-constexpr int kLeft = 72;
 constexpr int kTop = 30;
 constexpr int kAxisLabel = 38;
 constexpr int kGapX = 62;
@@ -43,7 +42,7 @@ Canvas::Canvas(int panels, PanelSize one, PanelSize several, Margins margins, Ma
       margins_(margins),
       mark_(mark),
       legend_(std::move(legend)) {
-  width_ = kLeft + columns_ * size_.width + (columns_ - 1) * gap_x_ + margins_.right;
+  width_ = margins_.left + columns_ * size_.width + (columns_ - 1) * gap_x_ + margins_.right;
   const int entries = static_cast<int>(legend_.size());
   legend_columns_ = std::clamp((width_ - 20) / legend_entry_width(legend_), 1, std::max(entries, 1));
   const int legend_rows = (entries + legend_columns_ - 1) / legend_columns_;
@@ -56,7 +55,7 @@ Canvas::Canvas(int panels, PanelSize one, PanelSize several, Margins margins, Ma
 void Canvas::panel(int i, const std::string& title, const std::string& x_label, const std::string& y_label) {
   const int column = i % columns_;
   const int row = i / columns_;
-  const int left = kLeft + column * (size_.width + gap_x_);
+  const int left = margins_.left + column * (size_.width + gap_x_);
   const int top = kTop + row * (size_.height + gap_y_);
   add(fmt::format("set lmargin at screen {:.4f}; set rmargin at screen {:.4f}", x_share(left),
                   x_share(left + size_.width)));

@@ -26,6 +26,7 @@ struct LegendEntry {
 
 // Room around the panels that depends on what is drawn.
 struct Margins {
+  int left = 72;  // for tick labels of four characters
   int right = 20;
   int tick_labels = 22;  // height of the labels below an x axis
   // Of a grid of small panels, which stand close and have tick labels at the outer edge only; 0: by their number, each

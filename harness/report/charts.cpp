@@ -262,6 +262,14 @@ Chart make_scatter(const PlotPlan& plan, const RowTable& rows) {
   return chart;
 }
 
+// Beside tick labels of more than four digits the axis label needs room of its own.
+int left_margin(const std::array<double, 2>& y) {
+  constexpr int kDigit = 9;
+  const double largest = std::max({std::abs(y[0]), std::abs(y[1]), 1.0});
+  const int digits = static_cast<int>(std::log10(largest)) + 1;
+  return Margins().left + kDigit * std::clamp(digits - 4, 0, 4);
+}
+
 }  // namespace
 
 Drawing draw_curve(const PlotPlan& plan, const RowTable& rows) {
@@ -291,7 +299,8 @@ Drawing draw_curve(const PlotPlan& plan, const RowTable& rows) {
   const PanelSize several = small ? kSmall : kSeveral;
   const CategoryTicks ticks = x_ticks(chart, plan, chart.panels.size() == 1 ? kOne.width : several.width);
   Canvas canvas(small ? grid.cells : static_cast<int>(chart.panels.size()), kOne, several,
-                {.tick_labels = ticks.height, .columns = grid.columns}, Mark::kLine, chart.legend);
+                {.left = left_margin(y_range), .tick_labels = ticks.height, .columns = grid.columns}, Mark::kLine,
+                chart.legend);
   canvas.add(common_settings());
   canvas.add(set_log("x", plan.x_scale) + "; " + set_log("y", plan.y_scale));
   canvas.add(set_range("x", x_range) + "; " + set_range("y", y_range));
@@ -363,8 +372,8 @@ Drawing draw_bars(const PlotPlan& plan, const RowTable& rows) {
   y_range = plan.y_range.value_or(y_range);
   const double width = 0.8 / static_cast<double>(series.size());
   const CategoryTicks ticks = x_ticks(chart, plan, chart.panels.size() == 1 ? kOne.width : kSeveral.width);
-  Canvas canvas(static_cast<int>(chart.panels.size()), kOne, kSeveral, {.tick_labels = ticks.height}, Mark::kBox,
-                chart.legend);
+  Canvas canvas(static_cast<int>(chart.panels.size()), kOne, kSeveral,
+                {.left = left_margin(y_range), .tick_labels = ticks.height}, Mark::kBox, chart.legend);
   canvas.add(common_settings());
   canvas.add(set_log("y", plan.y_scale));
   canvas.add(set_range("x", {-0.6, static_cast<double>(chart.places.labels.size()) - 0.4}) + "; " +
@@ -418,7 +427,8 @@ Drawing draw_scatter(const PlotPlan& plan, const RowTable& rows) {
       }
     }
   }
-  Canvas canvas(static_cast<int>(chart.panels.size()), kOne, kSeveral, {}, Mark::kPoint, chart.legend);
+  Canvas canvas(static_cast<int>(chart.panels.size()), kOne, kSeveral, {.left = left_margin(y_all.padded(0.05))},
+                Mark::kPoint, chart.legend);
   canvas.add(common_settings());
   canvas.add(set_log("x", plan.x_scale) + "; " + set_log("y", plan.y_scale));
   canvas.add(set_range("x", plan.x_range.value_or(x_all.padded(0.05))));

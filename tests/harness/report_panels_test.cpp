@@ -71,6 +71,25 @@ TEST(Panels, OfAGridHaveTickLabelsAtItsEdgeOnly) {
   EXPECT_EQ(count(draw(plan, rows).commands, "set format x"), 0);
 }
 
+TEST(Panels, LeaveRoomForLongTickLabels) {
+  const auto width = [](double largest) {
+    RowTable rows{.axes = {}, .rows = {}};
+    for (const double x : {1.0, 2.0}) {
+      Row row{.policy = "p", .x = x};
+      row.metric = "speed";
+      row.value = x / 2 * largest;
+      rows.rows.push_back(row);
+    }
+    PlotPlan plan;
+    plan.name = "c";
+    plan.measure.metrics = {"speed"};
+    plan.x = "x";
+    return draw(plan, rows).width;
+  };
+  EXPECT_EQ(width(5000), width(5));
+  EXPECT_GT(width(50'000), width(5000));  // else the axis label, pushed out by five digits, is cut off
+}
+
 TEST(Axis, OfFewDecadesHasTicksBetweenThem) {
   EXPECT_EQ(log_ticks("cb", Scale::kLog10, {0.03, 0.4}), "; set cbtics (0.05, 0.1, 0.2)");
   EXPECT_EQ(log_ticks("cb", Scale::kLog10, {0.0001, 0.4}), "");
