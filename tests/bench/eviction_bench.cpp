@@ -1,6 +1,7 @@
 #include "kernels/append.h"
 #include "kernels/column_add.h"
 #include "kernels/compact.h"
+#include "kernels/select_pooled.h"
 #include "kernels/select_top.h"
 #include "tests/bench/attention.h"
 #include "tests/bench/bench.h"
@@ -44,6 +45,43 @@ const std::vector<Selection> kCudaSelections = {
     {"select_top/288x128K keep 20%", 288, 128 * 1024, 26214},
     {"select_top/288x128K keep 2048", 288, 128 * 1024, 2048},
 };
+
+struct PooledSelection {
+  std::string name;
+  int64_t layers;
+  int32_t length;
+  int32_t kept;  // a head, on average
+};
+
+// One sequence, whose heads share one budget: as above, once for all layers.
+void select_pooled(Device& device, Samples& samples, const PooledSelection& shape) {
+  Backend& backend = device.backend();
+  const int64_t heads = heads_of(device).kv, entries = heads * shape.length;
+  CacheLayer cache(
+      backend,
+      {.lengths = equal_lengths(heads, shape.length), .kv_heads = static_cast<int>(heads), .positions_only = true});
+  const Tensor scores = random_floats(backend, shape.layers * entries, 5);
+  const Tensor counts = upload(backend, std::vector<int32_t>{static_cast<int32_t>(shape.layers * heads * shape.kept)});
+  Tensor keep(backend, DType::u8, shape.layers * entries), kept(backend, DType::i32, shape.layers * heads);
+  std::vector<SelectPooledArgs::Layer> layers;
+  for (int64_t l = 0; l < shape.layers; ++l) {
+    layers.push_back({.cache = cache.view(),
+                      .scores = scores.ref().as<float>() + l * entries,
+                      .pitch = shape.length,
+                      .keep = keep.ref().as<uint8_t>() + l * entries,
+                      .kept = kept.ref().as<int32_t>() + l * heads});
+  }
+  samples.take({.bytes = 5.0 * static_cast<double>(shape.layers * entries)}, [&] {
+    backend.select_pooled({.layers = layers.data(),
+                           .layer_count = shape.layers,
+                           .counts = counts.ref().as<int32_t>(),
+                           .sinks = 4,
+                           .recent = 8});
+  });
+}
+
+const std::vector<PooledSelection> kCpuPooled = {{"select_pooled/8 layers 1280 keep 1024", 8, 1280, 1024}};
+const std::vector<PooledSelection> kCudaPooled = {{"select_pooled/288x128K keep 20%", 36, 128 * 1024, 26214}};
 
 struct Shape {
   std::string name;
@@ -170,6 +208,7 @@ void add_all(Device& device, const std::string& prefix, const std::vector<T>& sh
 
 const Family kEviction{[](Device& device) {
   add_all(device, "", device.pick(kCpuSelections, kCudaSelections), select_top);
+  add_all(device, "", device.pick(kCpuPooled, kCudaPooled), select_pooled);
   add_all(device, "", device.pick(kCpuEvictions, kCudaEvictions), compact);
   add_all(device, "", device.pick(kCpuAppends, kCudaAppends), append);
   add_all(device, "column_add", device.pick(kCpuColumns, kCudaColumns), column_add);
