@@ -164,6 +164,9 @@ TEST_P(Attend, MatchesTheReferenceOverShapes) {
       {1, 4, 64, {{400, 300}}, 1, 0, 20},                    // one column that takes nearly everything
       {1, 4, 128, {{400, 300}}, 1, 0, 20},                   //
       {2, 2, 64, {{9, 1}, {3000, 1}, {1, 1}, {40, 1}, {17, 0}, {700, 1}}},  // a very ragged decode
+      {1, 16, 128, {{2600, 1}, {40, 1}}},  // so many pairs in so many pieces that they are joined in several rounds
+      {1, 16, 256, {{2600, 1}, {5, 1}}},   //
+      {2, 4, 80, {{1500, 1}, {33, 1}}},    // pieces wider than the heads
       {4, 1, 16, std::vector<Sequence>(4500, {18, 1})},  // more rows than a GPU's block lists at once
   };
   for (const Shape& shape : shapes) {
