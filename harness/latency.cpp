@@ -33,11 +33,8 @@ int entries_after_prompt(const Case& one) {
   return one.keep > 0 ? kept_tokens(one.context, one.keep) : std::max(one.context, 1);
 }
 
-// Tokens after the prompt: of the generation that is worked out, or of the probe that times steps or an event.
-int tokens_after_prompt(const Case& one) {
-  const int probed = is_pruned(one) ? first_event(one) : kProbeSteps;
-  return one.new_tokens > 0 ? std::max(one.new_tokens, kProbeSteps) : probed;
-}
+// Tokens after the prompt: of the generation that is worked out, or of the probe that times steps.
+int tokens_after_prompt(const Case& one) { return std::max(one.new_tokens, kProbeSteps); }
 
 // Entries a head on average, at the peak.
 int longest(const Case& one) {
@@ -143,9 +140,6 @@ std::vector<Row> LatencyRunner::measure(const Case& one, int batch) {
   }
   if (one.new_tokens > 0) {
     add_generation(one, batch, rows);
-  } else if (is_pruned(one)) {
-    add_event(one, interval_of(one, batch), rows);
-    add(one, "decode_step_time", interval_of(one, batch).step, "s", rows);
   } else {
     add(one, "decode_step_time", steps_at(one, batch, entries_after_prompt(one)), "s", rows);
   }

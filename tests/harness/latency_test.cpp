@@ -135,9 +135,6 @@ TEST(LatencyFootprint, IsOfTheWholeGenerationThoughOneEventIsRun) {
   EXPECT_EQ(whole_generation(one, *uniform, info).pages(), 6);
   EXPECT_EQ(whole_generation(one, *ada, info).longest(), 24);
   EXPECT_EQ(whole_generation(one, *ada, info).pages(), 11);
-  // Without new_tokens an event is timed, from 8 entries on, and the step after it.
-  const Case event{.budget = 8, .interval = 8};
-  EXPECT_EQ(whole_generation(event, *uniform, info).longest(), 16);
   // A prompt of 64 cut to a quarter, then 100 steps: a head may have kept its whole prompt.
   const Case cut{.keep = 0.25, .context = 64, .new_tokens = 100};
   EXPECT_EQ(whole_generation(cut, *uniform, info).longest(), 116);
