@@ -1,3 +1,7 @@
+#include <bit>
+
+#include <cuda/atomic>
+
 #include "kernels/cuda/attend_few_join.cuh"
 
 // Memory is the limit here, so all multiprocessors have to stream pages from the first moment to the last, however
@@ -22,12 +26,10 @@ __device__ unsigned int arrived[kMaxBlocks];
 // Attends to the parts of the warp's run, and leaves what is no whole row as pieces.
 template <int D>
 __device__ void attend_run(const AttendArgs& args, const AttendWork& work, const Shared<D>& shared,
-                           const Window& window, int dim) {
+                           const Window& window, Pages<D>& pages, int dim) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const Run run = window.run_of(warp);
+  const Run run = pages.run;
   const float scale = args.scale * kToLog2;
-  Pages<D> pages{args.cache, shared.parts(), window, run, reinterpret_cast<bf16*>(shared.stages(warp)), dim, lane};
-  pages.begin();
   int k = part_at(shared.parts(), window, run.first);
   for (int t = 0; run.first + t < run.end; ++k) {
     const Part part = shared.parts()[k];
@@ -58,7 +60,7 @@ __device__ void attend_run(const AttendArgs& args, const AttendWork& work, const
         };
       });
     } else {
-      const Piece<D> piece = shared.piece(part, run, warp);
+      const Piece<D> piece = shared.piece(warp, part.row_end() < run.end);
       attended.visit(pairs, lane, [&](int pair, Softmax softmax) {
         if (lane % 4 == 0) piece.softmax[pair] = softmax;
         return [to = piece.outputs + pair * D](int d, float2 values) { *reinterpret_cast<float2*>(to + d) = values; };
@@ -67,15 +69,27 @@ __device__ void attend_run(const AttendArgs& args, const AttendWork& work, const
   }
 }
 
+// Only the last block to come joins the row.
+__device__ inline void arrive(Meeting& meeting) {
+  if (meeting.part < 0) return;
+  unsigned int& count = arrived[meeting.blocks.first];
+  const unsigned int before =
+      ::cuda::atomic_ref<unsigned int, ::cuda::thread_scope_device>(count).fetch_add(1, ::cuda::memory_order_acq_rel);
+  if (before + 1 == static_cast<unsigned int>(meeting.blocks.count)) {
+    count = 0;
+  } else {
+    meeting.part = -1;
+  }
+}
+
 // Each warp streams the pages of its run through stages of its own, without a barrier among warps until all are done.
 template <int D, bool kWhole>
 __global__ void __launch_bounds__(kMaxThreads, 1) attend_few(AttendArgs args, AttendWork work, FewWork few) {
   extern __shared__ __align__(16) unsigned char memory[];
-  __shared__ Split split[kMaxWarps + 1];
-  __shared__ int to_join[2];                         // parts of which this block had the last piece; −1 = none
+  __shared__ Plan plan;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int dim = kWhole ? D : args.cache.head_dim;  // known to the compiler where it can be: addresses cost time here
   const Shared<D> shared{memory, few.piece_bytes, few.max_pairs};
-  const Part* parts = shared.parts();
   int done = 0;
   Shares shares;
   Window window;
@@ -83,30 +97,23 @@ __global__ void __launch_bounds__(kMaxThreads, 1) attend_few(AttendArgs args, At
   wait_for_previous();
   prefetch_tables(args.cache);
   do {
-    window = list_parts(args, done, shared.parts(), shares);
+    window = list_parts(args, few.rows_a_thread, done, shared.parts(), shares);
     if (window.pages() == 0) return;
     done += window.pages();
-    attend_run<D>(args, work, shared, window, dim);
-    find_split(parts, window, shares, split);
+    Pages<D> pages{
+        args.cache, shared.parts(), window, window.run_of(warp), reinterpret_cast<bf16*>(shared.stages(warp)), dim,
+        lane};
+    pages.begin();
+    plan_joins(shared.parts(), window, shares, plan);
+    attend_run<D>(args, work, shared, window, pages, dim);
     __syncthreads();
-    join_warps<D>(args, work, few, shared, window, split, dim);
-    __syncthreads();
-    // The window's first part may have begun in an earlier block, its last one may go on in a later one.
-    if (threadIdx.x < 2) {
-      const int k = threadIdx.x == 0 ? 0 : window.parts - 1;
-      const int blocks = shares.count_of(parts[k]);
-      unsigned int& count = arrived[shares.first_of(parts[k])];
-      const bool is_split = blocks > 1 && (threadIdx.x == 0 || k > 0);
-      __threadfence();  // the block's pieces, which its threads wrote before they met, come before its arrival ...
-      const bool is_last = is_split && atomicAdd(&count, 1u) == static_cast<unsigned int>(blocks - 1);
-      __threadfence();  // ... and the others' arrivals before what they wrote is read
-      if (is_last) count = 0;
-      to_join[threadIdx.x] = is_last ? k : -1;
-    }
+    join_warps<D>(args, work, few, shared, plan, dim);
+    __syncthreads();  // the block's pieces come before its arrival, and the others' arrivals before theirs are read
+    if (threadIdx.x < 2) arrive(plan.meetings[threadIdx.x]);
     __syncthreads();
 #pragma unroll 1
-    for (const int k : to_join) {
-      if (k >= 0) join_blocks<D>(args, work, few, shared, parts[k], shares, dim);
+    for (const Meeting& meeting : plan.meetings) {
+      if (meeting.part >= 0) join_blocks<D>(args, work, few, shared, shared.parts()[meeting.part], meeting.blocks, dim);
     }
     __syncthreads();  // parts and stages are free for the next window
   } while (!window.is_last);
@@ -123,12 +130,17 @@ void run(const AttendArgs& args, const AttendWork& work) {
   // A row may be in as many pieces as there are blocks, and join_blocks() wants at least one pair's at once.
   const int joined = static_cast<int>(warps * Shape::kWarpBytes) / joining_bytes<D>(1);
   const int blocks = std::min({multiprocessors(), kMaxBlocks, joined});
-  const int64_t pieces = 2 * int64_t{blocks} * max_pairs;
+  const int64_t pieces = 2 * int64_t{blocks} * max_pairs, rows = args.segment_count * args.cache.kv_heads;
   const Scratch<float> piece_outputs(pieces * D);
   const Scratch<Softmax> piece_softmax(pieces);
+  const FewWork few{.rows_a_thread = static_cast<int>((rows + warps * 32 - 1) / (warps * 32)),
+                    .piece_bytes = piece_bytes<D>(max_pairs),
+                    .piece_outputs = piece_outputs.data(),
+                    .piece_softmax = piece_softmax.data(),
+                    .max_pairs = max_pairs,
+                    .pair_bits = static_cast<int>(std::bit_width(static_cast<unsigned>(max_pairs - 1)))};
   launch_early(args.cache.head_dim == D ? attend_few<D, true> : attend_few<D, false>, blocks, warps * 32,
-               Shape::kPartBytes + warps * warp_bytes, args, work,
-               FewWork{piece_bytes<D>(max_pairs), piece_outputs.data(), piece_softmax.data(), max_pairs});
+               Shape::kPartBytes + warps * warp_bytes, args, work, few);
 }
 
 }  // namespace

@@ -11,12 +11,12 @@ namespace kv::cuda::few {
 inline constexpr int kMaxWarps = 8;
 inline constexpr int kLeastPages = 8;  // of a block: below that, joining costs more than it saves
 
-// The part of a row that lies in a block's run of pages.
+// The part of a row that lies in a block's window of pages.
 struct Part {
   int32_t start;       // its first page, counted from the first of the window
   int32_t first_page;  // the same page, counted in the row
-  int32_t ordinal;     // of the row's first page in the list of all pages
   int32_t row;         // of the cache
+  int32_t kv_head;     // of the row
   int32_t length;      // of the row
   int32_t segment;
   int32_t first_token;  // of the segment
@@ -29,25 +29,18 @@ struct Part {
 
   // In the packed tensors, times head_dim.
   __device__ int64_t vector(const AttendArgs& args, int group, int pair) const {
-    return head_of(args, group, pair) + int64_t{first_token + pair / group} * args.q_heads;
+    return in_group(first_token, args, group, pair);
   }
   // In work.softmax, which leaves room for max_count queries a segment.
   __device__ int64_t scratch(const AttendArgs& args, int group, int pair) const {
-    return head_of(args, group, pair) + (segment * args.max_count + pair / group) * args.q_heads;
+    return in_group(segment * args.max_count, args, group, pair);
   }
-  __device__ int head_of(const AttendArgs& args, int group, int pair) const {
-    return row % args.cache.kv_heads * group + pair % group;
-  }
-};
 
-// The list of all pages is cut into shares, one a block.
-struct Shares {
-  int pages = 0;  // of each but the last
-
-  // The first block that has a part of the row, and how many have one.
-  __device__ int first_of(const Part& part) const { return part.ordinal / pages; }
-  __device__ int count_of(const Part& part) const {
-    return (part.ordinal + part.pages() - 1) / pages - first_of(part) + 1;
+ private:
+  // Of a pair whose segment's first query is the token-th.
+  __device__ int64_t in_group(int64_t token, const AttendArgs& args, int group, int pair) const {
+    const int query = pair < group ? 0 : pair / group;  // a division takes as long as half a page
+    return (token + query) * args.q_heads + kv_head * group + pair - query * group;
   }
 };
 
@@ -77,6 +70,23 @@ struct Window {
   __device__ static int warps() { return static_cast<int>(blockDim.x / 32); }
 };
 
+struct Blocks {
+  int first;
+  int count;
+};
+
+// The list of all pages is cut into shares, one a block.
+struct Shares {
+  int pages = 0;  // of each but the last
+
+  // The blocks that have a part of the row.
+  __device__ Blocks of(const Part& part, const Window& window) const {
+    const int first_page = window.first + part.row_first();
+    const int first = first_page / pages;
+    return {first, (first_page + part.pages() - 1) / pages - first + 1};
+  }
+};
+
 // Which of the listed parts a page of the window belongs to.
 __device__ inline int part_at(const Part* parts, const Window& window, int page) {
   int low = 0, high = window.parts;
@@ -87,16 +97,27 @@ __device__ inline int part_at(const Part* parts, const Window& window, int page)
   return low;
 }
 
-// Of the index-th (segment, KV head). Returns how many pages it has; none when the sequence has ended.
-__device__ inline int pages_of(const AttendArgs& args, int index, Part& part) {
+// Calls visit(part, pages) for (segment, KV head) `begin` to `end`, in this order; no pages when the sequence has
+// ended.
+template <int kUnroll, class Visit>
+__device__ void visit_rows(const AttendArgs& args, int begin, int end, const Visit& visit) {
   const int kv_heads = args.cache.kv_heads;
-  part.segment = index / kv_heads;
-  const Segment segment = args.segments[part.segment];
-  part.row = segment.sequence * kv_heads + index % kv_heads;
-  part.length = args.cache.lengths[part.row];
-  part.first_token = segment.first_token;
-  part.count = segment.count;
-  return part.count == 0 ? 0 : (part.length + kPageTokens - 1) / kPageTokens;
+  Part part;
+  part.segment = begin / kv_heads;
+  part.kv_head = begin - part.segment * kv_heads;
+#pragma unroll kUnroll
+  for (int r = begin; r < end; ++r) {
+    const Segment segment = args.segments[part.segment];
+    part.row = segment.sequence * kv_heads + part.kv_head;
+    part.length = args.cache.lengths[part.row];
+    part.first_token = segment.first_token;
+    part.count = segment.count;
+    visit(part, part.count == 0 ? 0 : part.pages());
+    if (++part.kv_head == kv_heads) {
+      part.kv_head = 0;
+      ++part.segment;
+    }
+  }
 }
 
 // Pages in the low half, rows that have any in the high half: both are summed at once.
@@ -136,15 +157,13 @@ __device__ inline void prefetch_tables(const PagedView& cache) {
 }
 
 // Lists the parts of the block's share from its page `done` on.
-__device__ inline Window list_parts(const AttendArgs& args, int done, Part* parts, Shares& shares) {
+__device__ inline Window list_parts(const AttendArgs& args, int rows_a_thread, int done, Part* parts, Shares& shares) {
   __shared__ int first_row, listed, listed_end;
   const int rows = static_cast<int>(args.segment_count) * args.cache.kv_heads;
-  const int per_thread = (rows + blockDim.x - 1) / blockDim.x;
-  const int begin = threadIdx.x * per_thread, end = min(rows, begin + per_thread);
-  Part part;
+  const int begin = min(rows, static_cast<int>(threadIdx.x) * rows_a_thread), end = min(rows, begin + rows_a_thread);
   uint64_t own = 0, total = 0;
-#pragma unroll 4
-  for (int r = begin; r < end; ++r) own += page_count(pages_of(args, r, part));  // reads that wait for no other
+  constexpr int kAtOnce = 4;  // reads that wait for no other
+  visit_rows<kAtOnce>(args, begin, end, [&](const Part&, int pages) { own += page_count(pages); });
   const uint64_t before = sum_before(own, total);
   const int all = static_cast<int>(static_cast<uint32_t>(total));
   const int share = max(kLeastPages, static_cast<int>((all + gridDim.x - 1) / gridDim.x));
@@ -155,31 +174,31 @@ __device__ inline Window list_parts(const AttendArgs& args, int done, Part* part
                 .end = static_cast<int>(min(share_begin + share, int64_t{all}))};
   if (window.first >= window.end) return window;
 
-  // Calls for this thread's rows that reach into the window.
-  const auto visit_rows = [&](const auto& visit) {
-    uint64_t at = before;
-#pragma unroll 1
-    for (int r = begin; r < end; ++r) {
-      const int pages = pages_of(args, r, part);
-      const int ordinal = static_cast<int>(static_cast<uint32_t>(at));
-      if (pages > 0 && ordinal < window.end && ordinal + pages > window.first) {
-        visit(static_cast<int>(at >> 32), ordinal, ordinal + pages);
-      }
-      at += page_count(pages);
-    }
+  // Calls for this thread's rows that reach into the window: with the row's number among those that have pages, its
+  // first page in the list, and the one after its last.
+  const auto reaches = [&](int first, int pages) {
+    return pages > 0 && first < window.end && first + pages > window.first;
   };
-  visit_rows([&](int row, int ordinal, int) {
-    if (ordinal <= window.first) first_row = row;
+  const auto visit_window = [&](const auto& visit) {
+    uint64_t at = before;
+    if (!reaches(static_cast<int>(static_cast<uint32_t>(before)), static_cast<int>(static_cast<uint32_t>(own)))) return;
+    visit_rows<1>(args, begin, end, [&](Part& part, int pages) {
+      const int first = static_cast<int>(static_cast<uint32_t>(at));
+      if (reaches(first, pages)) visit(part, static_cast<int>(at >> 32), first, first + pages);
+      at += page_count(pages);
+    });
+  };
+  visit_window([&](const Part&, int row, int first, int) {
+    if (first <= window.first) first_row = row;
   });
   __syncthreads();
-  visit_rows([&](int row, int ordinal, int row_end) {
+  visit_window([&](Part& part, int row, int first, int row_end) {
     const int k = row - first_row;
     if (k >= kParts) return;
     KV_DEVICE_CHECK(part.length >= part.count);
-    const int from = max(ordinal, window.first);
+    const int from = max(first, window.first);
     part.start = from - window.first;
-    part.first_page = from - ordinal;
-    part.ordinal = ordinal;
+    part.first_page = from - first;
     parts[k] = part;
     if (row_end >= window.end || k == kParts - 1) {
       listed = k + 1;

@@ -1,0 +1,63 @@
+#pragma once
+
+#include "kernels/cuda/attend_few_list.cuh"
+
+// Who joins what when the pages are done. It follows from the list of parts, and is worked out while the first pages
+// are on their way: at the end every multiprocessor would wait for it.
+
+namespace kv::cuda::few {
+
+// A part that several warps have a piece of, or the one that an earlier block began.
+struct Split {
+  int part;  // −1: none
+  int first_warp;
+  int last_warp;
+  bool ends_early;  // the last warp has other parts after it
+  int piece;        // where the block leaves what it has of the row; −1: that is all of it
+};
+
+// A row that several blocks have a part of, joined by the last of them to arrive.
+struct Meeting {
+  int part;  // −1: none
+  Blocks blocks;
+};
+
+struct Plan {
+  Split
+      splits[kMaxWarps + 1];  // of each warp the part that begins in its run and goes on beyond; last the block's first
+  Meeting meetings[2];        // the block's first part may have begun in an earlier one, its last go on in a later one
+};
+
+__device__ inline Split split_of(const Part* parts, const Window& window, const Shares& shares, int which) {
+  Split split{.part = -1, .first_warp = which % kMaxWarps, .last_warp = 0, .ends_early = false, .piece = -1};
+  if (which == kMaxWarps) {
+    if (parts[0].first_page > 0) split.part = 0;
+  } else if (const Run run = window.run_of(which); run.first < run.end) {
+    const int last = part_at(parts, window, run.end - 1);
+    if (parts[last].row_first() >= run.first && parts[last].row_end() > run.end) split.part = last;
+  }
+  if (split.part < 0) return split;
+  const Part& part = parts[split.part];
+  split.last_warp = (min(part.row_end(), window.pages()) - 1) / window.run_pages;
+  split.ends_early = part.row_end() < window.run_of(split.last_warp).end;
+  // A block's two pieces, if it has two: the end of one row and the beginning of another.
+  if (shares.of(part, window).count > 1) split.piece = static_cast<int>(2 * blockIdx.x + (part.first_page == 0));
+  return split;
+}
+
+__device__ inline Meeting meeting_of(const Part* parts, const Window& window, const Shares& shares, int which) {
+  Meeting meeting{.part = which == 0 ? 0 : window.parts - 1, .blocks = {}};
+  meeting.blocks = shares.of(parts[meeting.part], window);
+  if (meeting.blocks.count == 1 || (which == 1 && meeting.part == 0)) meeting.part = -1;
+  return meeting;
+}
+
+// To be read once all threads have met.
+__device__ inline void plan_joins(const Part* parts, const Window& window, const Shares& shares, Plan& plan) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int which = warp + lane * Window::warps();
+  if (which <= kMaxWarps) plan.splits[which] = split_of(parts, window, shares, which);
+  if (warp == Window::warps() - 1 && lane < 2) plan.meetings[lane] = meeting_of(parts, window, shares, lane);
+}
+
+}  // namespace kv::cuda::few
