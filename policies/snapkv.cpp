@@ -7,6 +7,7 @@
 //   kvpress  (002's π1): softmax a query head over all it sees, mean over the window, average-pool with zeros at the
 //            edges, mean over the group; w = 32, kernel 7 as in 002 (kvpress itself: 64 and 5).
 //   original (released SnapKV): as kvpress with w = 32, kernel 5.
+// Protects the window, and no sinks unless asked: 002 (App. E) calibrates and runs it with 4.
 // Ties: max-pooling makes plateaus, so the attention before pooling decides among equals, then newer positions.
 // Deviations: original sums over the window; the mean ranks alike. It keeps one set a query head, ours is one a KV
 // head, mean over the group, because a set a query head multiplies the cache by the group size.
@@ -44,6 +45,7 @@ class SnapKV final : public Scorer {
     decode_ = mode == "decode";
     window_ = option_at_least(params, 1, "window", defaults.window,
                               "newest queries that judge; their entries always stay (kvpress, original: 32)");
+    sinks_ = option_at_least(params, 0, "sinks", 0, "first tokens of the sequence that always stay (002: 4)");
     pooled_.kernel = kernel_option(params, defaults.kernel, "width of the pooling (kvpress: 7, original: 5)");
     pooled_.pool = params.get("pool", defaults.pool, {"max", "average"},
                               "pooling over neighbouring entries (kvpress, original: average)") == "max"
@@ -53,12 +55,13 @@ class SnapKV final : public Scorer {
 
   PolicyNeeds needs() const override { return {.window_queries = window_}; }
   bool has_ties() const override { return true; }
-  Protection protects(int, int) const override { return {.recent = window_}; }
+  Protection protects(int, int) const override { return {.sinks = sinks_, .recent = window_}; }
 
   void check(int kept, int) const override {
-    if (kept <= window_) {
-      throw UserError(fmt::format("snapkv: budget {} does not exceed the window {}", kept, window_));
-    }
+    if (kept > int64_t{window_} + sinks_) return;
+    throw UserError(sinks_ == 0 ? fmt::format("snapkv: budget {} does not exceed the window {}", kept, window_)
+                                : fmt::format("snapkv: budget {} does not exceed the window {} and {} sinks", kept,
+                                              window_, sinks_));
   }
 
   void score(const LayerView& view, const ScoreOutput& out) override {
@@ -102,6 +105,7 @@ class SnapKV final : public Scorer {
 
   bool decode_ = true;
   int window_ = 0;
+  int sinks_ = 0;
   PooledWindow pooled_;
   Tensor attention_, smooth_;  // [rows, group, pitch]
 };

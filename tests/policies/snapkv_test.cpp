@@ -43,6 +43,13 @@ TEST(SnapKV, AveragePoolingIsBiasedDownAtTheEdges) {
             (std::vector<int32_t>{1, 2, 4}));
 }
 
+// As above, where entries 0 and 2 lead: with two sinks the one place left of B = 4 goes to the best beyond them.
+TEST(SnapKV, KeepsSinksWhenAsked) {
+  Options with_sinks = options("decode", "1", "1");
+  with_sinks.push_back({"sinks", "2", ""});
+  EXPECT_EQ(kept_by("snapkv", with_sinks, {{4, 2, 8, 9, 1, 1, 1}}, 4, 2), (Kept{{0, 1, 3, 5}}));
+}
+
 TEST(SnapKV, AgreesWithItsTranscription) {
   expect_agrees("snapkv", {}, naive_snapkv_decode(8, 7, NaivePool::max));
   expect_agrees("snapkv", {{"pool", "average", ""}, {"kernel", "3", ""}},
@@ -61,11 +68,13 @@ TEST(SnapKV, AgreesWithItsTranscription) {
 TEST(SnapKV, RefusesABudgetOfTheWindow) {
   expect_refused("snapkv", {}, 8, 4, "snapkv: budget 8 does not exceed the window 8");
   expect_refused("snapkv", {{"mode", "kvpress", ""}}, 32, 0, "snapkv: budget 32 does not exceed the window 32");
+  expect_refused("snapkv", {{"sinks", "4", ""}}, 12, 4, "snapkv: budget 12 does not exceed the window 8 and 4 sinks");
 }
 
 TEST(SnapKV, RefusesAnEvenKernel) {
   expect_bad_option("snapkv", {{"kernel", "4", ""}}, "snapkv: kernel = 4: expected a positive odd number");
   expect_bad_option("snapkv", {{"window", "0", ""}}, "snapkv: window = 0: expected at least 1");
+  expect_bad_option("snapkv", {{"sinks", "-1", ""}}, "snapkv: sinks = -1: expected at least 0");
 }
 
 }  // namespace
