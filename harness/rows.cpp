@@ -18,8 +18,8 @@
 
 #include "kernels/check.h"
 #include "kernels/error.h"
-#include "sim/gzip.h"
 #include "sim/stored_file.h"
+#include "sim/xz.h"
 
 namespace kv {
 namespace {
@@ -357,7 +357,7 @@ RowTable read_rows(const std::filesystem::path& path) {
 void pack_rows(const std::filesystem::path& dir) {
   const std::filesystem::path path = dir / "rows.csv";
   if (stored_file(path) != path) return;
-  write_atomically(packed_file(path), gzip(read_file(path), path.string()));
+  write_atomically(packed_file(path), xz(read_file(path)));
   remove_file(path);
 }
 

@@ -54,12 +54,12 @@ RowTable parse_rows(std::string_view csv, std::string_view file);
 // After a crash or a full disk there is either the old file or the new one, never a part: written beside `path`,
 // synced, renamed. UserError names the path and the system's reason.
 void write_atomically(const std::filesystem::path& path, std::string_view content);
-// Removes <path>.gz, too: it packs older rows.
+// Removes <path>.xz, too: it packs older rows.
 void write_rows_atomically(const std::filesystem::path& path, std::span<const std::string> axes,
                            std::span<const Row> rows);
 // Reads stored_file(path).
 RowTable read_rows(const std::filesystem::path& path);
-// Replaces <dir>/rows.csv by rows.csv.gz, in that order, so that the rows are on disk throughout. A folder whose rows
+// Replaces <dir>/rows.csv by rows.csv.xz, in that order, so that the rows are on disk throughout. A folder whose rows
 // are packed already is left alone; UserError where it has none.
 void pack_rows(const std::filesystem::path& dir);
 // The whole file; UserError names the path and the system's reason.

@@ -1,11 +1,11 @@
 #include "sim/stored_file.h"
 
-#include "sim/gzip.h"
 #include "sim/mapped_file.h"
+#include "sim/xz.h"
 
 namespace kv {
 
-std::filesystem::path packed_file(std::filesystem::path path) { return path += ".gz"; }
+std::filesystem::path packed_file(std::filesystem::path path) { return path += ".xz"; }
 
 std::filesystem::path stored_file(const std::filesystem::path& path) {
   std::error_code error;
@@ -16,7 +16,7 @@ std::filesystem::path stored_file(const std::filesystem::path& path) {
 std::string read_stored(const std::filesystem::path& path) {
   const std::filesystem::path stored = stored_file(path);
   const MappedFile file = MappedFile::open(stored);
-  return stored == path ? std::string(file.text()) : gunzip(file.text(), stored.string());
+  return stored == path ? std::string(file.text()) : unxz(file.text(), stored.string());
 }
 
 }  // namespace kv

@@ -5,7 +5,7 @@
 
 namespace kv {
 
-// Large files may lie packed: <path>.gz in place of <path>, one gzip member (sim/gzip.h).
+// Large files may lie packed: <path>.xz in place of <path>, one .xz stream (sim/xz.h).
 std::filesystem::path packed_file(std::filesystem::path path);
 
 // Where the content of `path` lies: `path`, or where that is missing packed_file(path). `path` if both are there: then

@@ -40,7 +40,7 @@ void add_report(CLI::App& app, Verbs&) {
       app.add_subcommand("report", "Redraws tables, plots and index.html of a result folder from its rows");
   verb->add_option("DIR", arguments->folder, "result folder")->required();
   verb->add_option("--spec", arguments->spec, "take tables and plots from this spec (default: DIR/spec.yaml)");
-  verb->add_flag("--pack", arguments->pack, "replaces rows.csv by rows.csv.gz, which every verb reads as well");
+  verb->add_flag("--pack", arguments->pack, "replaces rows.csv by rows.csv.xz, which every verb reads as well");
   verb->footer(
       "Examples:\n"
       "  kvlab report results/quickstart\n"

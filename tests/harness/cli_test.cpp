@@ -201,22 +201,22 @@ TEST_F(Cli, PackedResultsServeEveryVerbThatReadsRows) {
   EXPECT_EQ(run("inspect " + path("a")).text, inspected);
   EXPECT_EQ(run(fmt::format("compare {0} {0}", path("a"))).code, 0);
   const std::string page = read_file(folder_ / "a" / "index.html");
-  EXPECT_NE(page.find("<a href=\"rows.csv.gz\">rows.csv.gz</a>"), page.npos);
+  EXPECT_NE(page.find("<a href=\"rows.csv.xz\">rows.csv.xz</a>"), page.npos);
   EXPECT_EQ(run("report " + path("a")).text, plain.text);
   EXPECT_EQ(read_file(folder_ / "a" / "index.html"), page);
 
   ASSERT_EQ(run(run_tiny + " --set seed=6").code, 0);
-  EXPECT_FALSE(fs::exists(folder_ / "a" / "rows.csv.gz"));
+  EXPECT_FALSE(fs::exists(folder_ / "a" / "rows.csv.xz"));
   EXPECT_NE(rows_of("a"), rows);
 }
 
 TEST_F(Cli, BrokenPackedRowsAreOneLine) {
   fs::create_directories(folder_ / "a");
-  write_atomically(folder_ / "a" / "rows.csv.gz", "no gzip");
+  write_atomically(folder_ / "a" / "rows.csv.xz", "rows, but not packed");
   const Output output = run("inspect " + path("a"));
   EXPECT_EQ(output.code, 2);
   EXPECT_EQ(output.text,
-            fmt::format("kvlab: {}/a/rows.csv.gz: broken gzip: incorrect header check\n", folder_.string()));
+            fmt::format("kvlab: {}/a/rows.csv.xz: broken xz: no xz file\n", folder_.string()));
 }
 
 TEST_F(Cli, AMissingGnuplotStopsARunBeforeItsCases) {

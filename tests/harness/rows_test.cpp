@@ -208,12 +208,12 @@ TEST_F(RowsFile, ThatCannotReplaceItsTargetLeavesNothingBeside) {
 
 TEST_F(RowsFile, PackedReadsTheSame) {
   const RowTable table{.axes = {"budget", "interval"}, .rows = std::vector<Row>(2000, full_row())};
-  const auto path = dir_ / "rows.csv", packed = dir_ / "rows.csv.gz";
+  const auto path = dir_ / "rows.csv", packed = dir_ / "rows.csv.xz";
   write_rows_atomically(path, table.axes, table.rows);
   const auto size = std::filesystem::file_size(path);
   EXPECT_EQ(stored_file(path), path);
   pack_rows(dir_);
-  EXPECT_EQ(names(), std::vector<std::string>{"rows.csv.gz"});
+  EXPECT_EQ(names(), std::vector<std::string>{"rows.csv.xz"});
   EXPECT_LT(std::filesystem::file_size(packed) * 8, size);
   EXPECT_EQ(stored_file(path), packed);
   EXPECT_EQ(read_rows(path), table);
@@ -229,7 +229,7 @@ TEST_F(RowsFile, WinsOverAPackedOneAndReplacesIt) {
   write_atomically(dir_ / "rows.csv", format_rows(recent.axes, recent.rows));
   EXPECT_EQ(read_rows(dir_ / "rows.csv"), recent);
   pack_rows(dir_);
-  EXPECT_EQ(names(), std::vector<std::string>{"rows.csv.gz"});
+  EXPECT_EQ(names(), std::vector<std::string>{"rows.csv.xz"});
   EXPECT_EQ(read_rows(dir_ / "rows.csv"), recent);
   write_rows_atomically(dir_ / "rows.csv", old.axes, old.rows);
   EXPECT_EQ(names(), std::vector<std::string>{"rows.csv"});
@@ -241,19 +241,19 @@ TEST_F(RowsFile, ThatIsMissingCannotBePacked) {
 
 TEST_F(RowsFile, ThatCannotBePackedStays) {
   write_atomically(dir_ / "rows.csv", kHeader + "\n");
-  std::filesystem::create_directories(dir_ / "rows.csv.gz" / "in_the_way");
-  EXPECT_EQ(packing_error(), "cannot write '" + (dir_ / "rows.csv.gz").string() + "': Is a directory");
+  std::filesystem::create_directories(dir_ / "rows.csv.xz" / "in_the_way");
+  EXPECT_EQ(packing_error(), "cannot write '" + (dir_ / "rows.csv.xz").string() + "': Is a directory");
   EXPECT_EQ(read_file(dir_ / "rows.csv"), kHeader + "\n");
 }
 
 TEST_F(RowsFile, PackedNamesItselfAndTheLineInErrors) {
-  const std::string file = (dir_ / "rows.csv.gz").string();
+  const std::string file = (dir_ / "rows.csv.xz").string();
   write_atomically(dir_ / "rows.csv", kHeader + "\na,b\n");
   pack_rows(dir_);
   EXPECT_EQ(reading_error(), file + ":2: 2 fields, expected 15 as in the header");
   const std::string whole = read_file(file);
   write_atomically(file, whole.substr(0, whole.size() - 1));
-  EXPECT_EQ(reading_error(), file + ": truncated gzip, expected more bytes");
+  EXPECT_EQ(reading_error(), file + ": truncated xz, expected more bytes");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Scores and kept sets of kvpress on the reference model, recorded in tests/data/kvpress/expected.safetensors.gz as
+// Scores and kept sets of kvpress on the reference model, recorded in tests/data/kvpress/expected.safetensors.xz as
 // book0.<press>@<fraction removed>.{score,keep} [layers, kv_heads, tokens].
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <span>
 
 #include "sim/compress.h"
-#include "sim/gzip.h"
+#include "sim/xz.h"
 #include "sim/model_source.h"
 #include "sim/safetensors.h"
 #include "sim/weights.h"
@@ -39,7 +39,7 @@ class SlowKvpress : public testing::TestWithParam<Press> {
     const auto reference = SafetensorsFile::open(ref::source_path("tests/data/reference/expected.safetensors"));
     ids_ = reference.read_i32(reference.require("book0.input_ids"));
     ids_.resize(kTokens);
-    expected_ = new SafetensorsFile(unpacked(ref::source_path("tests/data/kvpress/expected.safetensors.gz")));
+    expected_ = new SafetensorsFile(unpacked(ref::source_path("tests/data/kvpress/expected.safetensors.xz")));
   }
   static void TearDownTestSuite() {
     delete expected_;
@@ -49,7 +49,7 @@ class SlowKvpress : public testing::TestWithParam<Press> {
 
   static SafetensorsFile unpacked(const std::string& file) {
     const test::TempFolder folder;
-    test::write_file(folder / "expected.safetensors", gunzip(test::read_file(file), file));
+    test::write_file(folder / "expected.safetensors", unxz(test::read_file(file), file));
     return SafetensorsFile::open(folder / "expected.safetensors");
   }
 

@@ -12,7 +12,7 @@
 #include <sstream>
 
 #include "kernels/error.h"
-#include "sim/gzip.h"
+#include "sim/xz.h"
 #include "sim/hash.h"
 #include "sim/tokenizer.h"
 #include "tests/ref/paths.h"
@@ -473,7 +473,7 @@ TEST(MakeSample, KeepsAWholeReasoningTextWhereAsked) {
 TEST(TextDataFiles, AreSmallReadableAndLongEnough) {
   const std::filesystem::path folder = ref::source_path("experiments/data");
   uintmax_t bytes = 0;
-  for (const char* name : {"books.jsonl.gz", "code.jsonl.gz", "gsm8k.jsonl.gz"})
+  for (const char* name : {"books.jsonl.xz", "code.jsonl.xz", "gsm8k.jsonl.xz"})
     bytes += std::filesystem::file_size(folder / name);
   EXPECT_LE(bytes, 700'000u);
   const auto long_ones = std::count_if(data().books.begin(), data().books.end(),
@@ -507,7 +507,7 @@ TEST(TextDataFiles, NameTheLineThatIsDamaged) {
   EXPECT_NE(error("").find("empty"), std::string::npos);
 
   std::filesystem::remove(folder / "x.jsonl");
-  std::ofstream(folder / "x.jsonl.gz", std::ios::binary) << gzip(good + good, "x");
+  std::ofstream(folder / "x.jsonl.xz", std::ios::binary) << xz(good + good);
   EXPECT_EQ(load_documents(folder / "x.jsonl").size(), 2u);
   std::filesystem::remove_all(folder);
   EXPECT_THROW(TextData::load(folder), UserError);
