@@ -302,23 +302,43 @@ Case make_case(const Spec& spec, size_t policy, const DataSpec* data, const Colu
   return one;
 }
 
-// Where a complaint about the case's budget belongs.
-std::string where_of_budget(const Spec& spec, const Point& point, size_t policy) {
+// Where a complaint about what one of these axes sets belongs: there, or where none does to the policy.
+std::string where_of(std::initializer_list<std::string_view> axes, const Spec& spec, const Point& point,
+                     size_t policy) {
   for (const GivenParam& param : point) {
-    if (param.key == "budget" || param.key == "keep") return param.where;
+    if (std::find(axes.begin(), axes.end(), param.key) != axes.end()) return param.where;
   }
   return spec.policies[policy].where;
+}
+
+std::string where_of_budget(const Spec& spec, const Point& point, size_t policy) {
+  return where_of({"budget", "keep"}, spec, point, policy);
+}
+
+std::string where_of_oracle(const Spec& spec, const Point& point, size_t policy, const Policy& made) {
+  if (made.scorer->needs().future) return spec.policies[policy].where;
+  return where_of({kAllocationAxis}, spec, point, policy);
+}
+
+// What an oracle asks for, and whose wish it is.
+std::string future_of(const Policy& made) {
+  if (made.scorer->needs().future) return "the future";
+  return fmt::format("the future (allocation '{}' divides each input by it)", made.allocation_name);
 }
 
 // A prompt that is cut once, or a generation that is pruned as it goes.
 void check_latency_case(const Spec& spec, const Case& one, const Policy& made, const Point& point) {
   const Component& component = spec.policies[static_cast<size_t>(one.policy)];
-  const auto refuse = [&](std::string_view what) {
-    throw UserError(fmt::format("{}: policy '{}' under protocol latency {}", component.where, component.label, what));
+  const auto refuse_at = [&](const std::string& where, std::string_view what) {
+    throw UserError(fmt::format("{}: policy '{}' under protocol latency {}", where, component.label, what));
   };
+  const auto refuse = [&](std::string_view what) { refuse_at(component.where, what); };
   if (one.context == 0 && one.new_tokens == 0) refuse("needs an axis context or new_tokens");
   if (!made.scorer) return;
-  if (made.oracle) refuse("needs the future, which nothing computes there");
+  if (made.oracle) {
+    refuse_at(where_of_oracle(spec, point, static_cast<size_t>(one.policy), made),
+              fmt::format("needs {}, which nothing computes there", future_of(made)));
+  }
   const bool pruned = one.budget > 0 && one.interval > 0 && one.keep == 0;
   const bool cut = one.budget == 0 && one.interval == 0 && one.keep > 0;
   if (!pruned && !cut) refuse("needs either the axes budget and interval or the axis keep");
@@ -341,8 +361,8 @@ void check_profile_case(const Spec& spec, int model, const Case& one, const Poli
     refuse(component.where, fmt::format("policy '{}' {}", component.label, what));
   };
   if (!made.scorer) refuse_policy("never evicts, so there is nothing to profile");
-  if (made.oracle) refuse_policy("needs the future, which no profile can foresee");
   if (one.allocation.name != "uniform") refuse_policy("has an allocation of its own, which a profile has no use for");
+  if (made.oracle) refuse_policy("needs the future, which no profile can foresee");
   const ModelChoice& choice = spec.models[static_cast<size_t>(model)];
   if (choice.random) refuse(choice.source.where, "random weights answer nothing, expected a model folder");
   for (const DataSpec& data : spec.data) {
@@ -376,8 +396,9 @@ void check_case(const Spec& spec, int model, const Case& one, const Policy& made
                                 spec.policies[policy].label,
                                 spec.protocol == Protocol::kAnswer ? "answer" : "one-shot"));
   } else if (spec.protocol == Protocol::kAnswer && made.oracle) {
-    throw UserError(fmt::format("{}: policy '{}' needs the future, which protocol answer has yet to write",
-                                spec.policies[policy].where, spec.policies[policy].label));
+    throw UserError(fmt::format("{}: policy '{}' needs {}, which protocol answer has yet to write",
+                                where_of_oracle(spec, point, policy, made), spec.policies[policy].label,
+                                future_of(made)));
   }
 }
 

@@ -81,9 +81,11 @@ void prepare(Allocation& allocation, const ModelIdentity& model, std::string_vie
 }
 
 void require_meaning(const Allocation& allocation, std::string_view name) {
-  if (!allocation.for_cost_only()) return;
-  throw UserError(
-      fmt::format("{}: with these options it serves time and memory only, expected protocol latency", name));
+  const std::string_view option = allocation.cost_only_option();
+  if (option.empty()) return;
+  throw UserError(fmt::format(
+      "{}: with '{}' only time and memory mean anything, and only a spec with 'protocol: latency' measures those", name,
+      option));
 }
 
 }  // namespace kv

@@ -73,8 +73,9 @@ class Allocation {
   virtual std::optional<AllocationFile> check(const ModelIdentity& /*model*/, std::string_view /*scorer*/) const {
     return {};
   }
-  // Whether what it leaves in a cache means nothing, so that only time and memory may be measured with it.
-  virtual bool for_cost_only() const { return false; }
+  // The option that makes what it leaves in a cache mean nothing, so that only time and memory may be measured with it;
+  // empty: none does.
+  virtual std::string_view cost_only_option() const { return {}; }
   // Reads the file that check() has found good. UserError where it holds other bytes by now.
   virtual void load(const AllocationFile&) {}
   virtual void begin(const BatchShape&) {}
@@ -106,7 +107,7 @@ std::vector<DeclaredParam> describe_allocation(std::string_view name);
 // check() and load(), for whoever checks a policy and runs it at once.
 void prepare(Allocation& allocation, const ModelIdentity& model, std::string_view scorer);
 
-// For whoever looks at more than time and memory: UserError for an allocation that is for_cost_only().
+// For whoever looks at more than time and memory: UserError for an allocation with a cost_only_option().
 void require_meaning(const Allocation& allocation, std::string_view name);
 
 }  // namespace kv

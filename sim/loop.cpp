@@ -22,7 +22,7 @@ void require(const Policy& policy, const Source& source, const Baseline* baselin
   const PolicyNeeds needs = policy.scorer ? policy.scorer->needs() : PolicyNeeds{};
   if (policy.oracle && !baseline) {
     throw UserError(fmt::format("{}: needs the full-cache pass (it is an oracle), which {} does not offer here",
-                                policy.name, info.name));
+                                policy.oracle_name(), info.name));
   }
   if (needs.pre_rope_queries && !info.has_pre_rope_queries) {
     throw UserError(fmt::format("{}: needs pre-RoPE queries, which {} lacks", policy.name, info.name));

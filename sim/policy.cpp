@@ -57,6 +57,7 @@ Policy policy_of(const std::string& name, std::unique_ptr<Scorer> scorer) {
   return {.name = name,
           .scorer_name = name,
           .scorer = std::move(scorer),
+          .allocation_name = "uniform",
           .allocation = make_allocation("uniform", {}),
           .oracle = oracle};
 }
@@ -68,10 +69,11 @@ Policy make_policy(std::string_view name, std::vector<GivenParam> options, SlotC
   policy.scorer = entry.make(params);
   params.finish();
   policy.scorer_name = quoted(entry.name, params.declared());
+  policy.allocation_name = allocation.name;
   policy.allocation = make_allocation(allocation.name, std::move(allocation.options));
-  if (!policy.scorer && allocation.name != "uniform") {
+  if (!policy.scorer && policy.allocation_name != "uniform") {
     throw UserError(fmt::format("{}: never evicts, so there is nothing to allocate (allocation: {})", policy.name,
-                                allocation.name));
+                                policy.allocation_name));
   }
   policy.oracle = (policy.scorer && policy.scorer->needs().future) || policy.allocation->needs_future();
   return policy;

@@ -106,8 +106,12 @@ struct Policy {
   std::string name;
   std::string scorer_name;  // the policy's name with its options that differ from their defaults, as profiles quote it
   std::unique_ptr<Scorer> scorer;
+  std::string allocation_name;
   std::unique_ptr<Allocation> allocation;  // never null
-  bool oracle = false;
+  bool oracle = false;                     // scorer or allocation
+
+  // Of an oracle: which of the two needs the future, for complaints; the scorer where both do.
+  const std::string& oracle_name() const { return scorer && scorer->needs().future ? name : allocation_name; }
 };
 
 // A slot's filling by name.

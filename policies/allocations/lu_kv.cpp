@@ -61,7 +61,7 @@ class LuKv final : public Allocation {
     return AllocationFile{file, sha256_hex(bytes.bytes())};
   }
 
-  bool for_cost_only() const override { return spread_; }
+  std::string_view cost_only_option() const override { return spread_ ? "spread: yes" : ""; }
 
   void load(const AllocationFile& checked) override {
     const std::string file = checked.path.string();

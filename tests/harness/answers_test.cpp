@@ -314,6 +314,12 @@ TEST_F(Answers, RefusesWhatCannotBeAnswered) {
   EXPECT_EQ(message("full, ", ""), "asked.yaml: protocol answer needs the policy full among others");
   EXPECT_EQ(message("random]", "golden]"),
             "asked.yaml:4:62: policy 'golden' needs the future, which protocol answer has yet to write");
+  EXPECT_EQ(message("random]", "{policy: random, allocation: optimal}]"),
+            "asked.yaml:4:62: policy 'random+optimal' needs the future (allocation 'optimal' divides each input by "
+            "it), which protocol answer has yet to write");
+  EXPECT_EQ(message("keep: [0.9, 0.3]", "keep: 0.3, allocation: [uniform, optimal]"),
+            "asked.yaml:6:41: policy 'snapkv' needs the future (allocation 'optimal' divides each input by it), which "
+            "protocol answer has yet to write");
   EXPECT_EQ(message("{task: kv, tokens: 250, questions: 2}", "{jsonl: a.jsonl, metric: bleu}"),
             "asked.yaml:3:16: answer metric bleu is unknown, expected one of exact_match, substring_match, "
             "substring_match_any, token_f1, rouge_l, edit_similarity");

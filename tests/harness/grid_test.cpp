@@ -157,6 +157,9 @@ TEST(Grid, RefusesLatencyCasesThatMeasureNothing) {
       "to the asked interval");
   EXPECT_EQ(error_of(head + "policies: [golden]\naxes: {new_tokens: 64, budget: 32, interval: 16}\n"),
             "s.yaml:3:12: policy 'golden' under protocol latency needs the future, which nothing computes there");
+  EXPECT_EQ(error_of(head + "policies: [{policy: h2o, allocation: optimal}]\naxes: {context: 64, keep: 0.5}\n"),
+            "s.yaml:3:12: policy 'h2o+optimal' under protocol latency needs the future (allocation 'optimal' divides "
+            "each input by it), which nothing computes there");
   EXPECT_EQ(error_of(head + "policies: [full]\naxes: {context: 64, batch: many}\n"),
             "s.yaml:4:28: axes: batch = many: expected a number of sequences, or max");
   EXPECT_EQ(error_of(head + "data: [{task: reason, tokens: 64}]\npolicies: [full]\naxes: {context: 64}\n"),
@@ -220,7 +223,9 @@ TEST(Grid, AProfileLaidOverAnotherShapeServesProtocolLatencyOnly) {
       fmt::format("policies: [{{policy: keydiff, allocation: {{lu-kv: {{profile: {}, spread: yes}}}}}}]\n",
                   (folder / "p.json").string());
   const std::string refusal =
-      "s.yaml:3:12: lu-kv: with these options it serves time and memory only, expected protocol latency";
+      "s.yaml:3:12: lu-kv: with 'spread: yes' only time and memory mean anything, and only a spec with 'protocol: "
+      "latency' "
+      "measures those";
   const std::string random = "model: {random: tiny}\ndata: [{name: noise, ids: ids.safetensors, tokens: 48}]\n";
   EXPECT_EQ(error_of(random + policy + "protocol: one-shot\naxes: {keep: 0.2}\n"), refusal);
   EXPECT_EQ(error_of(random + policy + "axes: {budget: 24, interval: 8}\n"), refusal);

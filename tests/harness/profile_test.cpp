@@ -121,7 +121,10 @@ TEST_F(Profile, ServesLuKvAndIsNamedByItsContent) {
 TEST_F(Profile, RefusesWhatItCannotUse) {
   EXPECT_EQ(refusal(yaml("[full]")), "p.yaml:6:12: policy 'full' never evicts, so there is nothing to profile");
   EXPECT_EQ(refusal(yaml("[golden]")), "p.yaml:6:12: policy 'golden' needs the future, which no profile can foresee");
-  EXPECT_THAT(refusal(yaml("[{policy: h2o, allocation: ada}]")), testing::HasSubstr("has an allocation of its own"));
+  for (const char* allocation : {"ada", "optimal"}) {
+    EXPECT_THAT(refusal(yaml(fmt::format("[{{policy: h2o, allocation: {}}}]", allocation))),
+                testing::HasSubstr("has an allocation of its own"));
+  }
   EXPECT_EQ(refusal(yaml("[h2o]", "axes: {keep: 0.5}\n")),
             "p.yaml:7:7: axes = a map: protocol profile makes no rows, expected no such key");
   EXPECT_THAT(refusal(yaml("[h2o]", "metrics: [recall]\n")), testing::HasSubstr("makes no rows"));
