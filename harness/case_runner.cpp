@@ -148,6 +148,7 @@ CaseRunner::Outcome CaseRunner::replay_case(const Case& one) {
                            .baseline = &full,
                            .observers = observers});
   for (const auto& metric : metrics) metric->report(outcome.result, outcome.measured);
+  policy.allocation->report(outcome.measured);
   for (size_t s = 0; s < sequences_.size(); ++s) {
     outcome.failures.push_back(
         compare(expected_of(schedule, s), outcome.result.sequences[s], one.allocation.name == "uniform"));

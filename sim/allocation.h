@@ -20,6 +20,7 @@
 namespace kv {
 
 struct BatchShape;
+struct Measured;
 
 // One layer after all layers were scored. Row = sequence · kv_heads + head.
 struct ScoredLayer {
@@ -84,6 +85,8 @@ class Allocation {
   // Writes counts [layers, rows], host memory, of the due sequences: 0 to the head's length each, their sum over a
   // sequence is total(). The loop checks both.
   virtual void allocate(const AllocateArgs& args, std::span<int32_t> counts) = 0;
+  // Rows (sim/metric.h) on how it came to the counts since begin(), where that is not the same every time.
+  virtual void report(std::vector<Measured>&) const {}
 };
 
 struct AllocationEntry {

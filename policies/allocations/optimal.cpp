@@ -3,10 +3,11 @@
 //   minimise Σ over heads of L(count), L(b) = Σ of Ĩ over what is not among the first b of the scorer's order,
 // Ĩ from the full-cache pass (sim/oracle_importance.h), over the entries still resident; a layer's total is 1.
 // solver: exact (sim/budget_exact.h), hull (the greedy of 002, sim/budget_solver.h), auto: exact where no head has more
-// than 4096 entries and the search stays within a second or so, else hull.
-// order: scorer; oracle divides as if every head kept its most important entries and then evicts by the scorer (002
-// Table 3, "without optimality gap"; policies.md 2.7 b).
-// An event that nothing follows (or nothing that the statistics can tell from what came before) divides uniformly.
+// than 4096 entries and the search stays within 2e9 steps (a second or so), else hull: the same on every machine, but
+// not of every input, so rows a sample say which: exact_splits and hull_splits, events divided by the one and the
+// other. order: scorer; oracle divides as if every head kept its most important entries and then evicts by the scorer
+// (002 Table 3, "without optimality gap"; policies.md 2.7 b). An event that nothing follows (or nothing that the
+// statistics can tell from what came before) divides uniformly, and counts as neither.
 
 #include <fmt/format.h>
 
@@ -18,6 +19,7 @@
 #include "kernels/error.h"
 #include "sim/allocation.h"
 #include "sim/budget_exact.h"
+#include "sim/metric.h"
 #include "sim/oracle_importance.h"
 #include "sim/policy.h"
 #include "sim/policy_order.h"
@@ -35,7 +37,8 @@ class Optimal final : public Allocation {
  public:
   explicit Optimal(Params& params) : importance_(ImportanceOptions::read(params)) {
     const std::string solver = params.get("solver", "auto", {"auto", "exact", "hull"},
-                                          "auto: exact up to 4096 entries a head within about a second, else hull");
+                                          "auto: exact up to 4096 entries a head and 2e9 steps, else hull; rows "
+                                          "exact_splits and hull_splits count which");
     solver_ = solver == "exact" ? Solver::exact : solver == "hull" ? Solver::hull : Solver::automatic;
     oracle_order_ =
         params.get("order", "scorer", {"scorer", "oracle"},
@@ -52,6 +55,7 @@ class Optimal final : public Allocation {
     if (!source_->has_output_weight) {
       throw UserError(fmt::format("optimal: needs the output projection, which {} lacks", source_->name));
     }
+    splits_.assign(static_cast<size_t>(shape.sequences), {});
   }
 
   void allocate(const AllocateArgs& args, std::span<int32_t> counts) override {
@@ -60,10 +64,24 @@ class Optimal final : public Allocation {
     }
   }
 
+  void report(std::vector<Measured>& rows) const override {
+    for (size_t s = 0; s < splits_.size(); ++s) {
+      const auto add = [&](const char* metric, int splits) {
+        rows.push_back({.sample = static_cast<int>(s), .metric = metric, .value = static_cast<double>(splits)});
+      };
+      add("exact_splits", splits_[s].exact);
+      add("hull_splits", splits_[s].hull);
+    }
+  }
+
  private:
+  struct Splits {
+    int exact = 0;
+    int hull = 0;
+  };
   using Gains = std::vector<std::vector<float>>;  // [layers · kv_heads] of [length], in the order of keeping
 
-  void divide_sequence(const AllocateArgs& args, int sequence, std::span<int32_t> counts) const {
+  void divide_sequence(const AllocateArgs& args, int sequence, std::span<int32_t> counts) {
     Gains gains;
     double total = 0;
     for (size_t layer = 0; layer < args.layers.size(); ++layer) total += add_layer(args, layer, sequence, gains);
@@ -73,7 +91,7 @@ class Optimal final : public Allocation {
     }
     std::vector<HeadGains> heads;
     for (const auto& own : gains) heads.push_back({.gains = own, .least = 0});
-    const std::vector<int32_t> own = solve(HullSolver(heads), args.total());
+    const std::vector<int32_t> own = solve(HullSolver(heads), args.total(), splits_[static_cast<size_t>(sequence)]);
     const auto rows = static_cast<size_t>(args.rows()), kv_heads = static_cast<size_t>(args.kv_heads);
     for (size_t i = 0; i < own.size(); ++i) {
       counts[i / kv_heads * rows + static_cast<size_t>(sequence) * kv_heads + i % kv_heads] = own[i];
@@ -118,14 +136,18 @@ class Optimal final : public Allocation {
     return policy_order(args.protection, positions, scores, ties);
   }
 
-  std::vector<int32_t> solve(const HullSolver& hulls, int64_t total) const {
-    if (solver_ == Solver::exact) return solve_exact(hulls, total).counts;
-    if (solver_ == Solver::automatic) {
+  std::vector<int32_t> solve(const HullSolver& hulls, int64_t total, Splits& splits) const {
+    if (solver_ != Solver::hull) {
       try {
-        return solve_exact(hulls, total, {.steps = kSearchSteps}).counts;
+        const ExactLimits limits = solver_ == Solver::exact ? ExactLimits{} : ExactLimits{.steps = kSearchSteps};
+        std::vector<int32_t> counts = solve_exact(hulls, total, limits).counts;
+        ++splits.exact;
+        return counts;
       } catch (const UserError&) {  // too large for it
+        if (solver_ == Solver::exact) throw;
       }
     }
+    ++splits.hull;
     return hulls.at(total).counts;
   }
 
@@ -134,11 +156,13 @@ class Optimal final : public Allocation {
   bool oracle_order_ = false;
   const SourceInfo* source_ = nullptr;
   const Baseline* future_ = nullptr;
+  std::vector<Splits> splits_;  // [sequences] of the events so far
 };
 
 const RegisterAllocation registered{{
     .name = "optimal",
-    .summary = "oracle: the counts that lose least of the importance that the rest of the text gives (002 Eq. 8)",
+    .summary = "oracle: the counts that lose least of the importance that the rest of the text gives (002 Eq. 8); "
+               "exact up to 4096 entries a head, by the hulls beyond",
     .make = [](Params& params) { return std::make_unique<Optimal>(params); },
 }};
 

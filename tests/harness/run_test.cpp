@@ -225,6 +225,24 @@ TEST_F(Run, RowsOfEveryAllocationDoNotDependOnThreads) {
   }
 }
 
+// Small heads: the exact solver serves every event.
+TEST_F(Run, RowsSayHowManyEventsWereDividedExactly) {
+  run_experiment(spec({"policies=[{policy: h2o, allocation: optimal}, h2o]", "samples=2", "axes.budget=[24]"}),
+                 options("a"));
+  std::map<std::string, std::vector<double>> of;
+  for (const Row& row : read_rows(folder_ / "a" / "rows.csv").rows) {
+    const bool splits = row.metric.ends_with("_splits");
+    if (splits) {
+      EXPECT_EQ(row.policy, "h2o+optimal");
+      EXPECT_EQ(row.text, "oracle");
+    }
+    if (row.policy == "h2o+optimal" && (splits || row.metric == "evictions")) of[row.metric].push_back(*row.value);
+  }
+  EXPECT_EQ(of["evictions"], (std::vector<double>{2, 2}));
+  EXPECT_EQ(of["exact_splits"], (std::vector<double>{2, 2}));
+  EXPECT_EQ(of["hull_splits"], (std::vector<double>{0, 0}));
+}
+
 // The second case must not run on a profile that nothing has checked, nor that the manifest does not name.
 TEST_F(Run, AProfileThatChangesWhileItRunsIsTheReasonOfASkippedCase) {
   const std::filesystem::path file = folder_ / "p.json";

@@ -116,7 +116,7 @@ inline std::vector<int32_t> first_events(const Schedule& schedule, size_t sequen
   return first;
 }
 
-// Replays one case under one metric and returns its rows.
+// Replays one case under one metric and returns its rows and those of the allocation.
 inline std::vector<Measured> measure(ReplayedCase& own, const std::string& metric,
                                      std::vector<GivenParam> options = {}) {
   const auto watched = make_metric(metric, std::move(options));
@@ -128,6 +128,7 @@ inline std::vector<Measured> measure(ReplayedCase& own, const std::string& metri
   }
   const char* const name = own.scorer ? "by-position" : "full";
   Policy policy = policy_of(name, std::move(own.scorer));
+  policy.allocation_name = own.allocation.name;
   policy.allocation = make_allocation(own.allocation.name, own.allocation.options);
   policy.oracle = policy.allocation->needs_future();
   BaselineNeeds needs = watched->observer_needs().baseline;
@@ -160,6 +161,7 @@ inline std::vector<Measured> measure(ReplayedCase& own, const std::string& metri
                                       .observers = observers});
   std::vector<Measured> rows;
   watched->report(result, rows);
+  policy.allocation->report(rows);
   return rows;
 }
 

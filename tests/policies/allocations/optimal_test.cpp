@@ -5,6 +5,7 @@
 #include "kernels/error.h"
 #include "tests/harness/metrics/replayed.h"
 #include "tests/ref/backends.h"
+#include "tests/sim/file_fixtures.h"
 
 namespace kv::test {
 namespace {
@@ -123,6 +124,57 @@ TEST_F(Optimal, DividesWhatIsStillResident) {
               40);
   }
   EXPECT_LT(loss, 1);
+}
+
+// One event of each of two contexts, one of which is too long for the exact solver.
+TEST_F(Optimal, RowsSayWhichSolverDividedEachInput) {
+  const SourceInfo info = ref::tiny_info(1, 2, 2, 8);
+  const std::vector<int32_t> lengths = {128, 4224}, contexts = {64, 4160}, keep = {16, 16};
+  const auto splits = [&](const char* solver) {
+    WithOutput source(*backend_, info, {ref::random_sample(info, 128, 1), ref::random_sample(info, 4224, 2)});
+    ReplayedCase own{
+        source, *backend_, {tiny_sample(128), tiny_sample(4224, 1)}, one_shot_schedule(lengths, contexts, keep)};
+    own.decode_time = false;
+    own.block = 64;
+    own.scorer = std::make_unique<ByPosition>(
+        [](int layer, int row, int32_t position) { return score(1, layer, row, position); });
+    own.allocation = {"optimal", {{"solver", solver, ""}}};
+    const auto rows = measure(own, "recall");
+    std::vector<double> all;
+    for (const int sample : {0, 1}) {
+      all.push_back(value(rows, "exact_splits", {}, sample));
+      all.push_back(value(rows, "hull_splits", {}, sample));
+    }
+    return all;
+  };
+  EXPECT_EQ(splits("auto"), (std::vector<double>{1, 0, 0, 1}));
+  EXPECT_EQ(splits("hull"), (std::vector<double>{0, 1, 0, 1}));
+  try {
+    splits("exact");
+    FAIL() << "not refused";
+  } catch (const UserError& error) {
+    EXPECT_STREQ(error.what(), "budget: head 0 has 4160 entries: expected at most 4096 for an exact split");
+  }
+}
+
+// Not its scorer, which needs no future.
+TEST_F(Optimal, IsNamedWhereNobodyKnowsTheFuture) {
+  const SourceInfo info = ref::tiny_info(1, 4, 2, 8);
+  ref::TinySource source(*backend_, info, {ref::random_sample(info, kLength, 1)});
+  Policy policy = make_policy("keydiff", {}, {"optimal"});
+  const std::vector<int32_t> ids(kLength, 0);
+  const std::span<const int32_t> sequences[] = {ids};
+  const Schedule schedule = decode_schedule({&kLength, 1}, 10, 5);
+  EXPECT_EQ(user_error([&] {
+              replay({.backend = *backend_,
+                      .source = source,
+                      .policy = policy,
+                      .sequences = sequences,
+                      .schedule = schedule,
+                      .budget = 10,
+                      .interval = 5});
+            }),
+            "optimal: needs the full-cache pass (it is an oracle), which tiny does not offer here");
 }
 
 TEST_F(Optimal, NeedsTheOutputProjection) {
