@@ -36,23 +36,35 @@ std::vector<std::string> free_columns(const RowTable& table, const Question& que
   return columns;
 }
 
-// The cell that this one is compared with. Null where there is none, and for that cell itself.
-const Pile* partner_of(const Key& key, const std::map<Key, Pile>& piles, const Question& question) {
+// The cell that this one is compared with; none for that cell itself.
+BestFit<Pile> partner_of(const Key& key, const std::map<Key, Pile>& piles, const Question& question) {
   const auto column = std::find(question.columns.begin(), question.columns.end(), question.paired->column);
   KV_CHECK(column != question.columns.end());
   const auto paired = static_cast<std::size_t>(column - question.columns.begin());
   Key wanted = key;
   wanted[paired] = question.paired->with;
-  if (fit(wanted, key) == Fit::kExact) return nullptr;
-  const Pile* loose = nullptr;
+  BestFit<Pile> best;
+  if (fit(wanted, key) == Fit::kExact) return best;
   for (const auto& [other, pile] : piles) {
-    if (!same_value(other[paired], wanted[paired])) continue;
-    const Fit fits = fit(wanted, other);
-    if (fits == Fit::kExact) return &pile;
-    if (fits == Fit::kLoose) loose = &pile;
+    if (same_value(other[paired], wanted[paired])) best.offer(fit(wanted, other), pile);
   }
-  return loose;
+  return best;
 }
+
+// The places of rows in their samples (pile.h), numbered as they come.
+class PlaceNumbers {
+ public:
+  std::size_t of(Key place) {
+    const auto [number, unseen] = numbers_.try_emplace(std::move(place), keys_.size());
+    if (unseen) keys_.push_back(number->first);
+    return number->second;
+  }
+  const std::vector<Key>& keys() const { return keys_; }
+
+ private:
+  std::vector<Key> keys_;
+  std::map<Key, std::size_t> numbers_;
+};
 
 Skipped skipped_of(const Pile& pile) {
   return {.samples = static_cast<int>(pile.skipped.size()), .reason = pile.reason};
@@ -135,8 +147,7 @@ Cells collect(const RowTable& table, const Question& question) {
 
   Cells out;
   std::map<Key, Pile> piles;
-  std::vector<Key> places;
-  std::map<Key, std::size_t> numbers;  // of places
+  PlaceNumbers places;
   const auto pile_of = [&](const Row& row, const std::string& metric) -> Pile& {
     Key key;
     for (std::size_t i = 0; i < key_readers.size(); ++i) {
@@ -183,20 +194,20 @@ Cells collect(const RowTable& table, const Question& question) {
     for (const Read& read : free_readers) within.push_back(read(row));
     pile.spread.resize(free.size());
     for (std::size_t i = 0; i < free.size(); ++i) pile.spread[i].insert(within[i + 1]);
-    const auto [number, unseen] = numbers.try_emplace(std::move(within), places.size());
-    if (unseen) places.push_back(number->first);
-    pile.samples[sample->second][number->second][below ? 1 : 0].add(shown.value);
+    const std::size_t place = question.paired ? places.of(std::move(within)) : 0;
+    pile.samples[sample->second][place][below ? 1 : 0].add(shown.value);
     if (measure.ratio.empty()) pile.unit = shown.unit;
   }
 
   std::vector<bool> averaged(free.size());
   for (const auto& [key, pile] : piles) {
-    const Pile* partner = question.paired ? partner_of(key, piles, question) : nullptr;
-    if (question.paired && !partner) {
+    const BestFit<Pile> partner = question.paired ? partner_of(key, piles, question) : BestFit<Pile>();
+    if (question.paired && !partner.found()) {
+      if (partner.several()) out.unclear.push_back(key);
       std::erase(out.keys, key);
       continue;
     }
-    out.cells[key] = make_cell(pile, partner, places, question);
+    out.cells[key] = make_cell(pile, partner.found(), places.keys(), question);
     for (std::size_t i = 0; i < pile.spread.size(); ++i) averaged[i] = averaged[i] || pile.spread[i].size() > 1;
   }
   for (std::size_t i = 0; i < free.size(); ++i) {

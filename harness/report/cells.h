@@ -26,6 +26,7 @@ struct Skipped {
 struct Unpaired {
   int own = 0, theirs = 0;  // no row of it has a partner on the other side
   int partly = 0;           // paired, less rows that only one side has
+  int unclear = 0;          // paired, less rows, some of which several of the other side's would fit
 };
 
 struct Cell {
@@ -43,6 +44,7 @@ struct Cells {
   // cell is a mean over them.
   std::vector<std::string> averaged;
   std::vector<std::string> reasons;  // of skipped rows whose cell is unknown (keys of layer, head or x)
+  std::vector<Key> unclear;          // left out of differences, because several cells could be the partner
 };
 
 struct Question {
@@ -51,7 +53,8 @@ struct Question {
   std::vector<std::string> columns;  // the key
   bool intervals = true;
   // Differences instead: of each cell from the one with that value in that column (of `columns`), which itself is left
-  // out, as are cells without such a partner. Rows are paired: same sample, and same value of every free column.
+  // out, as are cells without such a partner, or with several that fit no better than each other. Rows are paired: same
+  // sample, and same value of every free column.
   std::optional<Pairing> paired = {};
   // Maps the value of the first key column, e.g. to the bin of a curve with thousands of points.
   std::function<std::string(const std::string&)> first = {};

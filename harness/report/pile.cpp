@@ -52,17 +52,22 @@ std::optional<Estimate> resampled(std::size_t samples, bool intervals,
 struct Shared {
   std::array<Sum, 2> own, theirs;
   std::size_t own_left = 0, theirs_left = 0;
+  bool unclear = false;  // of own_left, some have several partners
 };
 
 Shared share(const Places& own, const Places& theirs, std::span<const Key> keys) {
   Shared out;
   std::set<std::size_t> used;
   for (const auto& [place, sums] : own) {
-    auto partner = theirs.find(place);
-    for (auto it = theirs.begin(); partner == theirs.end() && it != theirs.end(); ++it) {
-      if (fit(keys[place], keys[it->first]) == Fit::kLoose) partner = it;
+    BestFit<Places::value_type> best;
+    if (const auto same = theirs.find(place); same != theirs.end()) {
+      best.offer(Fit::kExact, *same);
+    } else {
+      for (const auto& other : theirs) best.offer(fit(keys[place], keys[other.first]), other);
     }
-    if (partner == theirs.end()) {
+    const Places::value_type* partner = best.found();
+    out.unclear = out.unclear || best.several();
+    if (!partner) {
       ++out.own_left;
       continue;
     }
@@ -119,7 +124,11 @@ Difference estimate_difference(const Pile& pile, const Pile& other, std::span<co
     if (!a || !b) continue;
     own.push_back(*a);
     theirs.push_back(*b);
-    if (shared.own_left + shared.theirs_left > 0) ++out.unpaired.partly;
+    if (shared.unclear) {
+      ++out.unpaired.unclear;
+    } else if (shared.own_left + shared.theirs_left > 0) {
+      ++out.unpaired.partly;
+    }
   }
   out.unpaired.own = static_cast<int>(pile.samples.size() - own.size());
   out.unpaired.theirs = static_cast<int>(other.samples.size() - own.size());

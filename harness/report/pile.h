@@ -23,7 +23,8 @@ struct Sum {
 };
 
 // One sample's rows, by the place that they have in it: metric and free columns (layer, head, axes ...), numbered over
-// all cells. A place holds one sum, or for a ratio the one of its two that its metric is.
+// all cells; where nothing is paired, all in place 0. A place holds one sum for each metric of a ratio, else only the
+// first.
 using Places = std::map<std::size_t, std::array<Sum, 2>>;
 
 // What one cell has gathered.
@@ -40,13 +41,31 @@ struct Pile {
 enum class Fit { kNone, kLoose, kExact };
 Fit fit(const Key& wanted, const Key& other);
 
+// What may stand for a key, of all that is offered: the exact fit, else the only loose one. Where several fit loosely
+// nothing says which is meant, and none does.
+template <class T>
+class BestFit {
+ public:
+  void offer(Fit fits, const T& candidate) {
+    if (fits == Fit::kNone || exact_) return;
+    exact_ = fits == Fit::kExact;
+    several_ = !exact_ && found_;
+    found_ = &candidate;
+  }
+  const T* found() const { return several_ ? nullptr : found_; }
+  bool several() const { return several_; }
+
+ private:
+  const T* found_ = nullptr;
+  bool exact_ = false, several_ = false;
+};
+
 // The cell's number with its bootstrap interval over samples; absent without a sample that has all it needs.
 std::optional<Estimate> estimate(const Pile& pile, const Measure& measure, bool intervals);
 
 // What that number differs by from the other cell's. Only rows that both have count: of the same sample, and of the
-// same place in it (`keys`, a key a place; one that fits exactly before one that fits loosely). Each draw of the
-// bootstrap takes the same samples of both, so what is hard for both does not widen the interval. relative: in % of the
-// other's number.
+// same place in it (`keys`, a key a place; the best fit). Each draw of the bootstrap takes the same samples of both, so
+// what is hard for both does not widen the interval. relative: in % of the other's number.
 struct Difference {
   std::optional<Estimate> estimate;
   Unpaired unpaired;

@@ -224,6 +224,16 @@ std::string better_note(const TablePlan& plan) {
   return note + ".";
 }
 
+// Cells that are not shown, because nothing says which of several others each is to be compared with.
+void add_unclear_note(const TablePlan& plan, const Grid& grid, TableView& view) {
+  if (grid.cells.unclear.empty()) return;
+  std::vector<std::string> columns = plan.rows, labels;
+  columns.insert(columns.end(), plan.columns.begin(), plan.columns.end());
+  for (const Key& key : grid.cells.unclear) labels.push_back(label_of(plan.labels, columns, key));
+  view.notes.push_back(
+      fmt::format("Left out, because each fits several cells of {}: {}.", partner_name(plan), fmt::join(labels, "; ")));
+}
+
 // A table without a row of ours.
 std::string empty_note(const TablePlan& plan) {
   if (!plan.paired) return no_rows(plan.measure);
@@ -237,7 +247,7 @@ std::string skipped_text(const Skipped& skipped, const std::string& of) {
 }
 
 std::string unpaired_text(const Cell& cell, const std::string& partner) {
-  const auto& [own, theirs, partly] = cell.unpaired;
+  const auto& [own, theirs, partly, unclear] = cell.unpaired;
   std::string text;
   if (own + theirs > 0) {
     text = fmt::format("{} pairs; {} of its samples and {} of {}'s have no partner.",
@@ -245,6 +255,10 @@ std::string unpaired_text(const Cell& cell, const std::string& partner) {
   }
   if (partly > 0) {
     text += fmt::format("{}In {} of its pairs rows that one side lacks are left out.", text.empty() ? "" : " ", partly);
+  }
+  if (unclear > 0) {
+    text += fmt::format("{}In {} of its pairs rows are left out that fit several of {}'s.", text.empty() ? "" : " ",
+                        unclear, partner);
   }
   return text;
 }
@@ -294,6 +308,7 @@ void add_notes(const TablePlan& plan, const PaperBlock* paper, const Grid& grid,
   if (!any) {
     view.notes.push_back(empty_note(plan));
     for (const Key& column : grid.columns) add_lack_notes(plan, grid, column, view);
+    add_unclear_note(plan, grid, view);
     return;
   }
   view.notes.push_back(number_note(plan, grid));
@@ -303,6 +318,7 @@ void add_notes(const TablePlan& plan, const PaperBlock* paper, const Grid& grid,
   }
   if (plan.better != Better::kUnknown) view.notes.push_back(better_note(plan));
   for (const Key& column : grid.columns) add_lack_notes(plan, grid, column, view);
+  add_unclear_note(plan, grid, view);
   for (const std::string& reason : grid.cells.reasons) view.notes.push_back("Skipped: " + reason + ".");
   if (paper == nullptr) return;
   std::string source = "Paper: " + paper->table;
@@ -327,6 +343,7 @@ TableView build_grid(const TablePlan& plan, const PaperBlock* paper, const RowTa
   TableView view{.name = plan.name, .title = plan.title.empty() ? plan.name : plan.title};
   if (grid.cells.keys.empty()) {
     view.notes.push_back(empty_note(plan));
+    add_unclear_note(plan, grid, view);
     for (const std::string& reason : grid.cells.reasons) view.notes.push_back("Skipped: " + reason + ".");
     return view;
   }

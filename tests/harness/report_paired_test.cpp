@@ -196,6 +196,55 @@ TEST(PairedTable, AnAxisThatDoesNotApplyToTheOtherFitsEveryValue) {
   EXPECT_EQ(build_table(plan(), {}, rows).rows.size(), 2u);
 }
 
+// Of the full cache, a row that lacks one axis and one that lacks the other fit ada's alike; uniform's fits one
+// exactly.
+TEST(PairedTable, LeavesOutACellThatFitsSeveralOthers) {
+  RowTable rows{.axes = {"allocation", "keep"}};
+  const auto add = [&](const std::string& policy, const std::string& allocation, const std::string& keep,
+                       double value) {
+    rows.rows.push_back(make_row(policy, allocation, 0, value));
+    rows.rows.back().axes.push_back(keep);
+  };
+  add("full", "", "0.5", 1);
+  add("full", "ada", "", 2);
+  add("full", "uniform", "0.5", 4);
+  add("snapkv", "ada", "0.5", 7);
+  add("snapkv", "uniform", "0.5", 7);
+  TablePlan against_full = plan();
+  against_full.rows = {"policy", "allocation", "keep"};
+  against_full.paired = Pairing{.column = "policy", .with = "full"};
+  const TableView view = build_table(against_full, {}, rows);
+  ASSERT_EQ(view.rows.size(), 1U);
+  EXPECT_EQ(view.rows[0].back().text, "3.00");
+  EXPECT_TRUE(has_note(view, "Left out, because each fits several cells of full: snapkv, ada, keep=0.5."));
+  std::erase_if(rows.rows, [](const Row& row) { return row.axes[0] == "uniform"; });
+  const TableView none = build_table(against_full, {}, rows);
+  EXPECT_TRUE(none.rows.empty());
+  EXPECT_TRUE(has_note(none, "Left out, because each fits several cells of full: snapkv, ada, keep=0.5."));
+}
+
+// The same within the cells of a table that is over both axes: 7 − 4 alone counts.
+TEST(PairedTable, LeavesOutARowThatFitsSeveralOthers) {
+  RowTable rows{.axes = {"allocation", "keep"}};
+  const auto add = [&](const std::string& policy, const std::string& allocation, const std::string& keep,
+                       double value) {
+    rows.rows.push_back(make_row(policy, allocation, 0, value));
+    rows.rows.back().axes.push_back(keep);
+  };
+  add("full", "", "0.5", 1);
+  add("full", "ada", "", 2);
+  add("full", "uniform", "0.5", 4);
+  add("snapkv", "ada", "0.5", 1000);
+  add("snapkv", "uniform", "0.5", 7);
+  TablePlan against_full = plan();
+  against_full.rows = {"policy"};
+  against_full.paired = Pairing{.column = "policy", .with = "full"};
+  const TableView view = build_table(against_full, {}, rows);
+  ASSERT_EQ(view.rows.size(), 1U);
+  EXPECT_EQ(view.rows[0].back().text, "3.00");
+  EXPECT_TRUE(has_note(view, "snapkv: In 1 of its pairs rows are left out that fit several of full's."));
+}
+
 TEST(PairedTable, SaysThatThereIsNothingToCompareWith) {
   TablePlan lost = plan();
   lost.paired->with = "lukv";
