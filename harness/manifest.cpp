@@ -79,6 +79,12 @@ std::string command(const ManifestInputs& inputs) {
   return text;
 }
 
+void add_code(Json& out, const Spec& spec) {
+  out["commit"] = build_info().commit;
+  out["changes"] = build_info().dirty ? "uncommitted" : "none";
+  out["spec_sha256"] = sha256_hex(spec.resolved);
+}
+
 std::string today() {
   const auto now = std::chrono::time_point_cast<std::chrono::seconds>(std::chrono::system_clock::now());
   const std::time_t time = std::chrono::system_clock::to_time_t(now);
@@ -86,6 +92,12 @@ std::string today() {
   gmtime_r(&time, &utc);
   return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}Z", utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday,
                      utc.tm_hour, utc.tm_min, utc.tm_sec);
+}
+
+void add_circumstances(Json& out) {
+  out["machine"] = machine();
+  out["build"] = build();
+  out["date"] = today();
 }
 
 }  // namespace
@@ -99,23 +111,27 @@ std::string code_identity() {
   return identity;
 }
 
+std::string profile_origin_json(const Spec& spec) {
+  Json out;
+  add_code(out, spec);
+  out["device"] = spec.device;
+  add_circumstances(out);
+  return nlohmann::json(out).dump();
+}
+
 std::string manifest_json(const ManifestInputs& inputs) {
   const Spec& spec = *inputs.spec;
   Json out;
   out["experiment"] = spec.name;
   out["command"] = command(inputs);
-  out["commit"] = build_info().commit;
-  out["changes"] = build_info().dirty ? "uncommitted" : "none";
-  out["spec_sha256"] = sha256_hex(spec.resolved);
+  add_code(out, spec);
   out["rows_sha256"] = sha256_hex(inputs.rows);
   if (inputs.benchmarks.empty()) {
     add_run(out, inputs);
   } else {
     out["benchmarks"] = Json::parse(inputs.benchmarks);
   }
-  out["machine"] = machine();
-  out["build"] = build();
-  out["date"] = today();
+  add_circumstances(out);
   out["seconds"] = std::lround(inputs.seconds);
   return out.dump(2) + "\n";
 }

@@ -34,6 +34,10 @@ struct ManifestInputs {
 // never in a row.
 std::string manifest_json(const ManifestInputs& inputs);
 
+// Of a budget profile that is being made (BudgetProfile::made), what a manifest says of code, spec, device, machine and
+// time, in the same words: a JSON object on one line, keys in alphabetical order.
+std::string profile_origin_json(const Spec& spec);
+
 // Identifies the code that computes rows: the commit where the tree was clean, else the hash of the program itself.
 std::string code_identity();
 

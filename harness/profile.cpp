@@ -4,6 +4,7 @@
 
 #include "harness/calibrator.h"
 #include "harness/grid.h"
+#include "harness/manifest.h"
 #include "harness/rows.h"
 #include "kernels/error.h"
 #include "sim/budget_profile_file.h"
@@ -23,9 +24,11 @@ std::vector<MadeProfile> make_profiles(const Spec& spec, const ProfileOptions& o
   for (const Workload& workload : grid.workloads) samples += workload.samples;
   const auto backend = make_backend(spec.device);
   Progress progress(options.verbosity, samples);
+  const std::string origin = profile_origin_json(spec);
   std::vector<MadeProfile> all;
   for (int model = 0; model < static_cast<int>(spec.models.size()); ++model) {
     for (MadeProfile& made : Calibrator(spec, *backend, grid, model, progress).profiles()) {
+      made.profile.made = origin;
       if (!options.out.empty()) made.file = options.out / made.file.filename();
       std::error_code error;  // a folder that cannot be made is one that cannot be written to
       std::filesystem::create_directories(made.file.parent_path(), error);

@@ -29,7 +29,8 @@ struct MadeProfile {
 // entry is the largest attention that the queries which predict the answer's tokens pay to it, times ‖v W_O‖
 // (sim/oracle_importance.h: mean over the query heads of a KV head; a layer's total is 1). The answer's prefix and all
 // of its tokens but the last are those queries; the question's own are not.
-// Files are the same bytes for the same spec and model, whatever the thread count. Throws UserError: another protocol,
+// Files are the same bytes for the same spec and model, whatever the thread count, but for what they say of the code,
+// machine and time that made them. Throws UserError: another protocol,
 // a context too long for the model or the device, --out with several models.
 std::vector<MadeProfile> make_profiles(const Spec& spec, const ProfileOptions& options);
 

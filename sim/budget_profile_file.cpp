@@ -11,7 +11,6 @@
 #include "kernels/check.h"
 #include "kernels/error.h"
 #include "sim/json_members.h"
-#include "sim/mapped_file.h"
 #include "sim/strict_json.h"
 
 namespace kv {
@@ -91,6 +90,7 @@ std::string format_profile(const BudgetProfile& profile) {
   text += fmt::format(
       "\"calibration\": {{\"data\": [{}], \"samples\": {}, \"questions\": {}, \"tokens\": {}, \"seed\": {}}},\n",
       fmt::join(data, ", "), made.samples, made.questions, made.tokens, made.seed);
+  if (!profile.made.empty()) text += fmt::format("\"made\": {},\n", profile.made);
   text += fmt::format("\"losses\": {{\n\"uniform\": {},\n\"profile\": {},\n\"greedy\": {},\n\"bound\": {}}},\n",
                       list_of(profile.losses.uniform), list_of(profile.losses.profile), list_of(profile.losses.greedy),
                       list_of(profile.losses.bound));
@@ -123,6 +123,11 @@ BudgetProfile parse_profile(std::string_view text, std::string_view owner) {
   profile.protection = {protection.count("sinks", 0, 1 << 24), protection.count("recent", 0, 1 << 24)};
   protection.finish();
   profile.calibration = parse_calibration(members.object("calibration"));
+  if (json.contains("made")) {
+    const Json made = members.take("made");
+    if (!made.is_object()) members.refuse("made", made, "an object");
+    profile.made = made.dump();
+  }
   profile.losses = parse_losses(members.object("losses"));
   if (json.contains("split_half")) {
     JsonMembers halves = members.object("split_half");
@@ -138,10 +143,6 @@ BudgetProfile parse_profile(std::string_view text, std::string_view owner) {
   parse_ratios(members, profile);
   members.finish();
   return profile;
-}
-
-BudgetProfile load_profile(const std::filesystem::path& file) {
-  return parse_profile(MappedFile::open(file).text(), file.string());
 }
 
 std::filesystem::path default_profile_file(const std::filesystem::path& model_folder, std::string_view scorer) {

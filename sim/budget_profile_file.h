@@ -12,9 +12,9 @@ namespace kv {
 std::string format_profile(const BudgetProfile& profile);
 
 // Throws UserError "<owner>: …" for whatever is not as format_profile writes it: syntax, a key that is missing, unknown
-// or doubled, another format or version, numbers out of range, tables of another size.
+// or doubled, another format or version, numbers out of range, tables of another size. What `made` holds is nobody's
+// business here.
 BudgetProfile parse_profile(std::string_view text, std::string_view owner);
-BudgetProfile load_profile(const std::filesystem::path& file);
 
 // <model folder>/profiles/<name>.json, of the scorer's name with its options as Policy::scorer_name has them, or
 // kOracleOrder; another file for each: "snapkv {kernel: 7, mode: kvpress}" is snapkv_kernel=7_mode=kvpress, "oracle

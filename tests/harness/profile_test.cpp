@@ -33,6 +33,16 @@ std::string yaml(const std::string& policies = "[{policy: keydiff, sinks: 4, rec
       reference(), policies, more);
 }
 
+BudgetProfile profile_in(const std::filesystem::path& file) { return parse_profile(read_file(file), file.string()); }
+
+// All that a file says but for code, machine and time.
+std::string content(const std::filesystem::path& file) {
+  BudgetProfile profile = profile_in(file);
+  EXPECT_FALSE(profile.made.empty());
+  profile.made.clear();
+  return format_profile(profile);
+}
+
 class Profile : public testing::Test {
  protected:
   std::vector<MadeProfile> make(const std::string& text, const std::string& out) {
@@ -56,7 +66,7 @@ TEST_F(Profile, OfEveryPolicyIsAFileThatSaysHowItWasMade) {
   EXPECT_EQ(made[1].file, folder_ / "a/h2o.json");
   EXPECT_EQ(made[2].file, folder_ / "a/oracle+order.json");
   for (const MadeProfile& one : made) {
-    const BudgetProfile profile = load_profile(one.file);
+    const BudgetProfile profile = profile_in(one.file);
     EXPECT_EQ(profile.model, "reference");
     EXPECT_EQ(profile.fingerprint, fingerprint(reference()));
     EXPECT_EQ(profile.layers, 8);
@@ -74,12 +84,31 @@ TEST_F(Profile, OfEveryPolicyIsAFileThatSaysHowItWasMade) {
   }
   // In the oracle's order every entry that leaves is one of the least important.
   EXPECT_LT(made[2].profile.losses.greedy[79], made[0].profile.losses.greedy[79]);
-  EXPECT_EQ(load_profile(made[0].file).scorer, "keydiff {recent: 1, sinks: 4}");
-  EXPECT_EQ(load_profile(made[0].file).protection, (Protection{4, 1}));
+  EXPECT_EQ(profile_in(made[0].file).scorer, "keydiff {recent: 1, sinks: 4}");
+  EXPECT_EQ(profile_in(made[0].file).protection, (Protection{4, 1}));
   EXPECT_THAT(profile_table(made), testing::HasSubstr("| h2o | 80 % |"));
   // The same spec gives the same bytes; a policy's profile does not depend on the others.
   const auto again = make(yaml("[{policy: keydiff, recent: 1, sinks: 4}]"), "b");
-  EXPECT_EQ(read_file(again[0].file), read_file(made[0].file));
+  EXPECT_EQ(content(again[0].file), content(made[0].file));
+}
+
+TEST_F(Profile, SaysOfCodeMachineAndTimeWhatAManifestSays) {
+  const auto made = make(replaced(yaml("[h2o]"), "samples: 2", "samples: 1"), "a");
+  RunOptions options;
+  options.out = folder_ / "run";
+  options.draw = Draw::later;
+  options.verbosity = Verbosity::quiet;
+  run_experiment(
+      parse_spec(fmt::format("model: {}\ndata: [{{task: kv, tokens: 64}}]\npolicies: [full]\n", reference()), "r.yaml"),
+      options);
+  const auto manifest = nlohmann::json::parse(read_file(options.out / "manifest.json"));
+  ASSERT_EQ(made.size(), 2U);
+  EXPECT_EQ(profile_in(made[0].file).made, profile_in(made[1].file).made);
+  const auto origin = nlohmann::json::parse(profile_in(made[0].file).made);
+  for (const char* key : {"commit", "changes", "device", "machine", "build"}) EXPECT_EQ(origin[key], manifest[key]);
+  EXPECT_EQ(origin["spec_sha256"].get<std::string>().size(), 64U);
+  EXPECT_THAT(origin["date"].get<std::string>(), testing::MatchesRegex("[0-9-]+T[0-9:]+Z"));
+  EXPECT_EQ(origin.size(), 7U);
 }
 
 TEST_F(Profile, DoesNotDependOnThreads) {
@@ -89,7 +118,7 @@ TEST_F(Profile, DoesNotDependOnThreads) {
     made.push_back(make(replaced(yaml(), "samples: 2", "samples: 1"), fmt::format("threads{}", threads)));
   }
   ASSERT_EQ(made[0].size(), made[1].size());
-  for (size_t i = 0; i < made[0].size(); ++i) EXPECT_EQ(read_file(made[0][i].file), read_file(made[1][i].file));
+  for (size_t i = 0; i < made[0].size(); ++i) EXPECT_EQ(content(made[0][i].file), content(made[1][i].file));
 }
 
 TEST_F(Profile, ServesLuKvAndIsNamedByItsContent) {
@@ -105,7 +134,7 @@ TEST_F(Profile, ServesLuKvAndIsNamedByItsContent) {
   options.verbosity = Verbosity::quiet;
   options.after_case = [] { throw std::runtime_error("killed"); };
   EXPECT_THROW(run_experiment(parse_spec(text, "r.yaml"), options), std::runtime_error);
-  BudgetProfile other = load_profile(made[0].file);
+  BudgetProfile other = profile_in(made[0].file);
   other.removed[5] /= 2;
   write_atomically(made[0].file, format_profile(other));
   options.after_case = [] {};
