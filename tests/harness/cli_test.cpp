@@ -10,6 +10,7 @@
 #include <set>
 
 #include "sim/safetensors.h"
+#include "sim/weights.h"
 #include "tests/harness/run_fixture.h"
 #include "tests/ref/gnuplot.h"
 #include "tests/ref/paths.h"
@@ -41,6 +42,15 @@ class Cli : public RunFixture {
   std::string model() const { return ref::source_path("tests/data/llama"); }
   std::string reference() const { return ref::source_path("experiments/models/reference"); }
   std::string path(const char* name) const { return (folder_ / name).string(); }
+  // What it says: one line with the reason in it, and code 2.
+  static std::string expect_refused(const std::string& arguments, const std::string& reason = "") {
+    const Output output = run(arguments);
+    EXPECT_EQ(output.code, 2) << arguments;
+    EXPECT_EQ(std::count(output.text.begin(), output.text.end(), '\n'), 1) << output.text;
+    EXPECT_EQ(output.text.substr(0, 7), "kvlab: ") << output.text;
+    EXPECT_NE(output.text.find(reason), std::string::npos) << output.text;
+    return output.text;
+  }
   // The tiny spec with a plot, so that drawing needs gnuplot.
   std::string plotted() const {
     write_atomically(folder_ / "plotted.yaml",
@@ -84,11 +94,79 @@ TEST_F(Cli, MistakesGiveOneLineAndCodeTwo) {
         "generate --model " + reference() + " --prompt a --policy h2o --budget 8 --interval 9",
         "generate --model " + reference() + " --prompt a --budget 8 --interval 4",
         "generate --model " + reference() + " --prompt a --max-new-tokens 2147483647",
-        "generate --model " + reference() + " --prompt a --temperature -1"}) {
-    const Output output = run(arguments);
-    EXPECT_EQ(output.code, 2) << arguments;
-    EXPECT_EQ(std::count(output.text.begin(), output.text.end(), '\n'), 1) << output.text;
-    EXPECT_EQ(output.text.substr(0, 7), "kvlab: ") << output.text;
+        "generate --model " + reference() + " --prompt a --temperature -1",
+        "generate --model " + reference() + " --prompt a --policy keydiff --keep 1.5",
+        "compress --model " + model() + " --ids " + path("ids.safetensors") + " --policy keydiff --keep 1.5 --out x"}) {
+    expect_refused(arguments);
+  }
+}
+
+// What only the files that a spec names can show to be wrong, or its values.
+TEST_F(Cli, SpecsThatCannotRunGiveOneLineAndCodeTwo) {
+  const std::string good = read_file(reference() + "/profiles/keydiff_recent=1_sinks=4.json");
+  const std::string print = fingerprint(reference());
+  std::string other = good;
+  other.replace(other.find(print), print.size(), std::string(64, 'a'));
+  write_atomically(folder_ / "good.json", good);
+  write_atomically(folder_ / "other_model.json", other);
+  write_atomically(folder_ / "unusable.jsonl", "{\"context\": \"c\"}\nno JSON\n");
+  struct Mistake {
+    const char* name;
+    const char* text;    // of a spec, but for its model
+    const char* reason;  // part of the line
+  };
+  const Mistake mistakes[] = {
+      {"keep", "data: [{task: kv, tokens: 64}]\npolicies: [keydiff]\nprotocol: one-shot\naxes: {keep: 1.5}\n",
+       "axes: keep = 1.5: expected a fraction above 0 and at most 1"},
+      {"least",
+       "data: [{task: kv, tokens: 64}]\nprotocol: one-shot\naxes: {keep: 0.5}\n"
+       "policies: [{policy: keydiff, allocation: {lu-kv: {least: 1.5}}}]\n",
+       "lu-kv: least = 1.5: expected a number between 0 and 1"},
+      {"missing",
+       "data: [{task: kv, tokens: 64}]\nprotocol: one-shot\naxes: {keep: 0.5}\n"
+       "policies: [{policy: tova, allocation: lu-kv}]\n",
+       "lu-kv: there is no profile of tova"},
+      {"no_file",
+       "data: [{task: kv, tokens: 64}]\nprotocol: one-shot\naxes: {keep: 0.5}\n"
+       "policies: [{policy: keydiff, allocation: {lu-kv: {profile: none.json}}}]\n",
+       "none.json"},
+      {"other_model",
+       "data: [{task: kv, tokens: 64}]\nprotocol: one-shot\naxes: {keep: 0.5}\n"
+       "policies: [{policy: keydiff, recent: 1, sinks: 4, allocation: {lu-kv: {profile: other_model.json}}}]\n",
+       "other_model.json is for model reference with files of SHA-256 aaaaaaaaaaaa"},
+      {"other_metric",
+       "data: [{task: kv, tokens: 64}]\nprotocol: one-shot\naxes: {keep: 0.5}\n"
+       "policies: [{policy: snapkv, allocation: {lu-kv: {profile: good.json}}}]\n",
+       "good.json is the profile of keydiff {recent: 1, sinks: 4}, expected snapkv"},
+      {"unusable", "data: [{jsonl: unusable.jsonl}]\npolicies: [full, keydiff]\nprotocol: answer\naxes: {keep: 0.5}\n",
+       "unusable.jsonl:1: "},
+      {"spread",
+       "data: [{task: kv, tokens: 64}]\nprotocol: one-shot\naxes: {keep: 0.5}\n"
+       "policies: [{policy: keydiff, allocation: {lu-kv: {profile: good.json, spread: yes}}}]\n",
+       "lu-kv: with 'spread: yes' only time and memory mean anything"},
+  };
+  for (const Mistake& mistake : mistakes) {
+    write_atomically(folder_ / (std::string(mistake.name) + ".yaml"), "model: " + reference() + "\n" + mistake.text);
+    for (const char* verb : {"validate", "run"}) {
+      const std::string out = std::string(verb) == "run" ? " --out " + path("out") : "";
+      expect_refused(fmt::format("{} {}{}", verb, path(mistake.name) + ".yaml", out), mistake.reason);
+    }
+    EXPECT_FALSE(fs::exists(folder_ / "out"));
+  }
+}
+
+// Verbs without a protocol say the same of an option that one of them alone has a use for.
+TEST_F(Cli, AnOptionForTimingsIsRefusedByVerbsThatTimeNothing) {
+  const std::string policy =
+      fmt::format(" --policy '{{policy: keydiff, allocation: {{lu-kv: {{profile: {}, spread: yes}}}}}}'",
+                  path("tiny.yaml"));  // which is not even looked at
+  for (const std::string& arguments :
+       {"generate --model " + reference() + " --prompt a --keep 0.5" + policy,
+        "score --model " + model() + " --budget 32 --interval 8 --out x --ids " + path("ids.safetensors") + policy,
+        "compress --model " + model() + " --keep 0.5 --out x --ids " + path("ids.safetensors") + policy}) {
+    EXPECT_EQ(expect_refused(arguments),
+              "kvlab: lu-kv: with 'spread: yes' only time and memory mean anything, and only a spec with 'protocol: "
+              "latency' measures those\n");
   }
 }
 

@@ -242,6 +242,21 @@ TEST(Grid, AnOracleAllocationAsksForWhatItLooksAt) {
             8);
 }
 
+TEST(Grid, RefusesToKeepWhatIsNoFraction) {
+  for (const char* protocol : {"one-shot", "answer"}) {
+    const auto message = [&](const char* keep) {
+      return error_of(
+          fmt::format("{}policies: [full, keydiff]\nprotocol: {}\naxes: {{keep: [0.5, {}]}}\n", kHead, protocol, keep));
+    };
+    for (const char* keep : {"0", "-0.5", "1.5", "nan", ".nan", "inf", "half", "0.5x", "50%"}) {
+      EXPECT_EQ(message(keep),
+                fmt::format("s.yaml:5:20: axes: keep = {}: expected a fraction above 0 and at most 1", keep));
+    }
+    EXPECT_EQ(message("1"), "no error");
+    EXPECT_EQ(message("''"), "s.yaml:5:20: axes: keep: expected a single value a point");
+  }
+}
+
 TEST(Grid, RefusesUnknownAxesAndOptions) {
   EXPECT_EQ(error_of(std::string(kHead) + "policies: [h2o]\naxes: {budgte: 64, interval: 16}").substr(0, 92),
             "s.yaml:4:16: axes: 'budgte' is no option of this experiment's data or policies, did you mean");

@@ -136,7 +136,7 @@ RunArgs one_shot_run(const std::string& policy, const Options& options, std::vec
           .schedule = one_shot_schedule(lengths, contexts, keep)};
 }
 
-PolicyRun run_policy(TinySource& source, Backend& backend, const RunArgs& args) {
+PolicyRun run_policy(Source& source, Backend& backend, const RunArgs& args) {
   Policy policy = make_policy(args.policy, args.options, args.allocation);
   const SourceInfo& info = source.info();
   const ModelIdentity identity(info.folder, [&] { return ModelIdentity::Shape{info.layers, info.kv_heads}; });
@@ -144,11 +144,13 @@ PolicyRun run_policy(TinySource& source, Backend& backend, const RunArgs& args) 
   const auto ids = token_ids(args);
   const std::vector<std::span<const int32_t>> sequences(ids.begin(), ids.end());
   Baseline baseline;
-  const bool oracle = policy.scorer && policy.scorer->needs().future;
-  if (oracle) {
-    baseline = compute_baseline(
-        backend, source, sequences,
-        {.statistics_block = args.interval, .block_sums = true, .block_max = policy.scorer->needs().future_block_max});
+  if (policy.oracle) {
+    const PolicyNeeds needs = policy.scorer->needs();
+    BaselineNeeds wanted = policy.allocation->future_needs();
+    wanted.merge({.statistics_block = std::max(1, args.interval),
+                  .block_sums = needs.future,
+                  .block_max = needs.future_block_max});
+    baseline = compute_baseline(backend, source, sequences, wanted);
   }
   Recorder recorder;
   Observer* const observers[] = {&recorder};
@@ -161,7 +163,7 @@ PolicyRun run_policy(TinySource& source, Backend& backend, const RunArgs& args) 
                                 .interval = args.interval,
                                 .seed = args.seed,
                                 .sample_numbers = args.samples,
-                                .baseline = oracle ? &baseline : nullptr,
+                                .baseline = policy.oracle ? &baseline : nullptr,
                                 .observers = observers});
   return {std::move(recorder.events), std::move(result)};
 }

@@ -50,7 +50,8 @@ RunArgs decode_run(const std::string& policy, const Options& options, std::vecto
 RunArgs one_shot_run(const std::string& policy, const Options& options, std::vector<int32_t> samples,
                      std::vector<int32_t> lengths, std::vector<int32_t> keep);
 
-PolicyRun run_policy(TinySource& source, Backend& backend, const RunArgs& args);
+// An oracle's full-cache pass has statistics of every interval, in one-shot compression of every token.
+PolicyRun run_policy(Source& source, Backend& backend, const RunArgs& args);
 
 // A single head (weighted_sample) with decode-time pruning; positions kept at each event.
 std::vector<std::vector<int32_t>> kept_by(const std::string& policy, const Options& options,

@@ -205,5 +205,29 @@ TEST(BudgetSolver, RefusesGainsThatAreNoImportance) {
             "budget: gain 0 of head 0 is inf: expected a finite number of at least 0");
 }
 
+// What it holds: at most a block of 20 bytes an entry (sim/budget_hull.h), which sorted gains have.
+TEST(BudgetSolver, HoldsMemoryLinearInEntries) {
+  constexpr size_t kHeads = 6;
+  const auto bytes_of = [](int entries) {
+    Random random(1);
+    BudgetProblem problem;
+    for (size_t h = 0; h < kHeads; ++h) {
+      problem.gains.push_back(ref::draw_gains(random, ref::GainKind::kSorted, entries));
+    }
+    const HullSolver solver(problem.heads());
+    size_t bytes = 0;
+    for (const LossHull& hull : solver.hulls()) {
+      EXPECT_EQ(hull.blocks(), static_cast<size_t>(entries));
+      bytes += hull.counts.capacity() * sizeof(int32_t);
+      bytes += (hull.losses.capacity() + hull.gains.capacity()) * sizeof(double);
+    }
+    return bytes;
+  };
+  const size_t one = bytes_of(10'000), two = bytes_of(20'000), four = bytes_of(40'000);
+  EXPECT_LE(one, kHeads * (20 * 10'000 + 12));
+  EXPECT_LE(static_cast<double>(two), 2.1 * static_cast<double>(one));
+  EXPECT_LE(static_cast<double>(four), 2.1 * static_cast<double>(two));
+}
+
 }  // namespace
 }  // namespace kv

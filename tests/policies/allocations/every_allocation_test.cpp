@@ -10,6 +10,7 @@
 #include "kernels/error.h"
 #include "sim/budget_profile_file.h"
 #include "sim/resident_bound.h"
+#include "tests/harness/metrics/replayed.h"
 #include "tests/ref/policy_runs.h"
 #include "tests/sim/file_fixtures.h"
 
@@ -25,10 +26,7 @@ using Combination = std::tuple<std::string, std::string>;  // allocation, scorer
 
 std::vector<std::string> divided() {
   std::vector<std::string> names;
-  for (const AllocationEntry* entry : allocations()) {
-    // An oracle needs what this source lacks.
-    if (!make_allocation(entry->name, {})->needs_future()) names.push_back(entry->name);
-  }
+  for (const AllocationEntry* entry : allocations()) names.push_back(entry->name);
   return names;
 }
 
@@ -39,7 +37,7 @@ class EveryAllocation : public testing::TestWithParam<Combination> {
     for (size_t s = 0; s < kLengths.size(); ++s) {
       samples.push_back(random_sample(info_, kLengths[s], static_cast<uint32_t>(s) + 1));
     }
-    source_ = std::make_unique<TinySource>(*backend_, info_, std::move(samples));
+    source_ = std::make_unique<test::WithOutput>(*backend_, info_, std::move(samples));
   }
 
   std::vector<RunArgs> runs(const std::vector<int32_t>& samples = {0, 1, 2}) const {
@@ -82,7 +80,7 @@ class EveryAllocation : public testing::TestWithParam<Combination> {
   test::TempFolder folder_;
   std::unique_ptr<Backend> backend_;
   SourceInfo info_;
-  std::unique_ptr<TinySource> source_;
+  std::unique_ptr<Source> source_;
 };
 
 // Events of one cut, by sequence and tokens seen.
@@ -163,10 +161,12 @@ TEST_P(EveryAllocation, HoldsNoMoreThanIsForeseen) {
   }
 }
 
-// random and keydiff have scores without second keys; streaming and h2o protect by the budget.
+// random and keydiff have scores without second keys, r-kv has them; streaming and h2o protect by the budget, r-kv the
+// newest, expected-attention the first.
 INSTANTIATE_TEST_SUITE_P(Registered, EveryAllocation,
                          testing::Combine(testing::ValuesIn(divided()),
-                                          testing::Values("random", "keydiff", "streaming", "h2o")),
+                                          testing::Values("random", "keydiff", "streaming", "h2o", "r-kv",
+                                                          "expected-attention")),
                          [](const auto& test) {
                            std::string name = std::get<0>(test.param) + "_" + std::get<1>(test.param);
                            std::erase(name, '-');

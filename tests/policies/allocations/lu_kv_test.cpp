@@ -87,6 +87,17 @@ TEST_F(LuKv, TheLeastShareIsAnOption) {
   EXPECT_EQ(counts(20, "keydiff", {{.key = "least", .text = "0.2", .where = ""}}), (std::vector<size_t>{8, 24, 40, 8}));
 }
 
+TEST_F(LuKv, RefusesALeastShareThatIsNone) {
+  for (const char* least : {"1.5", "-0.01"}) {
+    try {
+      make_allocation("lu-kv", {{.key = "least", .text = least, .where = "x.yaml:3:4"}});
+      FAIL() << "not refused";
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.what(), fmt::format("x.yaml:3:4: lu-kv: least = {}: expected a number between 0 and 1", least));
+    }
+  }
+}
+
 TEST_F(LuKv, AHeadCannotKeepMoreThanItHas) {
   write();
   // σ = 0.05, 380 entries: the first three would get more than their 100, so the fourth gets what is left.
