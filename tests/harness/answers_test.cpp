@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "harness/subject.h"
@@ -52,6 +53,7 @@ class Answers : public RunFixture {
   }
 
   RunSummary summary_;
+  int runs_ = 0;
 };
 
 TEST_F(Answers, TheFullCacheKnowsAndAlmostNothingDoesNot) {
@@ -79,6 +81,102 @@ TEST_F(Answers, AnAccuracyIsTheMeanOfItsAnswers) {
       EXPECT_DOUBLE_EQ(accuracy[s].value.value(), sum / 2);
     }
   }
+}
+
+// Contexts that the model answers from; then it rambles on, because nothing ends a line of a data set.
+TEST_F(Answers, AreDrawnByTheSeedWhereSamplingIsAskedFor) {
+  std::string lines;
+  for (const char* more : {"", "milk: white\\n"}) {
+    for (const auto& [asked, answer] : {std::pair{"river", "blue"}, {"stone", "grey"}, {"apple", "red"}}) {
+      lines += fmt::format(R"({{"context": "apple: red\nriver: blue\nstone: grey\ngrass: green\nsnow: white\n{}", )"
+                           R"("question": "<|question|>{}", "answer_prefix": "<|answer|>", "answers": ["{}"], )"
+                           R"("max_new_tokens": 24}})"
+                           "\n",
+                           more, asked, answer);
+    }
+  }
+  write_atomically(folder_ / "colours.jsonl", lines);
+  const auto rows = [&](const std::string& sampling, int seed, int batch) {
+    const std::string yaml = fmt::format(
+        "model: {}\ndata: [{{jsonl: colours.jsonl, metric: substring_match}}]\nprotocol: answer\naxes: {{keep: 0.8}}\n"
+        "policies: [full, {{policy: snapkv, mode: kvpress, window: 8}}]\nsamples: 2\nseed: {}\nbatch: {}\n{}",
+        ref::source_path("experiments/models/reference"), seed, batch, sampling);
+    std::vector<Row> all = run(yaml, fmt::format("out{}", ++runs_));
+    std::erase_if(all, [](const Row& row) { return is_timing(row.metric); });
+    EXPECT_EQ(summary_.skipped, 0);
+    return all;
+  };
+  const auto texts = [](const std::vector<Row>& all, const std::string& policy) {
+    std::vector<std::string> out;
+    for (const Row& row : rows_of(all, "answer", policy, "0.8")) out.push_back(row.text);
+    EXPECT_EQ(out.size(), 6U);
+    return out;
+  };
+  const std::string sampling = "sampling: {temperature: 0.7, top_k: 50, top_p: 0.95}\n";
+  const std::vector<Row> drawn = rows(sampling, 5, 2), other = rows(sampling, 6, 2);
+  const std::vector<Row> greedy = rows("", 5, 2), greedy_other = rows("", 6, 2);
+  EXPECT_EQ(rows(sampling, 5, 1), drawn);
+  for (const char* policy : {"full", "snapkv"}) {
+    EXPECT_EQ(texts(greedy_other, policy), texts(greedy, policy));  // the seed decides nothing else here
+    EXPECT_NE(texts(drawn, policy), texts(greedy, policy));
+    EXPECT_NE(texts(other, policy), texts(drawn, policy));
+    EXPECT_EQ(rows_of(drawn, "accuracy", policy, "0.8").size(), 2U);
+  }
+}
+
+// Two values of one sample, a token a digit: the first is cut before its line ends.
+TEST_F(Answers, AreCountedAndMarkedWhereTheirLengthCutThem) {
+  const Spec spec = parse_spec(asked(), (folder_ / "asked.yaml").string());
+  const Grid grid = make_grid(spec);
+  const auto backend = make_backend("cpu");
+  const auto subject = open_subject(*backend, spec, 0, grid.models.front());
+  AnswerSample sample{.number = 0, .exam = subject->exams(grid.workloads[0], 0, 1).front()};
+  sample.exam.questions[0].max_new_tokens = 4;
+  const std::vector<Case>& cases = grid.workloads[0].cases;
+  AnswerRunner runner({.backend = *backend,
+                       .spec = spec,
+                       .subject = *subject,
+                       .samples = std::span(&sample, 1),
+                       .cases = cases,
+                       .data = "kv"});
+  std::map<std::string, double> values;
+  std::vector<std::string> answers;
+  for (const Row& row : runner.run(cases[0])) {
+    if (row.metric == "answer") {
+      answers.push_back(row.text);
+    } else {
+      values[row.metric] = row.value.value();
+    }
+  }
+  ASSERT_EQ(answers, (std::vector<std::string>{"4651", "9831096"}));
+  EXPECT_EQ(values["accuracy"], 1);
+  EXPECT_EQ(values["answer_tokens"], (4 + 8) / 2.0);  // the second with its line's end
+  EXPECT_EQ(values["truncation_rate"], 0.5);
+  EXPECT_EQ(values["repetition_rate"], 0);
+}
+
+// b for " blue" and s for a lone space: of the nine runs of four tokens in bbbsbbbbbsbb, bbbb, bbbs, bbsb and bsbb come
+// again. Of the three in bbbsbb none does.
+TEST_F(Answers, RepetitionIsTheShareOfRunsThatComeAgain) {
+  std::string lines, context;
+  for (int i = 0; i < 60; ++i) context += "blue ";
+  for (const int tokens : {12, 6}) {
+    lines += fmt::format(R"({{"context": "{}", "question": "blue blue", "answer_prefix": " blue", "answers": "blue", )"
+                         R"("max_new_tokens": {}}})"
+                         "\n",
+                         context, tokens);
+  }
+  write_atomically(folder_ / "blue.jsonl", lines);
+  const std::vector<Row> rows =
+      run("model: " + ref::source_path("experiments/models/reference") +
+          "\ndata: [{jsonl: blue.jsonl}]\npolicies: [full]\nprotocol: answer\naxes: {keep: 0.5}\n");
+  const auto answers = rows_of(rows, "answer", "full", "0.5");
+  ASSERT_EQ(answers.size(), 2U);
+  ASSERT_EQ(answers[0].text, " blue blue blue  blue blue blue blue blue  blue blue");
+  ASSERT_EQ(answers[1].text, " blue blue blue  blue blue");
+  EXPECT_EQ(mean(rows_of(rows, "answer_tokens", "full", "0.5")), 9);
+  EXPECT_NEAR(mean(rows_of(rows, "repetition_rate", "full", "0.5")), (4.0 / 9 + 0) / 2, 1e-9);
+  EXPECT_EQ(mean(rows_of(rows, "truncation_rate", "full", "0.5")), 1);
 }
 
 // int(tokens · 0.3) of each context, on the cache itself.
