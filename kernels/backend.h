@@ -24,6 +24,7 @@ struct FutureTableArgs;
 struct GroupMeanArgs;
 struct KeepRecentArgs;
 struct KeyDifferenceArgs;
+struct LayerMeanArgs;
 struct LinearArgs;
 struct PoolArgs;
 struct ProjectedNormsArgs;
@@ -102,6 +103,7 @@ class Backend {
   virtual void group_mean(const GroupMeanArgs& args) = 0;
   virtual void redundancy(const RedundancyArgs& args) = 0;
   virtual void key_difference(const KeyDifferenceArgs& args) = 0;
+  virtual void layer_mean(const LayerMeanArgs& args) = 0;
   virtual void query_moments(const QueryMomentsArgs& args) = 0;
   virtual void expected_attention(const ExpectedAttentionArgs& args) = 0;
   virtual void blend(const BlendArgs& args) = 0;

@@ -18,6 +18,7 @@
 #include "kernels/future_scores.h"
 #include "kernels/keep_recent.h"
 #include "kernels/key_difference.h"
+#include "kernels/layer_mean.h"
 #include "kernels/linear.h"
 #include "kernels/pool.h"
 #include "kernels/projected_norms.h"
@@ -120,6 +121,7 @@ class CpuBackend final : public Backend {
   void group_mean(const GroupMeanArgs& args) override { cpu::group_mean(args); }
   void redundancy(const RedundancyArgs& args) override { cpu::redundancy(args); }
   void key_difference(const KeyDifferenceArgs& args) override { cpu::key_difference(args); }
+  void layer_mean(const LayerMeanArgs& args) override { cpu::layer_mean(args); }
   void query_moments(const QueryMomentsArgs& args) override { cpu::query_moments(args); }
   void expected_attention(const ExpectedAttentionArgs& args) override { cpu::expected_attention(args); }
   void blend(const BlendArgs& args) override { cpu::blend(args); }

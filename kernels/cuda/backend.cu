@@ -18,6 +18,7 @@
 #include "kernels/future_scores.h"
 #include "kernels/keep_recent.h"
 #include "kernels/key_difference.h"
+#include "kernels/layer_mean.h"
 #include "kernels/linear.h"
 #include "kernels/pool.h"
 #include "kernels/projected_norms.h"
@@ -92,6 +93,7 @@ class CudaBackend final : public Backend {
   void group_mean(const GroupMeanArgs& args) override { cuda::group_mean(args); }
   void redundancy(const RedundancyArgs& args) override { cuda::redundancy(args); }
   void key_difference(const KeyDifferenceArgs& args) override { cuda::key_difference(args); }
+  void layer_mean(const LayerMeanArgs& args) override { cuda::layer_mean(args); }
   void query_moments(const QueryMomentsArgs& args) override { cuda::query_moments(args); }
   void expected_attention(const ExpectedAttentionArgs& args) override { cuda::expected_attention(args); }
   void blend(const BlendArgs& args) override { cuda::blend(args); }

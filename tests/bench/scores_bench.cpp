@@ -7,6 +7,7 @@
 #include "kernels/expected_attention.h"
 #include "kernels/future_scores.h"
 #include "kernels/key_difference.h"
+#include "kernels/layer_mean.h"
 #include "kernels/pool.h"
 #include "kernels/redundancy.h"
 #include "kernels/visibility.h"
@@ -280,6 +281,25 @@ void group_mean(Device& device, Samples& samples) {
   });
 }
 
+// Of heads with the same entries, as TOVA leaves them without an allocation.
+void layer_mean(Device& device, Samples& samples) {
+  const Event event = event_of(device);
+  const Heads heads = heads_of(device);
+  const int group = heads.query / heads.kv;
+  const CacheLayer cache = cache_of(device, event);
+  Backend& backend = device.backend();
+  const Tensor input = random_floats(backend, event.rows * group * event.length, 1);
+  Tensor output(backend, DType::f32, event.rows * event.length);
+  // From memory each value is read once; each row then adds up those of all heads.
+  samples.take({.bytes = (4.0 * group + 8) * entries_of(event), .flops = heads.query * entries_of(event)}, [&] {
+    backend.layer_mean({.cache = cache.view(),
+                        .input = input.ref().as<float>(),
+                        .group = group,
+                        .output = output.ref().as<float>(),
+                        .pitch = event.length});
+  });
+}
+
 void visibility(Device& device, Samples& samples) {
   const Event event = event_of(device);
   const CacheLayer cache = cache_of(device, event);
@@ -312,6 +332,7 @@ const Family kScores{[](Device& device) {
   device.add("blend/" + shape, blend);
   device.add("pool/" + shape, pool);
   device.add("group_mean/" + shape, group_mean);
+  device.add("layer_mean/" + shape, layer_mean);
   device.add("visibility/" + shape, visibility);
 }};
 

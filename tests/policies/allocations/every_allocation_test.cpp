@@ -161,12 +161,12 @@ TEST_P(EveryAllocation, HoldsNoMoreThanIsForeseen) {
   }
 }
 
-// random and keydiff have scores without second keys, r-kv has them; streaming and h2o protect by the budget, r-kv the
-// newest, expected-attention the first.
+// random and keydiff have scores without second keys, r-kv has them; streaming and h2o protect by the budget, r-kv and
+// tova the newest, expected-attention the first; tova ranks all heads of a layer alike.
 INSTANTIATE_TEST_SUITE_P(Registered, EveryAllocation,
                          testing::Combine(testing::ValuesIn(divided()),
                                           testing::Values("random", "keydiff", "streaming", "h2o", "r-kv",
-                                                          "expected-attention")),
+                                                          "expected-attention", "tova")),
                          [](const auto& test) {
                            std::string name = std::get<0>(test.param) + "_" + std::get<1>(test.param);
                            std::erase(name, '-');

@@ -1,0 +1,13 @@
+#pragma once
+
+#include <vector>
+
+#include "tests/ref/paged_cache.h"
+
+namespace kv::ref {
+
+// By row and slot; input [rows, group, pitch] as in kernels/layer_mean.h.
+std::vector<std::vector<double>> layer_mean(const CacheRows& cache, const std::vector<float>& input, int group,
+                                            int64_t pitch);
+
+}  // namespace kv::ref
