@@ -80,6 +80,8 @@ class Allocation {
   // Reads the file that check() has found good. UserError where it holds other bytes by now.
   virtual void load(const AllocationFile&) {}
   virtual void begin(const BatchShape&) {}
+  // Whether every head keeps what the scorer protects in it, as long as the mean budget has room for that.
+  virtual bool keeps_protected() const { return false; }
   // Entries that one head keeps at most of an event that leaves `kept` a head on average, of all that it may have.
   virtual int64_t most_kept(int64_t kept, int layers, int kv_heads) const { return kept * layers * kv_heads; }
   // Writes counts [layers, rows], host memory, of the due sequences: 0 to the head's length each, their sum over a

@@ -86,6 +86,13 @@ int check_decode(const Policy& policy, int budget, int asked) {
     throw UserError(fmt::format("{}: budget {} must exceed the interval {}", policy.name, budget, interval));
   }
   policy.scorer->check(budget, interval);
+  // Until the next event a head gets `interval` entries. The queries that judge it then are as many as its newest ones.
+  const int window = policy.scorer->needs().window_queries;
+  if (interval < window && !policy.allocation->keeps_protected()) {
+    throw UserError(fmt::format(
+        "{}: interval {} must be at least the window {} with allocation {}, which may leave a head fewer entries",
+        policy.name, interval, window, policy.allocation_name));
+  }
   return interval;
 }
 

@@ -137,7 +137,8 @@ struct RegisterPolicy {
 std::vector<const PolicyEntry*> policies();
 
 // Throws UserError when the policy cannot prune to `budget` every `interval` tokens: B <= L for any policy (the newest
-// L are the block itself), or what its scorer refuses. Returns the interval that it really runs at.
+// L are the block itself), what its scorer refuses, or an interval below the scorer's window where the allocation may
+// leave a head fewer entries than that. Returns the interval that it really runs at.
 int check_decode(const Policy& policy, int budget, int interval);
 
 // Of a scorer made elsewhere (null: never evicts), with the uniform allocation.

@@ -25,6 +25,7 @@ class Ada final : public Allocation {
         whole_model_(params.get("scope", "layer", {"layer", "model"},
                                 "whose heads compete: those of a layer (as published) or all") == "model") {}
 
+  bool keeps_protected() const override { return true; }
   int64_t most_kept(int64_t kept, int layers, int kv_heads) const override {
     return kept * kv_heads * (whole_model_ ? layers : 1);
   }

@@ -10,6 +10,7 @@ namespace {
 
 class Uniform final : public Allocation {
  public:
+  bool keeps_protected() const override { return true; }
   int64_t most_kept(int64_t kept, int /*layers*/, int /*kv_heads*/) const override { return kept; }
 
   void allocate(const AllocateArgs& args, std::span<int32_t> counts) override {

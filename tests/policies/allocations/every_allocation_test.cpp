@@ -1,5 +1,6 @@
 // What holds of every allocation over scorers of different kinds: a new one joins by being registered.
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,6 +22,7 @@ const std::vector<int32_t> kLengths = {90, 61, 75};
 const std::vector<int32_t> kKeep = {30, 20, 16};  // one-shot
 constexpr int kBudget = 24;
 constexpr int kInterval = 12;
+constexpr int kShortInterval = 4;  // below r-kv's window
 
 using Combination = std::tuple<std::string, std::string>;  // allocation, scorer
 
@@ -40,6 +42,7 @@ class EveryAllocation : public testing::TestWithParam<Combination> {
     source_ = std::make_unique<test::WithOutput>(*backend_, info_, std::move(samples));
   }
 
+  // Both protocols, and shorter intervals where check_decode() allows them.
   std::vector<RunArgs> runs(const std::vector<int32_t>& samples = {0, 1, 2}) const {
     std::vector<int32_t> lengths, keep;
     for (const int32_t sample : samples) {
@@ -47,11 +50,16 @@ class EveryAllocation : public testing::TestWithParam<Combination> {
       keep.push_back(kKeep[static_cast<size_t>(sample)]);
     }
     const auto& [allocation, scorer] = GetParam();
-    std::vector<RunArgs> all = {decode_run(scorer, {}, samples, lengths, kBudget, kInterval),
-                                one_shot_run(scorer, {}, samples, lengths, keep)};
     Options options;
     if (allocation == "pyramid") options = {{"beta", "3", ""}, {"window", "4", ""}};  // small budgets
     if (allocation == "lu-kv") options = {{"profile", write_profile(scorer), ""}};
+    std::vector<RunArgs> all = {decode_run(scorer, {}, samples, lengths, kBudget, kInterval),
+                                one_shot_run(scorer, {}, samples, lengths, keep)};
+    const Policy policy = make_policy(scorer, {}, {allocation, options});
+    if (policy.allocation->keeps_protected() || policy.scorer->needs().window_queries <= kShortInterval) {
+      EXPECT_EQ(check_decode(policy, kBudget, kShortInterval), kShortInterval);
+      all.push_back(decode_run(scorer, {}, samples, lengths, kBudget, kShortInterval));
+    }
     for (RunArgs& args : all) args.allocation = {allocation, options};
     return all;
   }
@@ -100,6 +108,20 @@ TEST_P(EveryAllocation, KeepsExactlyTheTotal) {
       size_t total = 0;
       for (const Event& head : heads) total += head.kept.size();
       EXPECT_EQ(total, 6U * static_cast<size_t>(mean));
+    }
+  }
+}
+
+TEST_P(EveryAllocation, KeepsTheProtectedWhereItSaysSo) {
+  for (const RunArgs& args : runs()) {
+    if (!make_policy(args.policy, {}, args.allocation).allocation->keeps_protected()) continue;
+    for (const Event& event : run(args).events) {
+      const int n = static_cast<int>(event.resident.size());
+      for (int slot = 0; slot < n; ++slot) {
+        const int32_t position = event.resident[static_cast<size_t>(slot)];
+        if (position >= event.protection.sinks && n - slot > event.protection.recent) continue;
+        EXPECT_TRUE(std::binary_search(event.kept.begin(), event.kept.end(), position)) << position;
+      }
     }
   }
 }
@@ -172,6 +194,21 @@ INSTANTIATE_TEST_SUITE_P(Registered, EveryAllocation,
                            std::erase(name, '-');
                            return name;
                          });
+
+// A head that keeps one entry has five at the next event, too few for the eight queries that judge it.
+TEST(Allocation, ThatMayThinAHeadRefusesIntervalsBelowTheWindow) {
+  for (const char* allocation : {"pyramid", "lu-kv", "optimal"}) {
+    const Policy policy = make_policy("r-kv", {}, {allocation});
+    EXPECT_EQ(check_decode(policy, 24, 8), 8);
+    EXPECT_EQ(test::user_error([&] { check_decode(policy, 24, 4); }),
+              fmt::format("r-kv: interval 4 must be at least the window 8 with allocation {}, which may leave a head "
+                          "fewer entries",
+                          allocation));
+  }
+  for (const char* allocation : {"uniform", "ada"}) {
+    EXPECT_EQ(check_decode(make_policy("r-kv", {}, {allocation}), 24, 4), 4);
+  }
+}
 
 TEST(Allocation, RefusesAnUnknownOneAndOneForFull) {
   const auto message = [](const std::string& policy, const std::string& allocation) -> std::string {
