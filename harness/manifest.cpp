@@ -31,8 +31,9 @@ std::string proc_value(const char* file, std::string_view key) {
   return "unknown";
 }
 
-Json machine() {
+Json machine(const std::string& accelerator) {
   Json out;
+  if (!accelerator.empty()) out["gpu"] = accelerator;
   out["cpu"] = proc_value("/proc/cpuinfo", "model name");
   out["cores"] = std::thread::hardware_concurrency();
   out["threads"] = omp_get_max_threads();
@@ -94,8 +95,8 @@ std::string today() {
                      utc.tm_hour, utc.tm_min, utc.tm_sec);
 }
 
-void add_circumstances(Json& out) {
-  out["machine"] = machine();
+void add_circumstances(Json& out, const std::string& accelerator) {
+  out["machine"] = machine(accelerator);
   out["build"] = build();
   out["date"] = today();
 }
@@ -111,11 +112,11 @@ std::string code_identity() {
   return identity;
 }
 
-std::string profile_origin_json(const Spec& spec) {
+std::string profile_origin_json(const Spec& spec, const std::string& accelerator) {
   Json out;
   add_code(out, spec);
   out["device"] = spec.device;
-  add_circumstances(out);
+  add_circumstances(out, accelerator);
   return nlohmann::json(out).dump();
 }
 
@@ -131,7 +132,7 @@ std::string manifest_json(const ManifestInputs& inputs) {
   } else {
     out["benchmarks"] = Json::parse(inputs.benchmarks);
   }
-  add_circumstances(out);
+  add_circumstances(out, inputs.accelerator);
   out["seconds"] = std::lround(inputs.seconds);
   return out.dump(2) + "\n";
 }

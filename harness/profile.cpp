@@ -24,7 +24,7 @@ std::vector<MadeProfile> make_profiles(const Spec& spec, const ProfileOptions& o
   for (const Workload& workload : grid.workloads) samples += workload.samples;
   const auto backend = make_backend(spec.device);
   Progress progress(options.verbosity, samples);
-  const std::string origin = profile_origin_json(spec);
+  const std::string origin = profile_origin_json(spec, backend->accelerator());
   std::vector<MadeProfile> all;
   for (int model = 0; model < static_cast<int>(spec.models.size()); ++model) {
     for (MadeProfile& made : Calibrator(spec, *backend, grid, model, progress).profiles()) {

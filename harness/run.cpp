@@ -301,6 +301,7 @@ class Experiment {
                  [](const Row& row) { return !is_timing(row.metric); });
     manifest_.spec = &spec_;
     manifest_.overrides = options_.overrides;
+    manifest_.accelerator = backend_->accelerator();
     manifest_.rows = format_rows(axes_, untimed);
     manifest_.cases = summary_.cases;
     write_results(spec_, options_, rows_, manifest_json(manifest_), summary_);

@@ -62,6 +62,8 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual std::string_view name() const = 0;
+  // Product name of the device that runs the ops ("NVIDIA H200"); empty where the host does.
+  virtual std::string accelerator() const = 0;
   // Element type of weights, activations, keys and values; statistics and scores are f32 everywhere.
   virtual DType activation_type() const = 0;
 

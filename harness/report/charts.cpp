@@ -333,8 +333,9 @@ Drawing draw_curve(const PlotPlan& plan, const RowTable& rows) {
       } else if (banded) {
         bands.push_back(fmt::format("{} using 1:2:3:4 with yerrorbars ls {} notitle", block, line.style));
       }
-      // Markers apart enough to be told apart, at another phase for each line.
-      const auto every = std::max<std::size_t>(1, line.points.size() / 12);
+      // Markers apart enough to be told apart, at another phase for each line; small panels have little room.
+      const std::size_t markers = small ? 4 : 12;
+      const auto every = std::max<std::size_t>(1, line.points.size() / markers);
       lines.push_back(fmt::format("{} using 1:2 with lines ls {} notitle", block, line.style));
       lines.push_back(fmt::format("{} using 1:2 every {}::{} with points ls {} notitle", block, every,
                                   every == 1 ? 0 : l % every, line.style));

@@ -47,6 +47,13 @@ class CudaBackend final : public Backend {
   CudaBackend() : before_(cuda::memory_use().now) { cuda::memory_use().peak = before_; }
 
   std::string_view name() const override { return "cuda"; }
+  std::string accelerator() const override {
+    int id = 0;
+    cudaDeviceProp properties;
+    KV_CUDA_CHECK(cudaGetDevice(&id));
+    KV_CUDA_CHECK(cudaGetDeviceProperties(&properties, id));
+    return properties.name;
+  }
   DType activation_type() const override { return DType::bf16; }
 
   void* allocate(size_t bytes) override {

@@ -293,8 +293,7 @@ TEST_F(Cli, BrokenPackedRowsAreOneLine) {
   write_atomically(folder_ / "a" / "rows.csv.xz", "rows, but not packed");
   const Output output = run("inspect " + path("a"));
   EXPECT_EQ(output.code, 2);
-  EXPECT_EQ(output.text,
-            fmt::format("kvlab: {}/a/rows.csv.xz: broken xz: no xz file\n", folder_.string()));
+  EXPECT_EQ(output.text, fmt::format("kvlab: {}/a/rows.csv.xz: broken xz: no xz file\n", folder_.string()));
 }
 
 TEST_F(Cli, AMissingGnuplotStopsARunBeforeItsCases) {

@@ -30,6 +30,7 @@ TEST_F(Manifest, StatesWhatARunWasMadeOf) {
   EXPECT_EQ(manifest["prompts_sha256"].size(), 1u);  // of all samples of one kind of data
   EXPECT_EQ(manifest["models_sha256"]["llama"].get<std::string>().size(), 64u);
   EXPECT_EQ(manifest["seed"], 5);
+  EXPECT_FALSE(manifest["machine"].contains("gpu"));
 }
 
 TEST_F(Manifest, HoldsNoAbsolutePathsAndNoHostName) {

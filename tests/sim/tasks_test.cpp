@@ -12,9 +12,9 @@
 #include <sstream>
 
 #include "kernels/error.h"
-#include "sim/xz.h"
 #include "sim/hash.h"
 #include "sim/tokenizer.h"
+#include "sim/xz.h"
 #include "tests/ref/paths.h"
 
 namespace kv {
