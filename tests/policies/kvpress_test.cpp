@@ -8,10 +8,11 @@
 #include <span>
 
 #include "sim/compress.h"
-#include "sim/xz.h"
+
 #include "sim/model_source.h"
 #include "sim/safetensors.h"
 #include "sim/weights.h"
+#include "sim/xz.h"
 #include "tests/ref/paths.h"
 #include "tests/sim/file_fixtures.h"
 
