@@ -27,7 +27,8 @@ class ContextNorms final : public Observer {
 // predict the answer's tokens pay to an entry, times its norm, mean over the query heads of a KV head, a layer's total
 // 1 (sim/oracle_importance.h). `state` is the full cache after the context; the question, its answer's prefix and what
 // is expected of it go on from there. Those queries are the prefix and all of the answer but its last token. UserError:
-// nothing is expected.
+// nothing is expected. Deviation: the answer is the expected one, where 002 lets the model decode (up to Kmax tokens);
+// group, normalisation and Kmax have no options here.
 std::vector<std::vector<float>> answer_importance(Backend& backend, ModelSource& source, const Exam& exam,
                                                   const ExamQuestion& question, const ContextNorms& norms,
                                                   LoopState state);

@@ -315,6 +315,10 @@ std::string where_of_budget(const Spec& spec, const Point& point, size_t policy)
   return where_of({"budget", "keep"}, spec, point, policy);
 }
 
+std::string where_of_interval(const Spec& spec, const Point& point, size_t policy) {
+  return where_of({"interval"}, spec, point, policy);
+}
+
 std::string where_of_oracle(const Spec& spec, const Point& point, size_t policy, const Policy& made) {
   if (made.scorer->needs().future) return spec.policies[policy].where;
   return where_of({kAllocationAxis}, spec, point, policy);
@@ -345,6 +349,9 @@ void check_latency_case(const Spec& spec, const Case& one, const Policy& made, c
   if (pruned && one.context > 0) refuse("takes either the axis context, or budget and interval");
   if (cut && one.context == 0) refuse("needs the axis context, of which keep is a fraction");
   const std::string where = where_of_budget(spec, point, static_cast<size_t>(one.policy));
+  if (pruned) {
+    at(where_of_interval(spec, point, static_cast<size_t>(one.policy)), [&] { check_interval(made, one.interval); });
+  }
   if (pruned && at(where, [&] { return check_decode(made, one.budget, one.interval); }) != one.interval) {
     refuse("prunes at an interval of its own; expected one that keeps to the asked interval");
   }
@@ -390,6 +397,7 @@ void check_case(const Spec& spec, int model, const Case& one, const Policy& made
       throw UserError(fmt::format("{}: policy '{}' under protocol decode needs the axes budget and interval",
                                   spec.policies[policy].where, one.policy >= 0 ? spec.policies[policy].label : ""));
     }
+    at(where_of_interval(spec, point, policy), [&] { check_interval(made, one.interval); });
     at(where, [&] { return check_decode(made, one.budget, one.interval); });
   } else if (one.keep == 0) {
     throw UserError(fmt::format("{}: policy '{}' under protocol {} needs the axis keep", spec.policies[policy].where,

@@ -16,6 +16,8 @@ struct ProfileOptions {
   Verbosity verbosity = Verbosity::normal;
 };
 
+// A profile says when it was made (BudgetProfile::made), so one made again has another SHA-256: runs that read it start
+// over.
 struct MadeProfile {
   std::string label;  // of the policy
   std::filesystem::path file;

@@ -357,7 +357,11 @@ RowTable read_rows(const std::filesystem::path& path) {
 void pack_rows(const std::filesystem::path& dir) {
   const std::filesystem::path path = dir / "rows.csv";
   if (stored_file(path) != path) return;
-  write_atomically(packed_file(path), xz(read_file(path)));
+  const std::string content = read_file(path);
+  if (content.size() > kUnpackLimit) {
+    throw UserError(fmt::format("{}: over {} bytes, too much to pack", path.string(), kUnpackLimit));
+  }
+  write_atomically(packed_file(path), xz(content));
   remove_file(path);
 }
 

@@ -60,7 +60,8 @@ void write_rows_atomically(const std::filesystem::path& path, std::span<const st
 // Reads stored_file(path).
 RowTable read_rows(const std::filesystem::path& path);
 // Replaces <dir>/rows.csv by rows.csv.xz, in that order, so that the rows are on disk throughout. A folder whose rows
-// are packed already is left alone; UserError where it has none.
+// are packed already is left alone; UserError where it has none, or more than
+// kUnpackLimit bytes of them.
 void pack_rows(const std::filesystem::path& dir);
 // The whole file; UserError names the path and the system's reason.
 std::string read_file(const std::filesystem::path& path);

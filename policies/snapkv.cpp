@@ -55,6 +55,7 @@ class SnapKV final : public Scorer {
 
   PolicyNeeds needs() const override { return {.window_queries = window_}; }
   bool has_ties() const override { return true; }
+  int least_entries() const override { return window_; }
   Protection protects(int, int) const override { return {.sinks = sinks_, .recent = window_}; }
 
   void check(int kept, int) const override {

@@ -79,9 +79,9 @@ void parse_ratios(JsonMembers& members, BudgetProfile& profile) {
 
 std::string format_profile(const BudgetProfile& profile) {
   KV_CHECK(profile.removed.size() == kProfileRatios * profile.heads());
-  const Calibration& made = profile.calibration;
+  const Calibration& calibration = profile.calibration;
   std::vector<std::string> data;
-  for (const std::string& entry : made.data) data.push_back(json_text(entry));
+  for (const std::string& entry : calibration.data) data.push_back(json_text(entry));
   std::string text = fmt::format("{{\n\"format\": {},\n\"version\": {},\n", json_text(kFormat), kVersion);
   text += fmt::format("\"model\": {{\"name\": {}, \"sha256\": {}}},\n", json_text(profile.model),
                       json_text(profile.fingerprint));
@@ -89,7 +89,7 @@ std::string format_profile(const BudgetProfile& profile) {
                       json_text(profile.scorer), profile.protection.sinks, profile.protection.recent);
   text += fmt::format(
       "\"calibration\": {{\"data\": [{}], \"samples\": {}, \"questions\": {}, \"tokens\": {}, \"seed\": {}}},\n",
-      fmt::join(data, ", "), made.samples, made.questions, made.tokens, made.seed);
+      fmt::join(data, ", "), calibration.samples, calibration.questions, calibration.tokens, calibration.seed);
   if (!profile.made.empty()) text += fmt::format("\"made\": {},\n", profile.made);
   text += fmt::format("\"losses\": {{\n\"uniform\": {},\n\"profile\": {},\n\"greedy\": {},\n\"bound\": {}}},\n",
                       list_of(profile.losses.uniform), list_of(profile.losses.profile), list_of(profile.losses.greedy),

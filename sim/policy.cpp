@@ -79,6 +79,15 @@ Policy make_policy(std::string_view name, std::vector<GivenParam> options, SlotC
   return policy;
 }
 
+void check_interval(const Policy& policy, int asked) {
+  // Until the next event a head gets `interval` entries, and it may hold no others.
+  const int interval = policy.scorer->interval(asked), window = policy.scorer->least_entries();
+  if (interval >= window || policy.allocation->keeps_protected()) return;
+  throw UserError(fmt::format(
+      "{}: interval {} must be at least the window {} with allocation {}, which may leave a head fewer entries",
+      policy.name, interval, window, policy.allocation_name));
+}
+
 int check_decode(const Policy& policy, int budget, int asked) {
   KV_CHECK(policy.scorer);
   const int interval = policy.scorer->interval(asked);
@@ -86,13 +95,7 @@ int check_decode(const Policy& policy, int budget, int asked) {
     throw UserError(fmt::format("{}: budget {} must exceed the interval {}", policy.name, budget, interval));
   }
   policy.scorer->check(budget, interval);
-  // Until the next event a head gets `interval` entries. The queries that judge it then are as many as its newest ones.
-  const int window = policy.scorer->needs().window_queries;
-  if (interval < window && !policy.allocation->keeps_protected()) {
-    throw UserError(fmt::format(
-        "{}: interval {} must be at least the window {} with allocation {}, which may leave a head fewer entries",
-        policy.name, interval, window, policy.allocation_name));
-  }
+  check_interval(policy, asked);
   return interval;
 }
 

@@ -94,6 +94,8 @@ class Scorer {
   virtual Protection protects(int kept, int interval) const = 0;
   // Throws UserError when the policy cannot keep `kept` entries at this interval (B <= L, B <= window, …).
   virtual void check(int kept, int interval) const;
+  // Entries that a head must hold at every event, because as many of its newest queries judge the others.
+  virtual int least_entries() const { return 0; }
   // Interval the policy really runs at (the original H2O prunes after every token).
   virtual int interval(int asked) const { return asked; }
   virtual void begin(const BatchShape&) {}
@@ -140,6 +142,8 @@ std::vector<const PolicyEntry*> policies();
 // L are the block itself), what its scorer refuses, or an interval below the scorer's window where the allocation may
 // leave a head fewer entries than that. Returns the interval that it really runs at.
 int check_decode(const Policy& policy, int budget, int interval);
+// The part of it that is about the interval alone.
+void check_interval(const Policy& policy, int interval);
 
 // Of a scorer made elsewhere (null: never evicts), with the uniform allocation.
 Policy policy_of(const std::string& name, std::unique_ptr<Scorer> scorer);

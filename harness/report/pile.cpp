@@ -115,13 +115,17 @@ Difference estimate_difference(const Pile& pile, const Pile& other, std::span<co
                                bool relative, bool intervals) {
   Values own, theirs;
   Difference out;
+  int all_unclear = 0;  // samples
   for (const auto& [sample, place] : pile.index) {
     const auto partner = other.index.find(sample);
     if (partner == other.index.end()) continue;
     const Shared shared = share(pile.samples[place], other.samples[partner->second], keys);
     const auto a = value_of(shared.own, measure);
     const auto b = value_of(shared.theirs, measure);
-    if (!a || !b) continue;
+    if (!a || !b) {
+      if (shared.unclear) ++all_unclear;
+      continue;
+    }
     own.push_back(*a);
     theirs.push_back(*b);
     if (shared.unclear) {
@@ -130,8 +134,9 @@ Difference estimate_difference(const Pile& pile, const Pile& other, std::span<co
       ++out.unpaired.partly;
     }
   }
-  out.unpaired.own = static_cast<int>(pile.samples.size() - own.size());
-  out.unpaired.theirs = static_cast<int>(other.samples.size() - own.size());
+  out.unpaired.unclear += all_unclear;
+  out.unpaired.own = static_cast<int>(pile.samples.size() - own.size()) - all_unclear;
+  out.unpaired.theirs = static_cast<int>(other.samples.size() - own.size()) - all_unclear;
   out.estimate = resampled(own.size(), intervals, [&](std::span<const int> picks) {
     const double reference = statistic(theirs, picks, measure);
     const double less = statistic(own, picks, measure) - reference;

@@ -23,8 +23,8 @@ struct Sum {
 };
 
 // One sample's rows, by the place that they have in it: metric and free columns (layer, head, axes ...), numbered over
-// all cells; where nothing is paired, all in place 0. A place holds one sum for each metric of a ratio, else only the
-// first.
+// all cells; where nothing is paired, all in place 0. A place holds a sum for each metric of a ratio (paired: for one
+// of them, as the metric is part of the place), else only the first.
 using Places = std::map<std::size_t, std::array<Sum, 2>>;
 
 // What one cell has gathered.

@@ -257,7 +257,7 @@ std::string unpaired_text(const Cell& cell, const std::string& partner) {
     text += fmt::format("{}In {} of its pairs rows that one side lacks are left out.", text.empty() ? "" : " ", partly);
   }
   if (unclear > 0) {
-    text += fmt::format("{}In {} of its pairs rows are left out that fit several of {}'s.", text.empty() ? "" : " ",
+    text += fmt::format("{}In {} of its samples rows are left out that fit several of {}'s.", text.empty() ? "" : " ",
                         unclear, partner);
   }
   return text;
@@ -306,7 +306,7 @@ void add_notes(const TablePlan& plan, const PaperBlock* paper, const Grid& grid,
   const bool any = std::any_of(grid.cells.cells.begin(), grid.cells.cells.end(),
                                [](const auto& entry) { return entry.second.estimate.has_value(); });
   if (!any) {
-    view.notes.push_back(empty_note(plan));
+    if (grid.cells.unclear.empty()) view.notes.push_back(empty_note(plan));
     for (const Key& column : grid.columns) add_lack_notes(plan, grid, column, view);
     add_unclear_note(plan, grid, view);
     return;
@@ -342,7 +342,7 @@ TableView build_grid(const TablePlan& plan, const PaperBlock* paper, const RowTa
   const Grid grid = make_grid(plan, paper, rows);
   TableView view{.name = plan.name, .title = plan.title.empty() ? plan.name : plan.title};
   if (grid.cells.keys.empty()) {
-    view.notes.push_back(empty_note(plan));
+    if (grid.cells.unclear.empty()) view.notes.push_back(empty_note(plan));
     add_unclear_note(plan, grid, view);
     for (const std::string& reason : grid.cells.reasons) view.notes.push_back("Skipped: " + reason + ".");
     return view;

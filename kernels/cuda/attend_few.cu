@@ -146,6 +146,7 @@ void run(const AttendArgs& args, const AttendWork& work) {
 }  // namespace
 
 void run_few(const AttendArgs& args, AttendWork work) {
+  if (args.max_count == 0) return;  // nobody asks
   KV_CHECK(args.segment_count * args.cache.kv_heads * args.cache.max_pages <= INT32_MAX);
   with_width(args.cache.head_dim, [&](auto width) { run<width>(args, work); });
 }

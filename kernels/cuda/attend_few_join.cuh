@@ -92,10 +92,10 @@ template <int D>
 __device__ void join_warps(const AttendArgs& args, const AttendWork& work, const FewWork& few, const Shared<D>& shared,
                            const Plan& plan, int dim) {
   constexpr int kFours = D / 4;
-  const int d = static_cast<int>(threadIdx.x) % kFours * 4;
+  const int all = (kMaxWarps + 1) << few.pair_bits;  // (split, pair)
 #pragma unroll 1
-  for (int unit = static_cast<int>(threadIdx.x) / kFours; unit < (kMaxWarps + 1) << few.pair_bits;
-       unit += static_cast<int>(blockDim.x) / kFours) {
+  for (int i = static_cast<int>(threadIdx.x); i < all * kFours; i += static_cast<int>(blockDim.x)) {
+    const int unit = i / kFours, d = i % kFours * 4;
     const Split split = plan.splits[unit >> few.pair_bits];
     if (split.part < 0) continue;
     const Part& part = shared.parts()[split.part];

@@ -23,9 +23,10 @@ struct Meeting {
 };
 
 struct Plan {
-  Split
-      splits[kMaxWarps + 1];  // of each warp the part that begins in its run and goes on beyond; last the block's first
-  Meeting meetings[2];        // the block's first part may have begun in an earlier one, its last go on in a later one
+  // Of each warp the part that begins in its run and goes on beyond; last the one that an earlier block began.
+  Split splits[kMaxWarps + 1];
+  // The window's first part may have begun in an earlier block, its last one may go on in a later one.
+  Meeting meetings[2];
 };
 
 __device__ inline Split split_of(const Part* parts, const Window& window, const Shares& shares, int which) {

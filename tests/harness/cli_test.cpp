@@ -129,7 +129,7 @@ TEST_F(Cli, SpecsThatCannotRunGiveOneLineAndCodeTwo) {
       {"no_file",
        "data: [{task: kv, tokens: 64}]\nprotocol: one-shot\naxes: {keep: 0.5}\n"
        "policies: [{policy: keydiff, allocation: {lu-kv: {profile: none.json}}}]\n",
-       "none.json"},
+       "'none.json': no such file or folder"},
       {"other_model",
        "data: [{task: kv, tokens: 64}]\nprotocol: one-shot\naxes: {keep: 0.5}\n"
        "policies: [{policy: keydiff, recent: 1, sinks: 4, allocation: {lu-kv: {profile: other_model.json}}}]\n",

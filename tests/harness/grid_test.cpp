@@ -114,6 +114,16 @@ TEST(Grid, RefusesABudgetThatAPolicyCannotKeepAtTheAxis) {
   EXPECT_NE(error.find("64"), std::string::npos);
 }
 
+TEST(Grid, RefusesAnIntervalThatMayLeaveAHeadLessThanItsWindowAtTheAxis) {
+  EXPECT_EQ(error_of(std::string(kHead) +
+                     "policies: [{policy: snapkv, allocation: pyramid}]\naxes: {budget: 64, interval: 4}\n"),
+            "s.yaml:4:30: snapkv: interval 4 must be at least the window 8 with allocation pyramid, which may leave a "
+            "head fewer entries");
+  EXPECT_EQ(error_of(std::string(kHead) +
+                     "policies: [{policy: h2o, queries: 32, allocation: pyramid}]\naxes: {budget: 64, interval: 4}\n"),
+            "no error");
+}
+
 TEST(Grid, RefusesAxesOfTheOtherProtocolAndMissingOnes) {
   EXPECT_EQ(error_of(std::string(kHead) + "policies: [h2o]\naxes: {keep: 0.5}"),
             "s.yaml:4:14: axes: keep does not belong to protocol decode (expected budget and interval)");

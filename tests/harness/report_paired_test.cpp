@@ -220,7 +220,8 @@ TEST(PairedTable, LeavesOutACellThatFitsSeveralOthers) {
   std::erase_if(rows.rows, [](const Row& row) { return row.axes[0] == "uniform"; });
   const TableView none = build_table(against_full, {}, rows);
   EXPECT_TRUE(none.rows.empty());
-  EXPECT_TRUE(has_note(none, "Left out, because each fits several cells of full: snapkv, ada, keep=0.5."));
+  EXPECT_EQ(none.notes,
+            (std::vector<std::string>{"Left out, because each fits several cells of full: snapkv, ada, keep=0.5."}));
 }
 
 // The same within the cells of a table that is over both axes: 7 − 4 alone counts.
@@ -242,7 +243,7 @@ TEST(PairedTable, LeavesOutARowThatFitsSeveralOthers) {
   const TableView view = build_table(against_full, {}, rows);
   ASSERT_EQ(view.rows.size(), 1U);
   EXPECT_EQ(view.rows[0].back().text, "3.00");
-  EXPECT_TRUE(has_note(view, "snapkv: In 1 of its pairs rows are left out that fit several of full's."));
+  EXPECT_TRUE(has_note(view, "snapkv: In 1 of its samples rows are left out that fit several of full's."));
 }
 
 TEST(PairedTable, SaysThatThereIsNothingToCompareWith) {

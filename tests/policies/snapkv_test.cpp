@@ -43,7 +43,7 @@ TEST(SnapKV, AveragePoolingIsBiasedDownAtTheEdges) {
             (std::vector<int32_t>{1, 2, 4}));
 }
 
-// As above, where entries 0 and 2 lead: with two sinks the one place left of B = 4 goes to the best beyond them.
+// Weights 4 2 8 9 1 | 1, window 1, B = 4: the two sinks, the newest, and of 2, 3 and 4 the best.
 TEST(SnapKV, KeepsSinksWhenAsked) {
   Options with_sinks = options("decode", "1", "1");
   with_sinks.push_back({"sinks", "2", ""});
