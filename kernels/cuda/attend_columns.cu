@@ -12,7 +12,7 @@ __global__ void __launch_bounds__(KeyTile<D>::kThreads)
     column_statistics(AttendArgs args, AttendWork work, int64_t key_tiles) {
   using Tile = KeyTile<D>;
   constexpr int M = Tile::kM;
-  extern __shared__ __align__(16) unsigned char shared[];
+  extern __shared__ __align__(128) unsigned char shared[];
   bf16* staged = reinterpret_cast<bf16*>(shared);  // two tiles of queries; at first the keys
   __shared__ Softmax softmax[2][Tile::kQueries];
   const PagedView& cache = args.cache;
@@ -40,11 +40,10 @@ __global__ void __launch_bounds__(KeyTile<D>::kThreads)
 
   const int count = block.segment.count;
   const auto stage = [&](int first, int buffer) {
-    stage_rows<D>(staged + buffer * Tile::kQueries * kStride<D>, Tile::kQueries, dim, threadIdx.x, Tile::kThreads,
-                  [&](int r) {
-                    const int pair = (first + r) * work.group + g;
-                    return first + r < count ? work.queries + block.vector(args, work, pair) * dim : nullptr;
-                  });
+    stage_rows<D>(staged + buffer * Tile::kQueries * D, Tile::kQueries, dim, threadIdx.x, Tile::kThreads, [&](int r) {
+      const int pair = (first + r) * work.group + g;
+      return first + r < count ? work.queries + block.vector(args, work, pair) * dim : nullptr;
+    });
     commit_copies();
     if (threadIdx.x < Tile::kQueries) {
       const int query = first + static_cast<int>(threadIdx.x);
@@ -63,7 +62,7 @@ __global__ void __launch_bounds__(KeyTile<D>::kThreads)
     __syncthreads();
     if (first + Tile::kQueries < count) stage(first + Tile::kQueries, 1 - buffer);
     float logits[M][8][4];
-    keys.template times<8>(staged + buffer * Tile::kQueries * kStride<D>, lane, logits);
+    keys.template times<8>(staged + buffer * Tile::kQueries * D, lane, logits);
     const bool masked = first_slot + Tile::kKeys - 1 > block.base + first;
 #pragma unroll
     for (int m = 0; m < M; ++m) {
@@ -108,7 +107,7 @@ template <int D>
 void run(const AttendArgs& args, const AttendWork& work) {
   using Tile = KeyTile<D>;
   const int64_t key_tiles = ceil_div(args.cache.max_length, Tile::kKeys);
-  const size_t bytes = 2 * Tile::kQueries * kStride<D> * sizeof(bf16);
+  const size_t bytes = 2 * Tile::kQueries * D * sizeof(bf16);
   static_assert(Tile::kKeys <= 2 * Tile::kQueries);
   launch(column_statistics<D>, args.segment_count * args.cache.kv_heads * key_tiles * work.group, Tile::kThreads, bytes,
          args, work, key_tiles);

@@ -85,7 +85,7 @@ __device__ inline void arrive(Meeting& meeting) {
 // Each warp streams the pages of its run through stages of its own, without a barrier among warps until all are done.
 template <int D, bool kWhole>
 __global__ void __launch_bounds__(kMaxThreads, 1) attend_few(AttendArgs args, AttendWork work, FewWork few) {
-  extern __shared__ __align__(16) unsigned char memory[];
+  extern __shared__ __align__(128) unsigned char memory[];
   __shared__ Plan plan;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int dim = kWhole ? D : args.cache.head_dim;  // known to the compiler where it can be: addresses cost time here
@@ -146,7 +146,6 @@ void run(const AttendArgs& args, const AttendWork& work) {
 }  // namespace
 
 void run_few(const AttendArgs& args, AttendWork work) {
-  if (args.max_count == 0) return;  // nobody asks
   KV_CHECK(args.segment_count * args.cache.kv_heads * args.cache.max_pages <= INT32_MAX);
   with_width(args.cache.head_dim, [&](auto width) { run<width>(args, work); });
 }

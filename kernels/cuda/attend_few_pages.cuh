@@ -9,7 +9,7 @@ namespace kv::cuda::few {
 template <int D>
 struct Few {
   static constexpr int kStages = D <= 32 ? 8 : D <= 64 ? 3 : 2;  // at 64 and 128 more bring nothing
-  static constexpr int kPageValues = kPageTokens * kStride<D>;
+  static constexpr int kPageValues = kPageTokens * D;
   static constexpr int kStageValues = 2 * kPageValues;  // keys, then values
   static constexpr size_t kWarpBytes = kStages * kStageValues * sizeof(bf16);
   static constexpr size_t kPartBytes = kParts * sizeof(Part);
@@ -35,12 +35,6 @@ __device__ void load_queries(HeldRows<D, 1>& queries, const AttendArgs& args, co
       }
     }
   }
-}
-
-// As copy_async(); zeros, and nothing read, unless `there`.
-__device__ inline void copy_or_zero(void* to, const void* from, bool there) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared_address(to)), "l"(from),
-               "r"(there ? 16 : 0));
 }
 
 // The pages of a warp's run, streamed through the warp's stages. Reading runs ahead over the ends of rows.
@@ -92,7 +86,7 @@ struct Pages {
 #pragma unroll
     for (int i = 0; i < kPageTokens * kRow / 32; ++i) {
       const int word = lane + 32 * i, row = word / kRow;
-      copy_or_zero(to + row * kStride<D> + word % kRow * 8, from + word * 8, row < filled);
+      copy_or_zero(to + place<D>(row, word % kRow * 8), from + word * 8, row < filled);
     }
   }
 

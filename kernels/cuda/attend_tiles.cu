@@ -13,15 +13,15 @@ constexpr int kKeys = 64;  // of a step
 template <int D, int M>
 struct Tiles {
   static constexpr int kPairs = 64 * M;
-  static constexpr size_t kSharedBytes = (kPairs + 4 * kKeys) * kStride<D> * sizeof(bf16);
+  static constexpr size_t kSharedBytes = (kPairs + 4 * kKeys) * D * sizeof(bf16);
 };
 
 template <int D, int M>
 __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1) attend_tiles(AttendArgs args, AttendWork work) {
-  extern __shared__ __align__(16) unsigned char shared[];
+  extern __shared__ __align__(128) unsigned char shared[];
   bf16* query_tile = reinterpret_cast<bf16*>(shared);
-  bf16* key_tiles = query_tile + Tiles<D, M>::kPairs * kStride<D>;  // two, then two of values
-  bf16* value_tiles = key_tiles + 2 * kKeys * kStride<D>;
+  bf16* key_tiles = query_tile + Tiles<D, M>::kPairs * D;  // two, then two of values
+  bf16* value_tiles = key_tiles + 2 * kKeys * D;
   const PagedView& cache = args.cache;
   const int dim = cache.head_dim;
 
@@ -43,9 +43,9 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1) attend_tiles(Atten
   if (begin >= end) return;
 
   const auto stage = [&](int first, int buffer) {
-    stage_rows<D>(key_tiles + buffer * kKeys * kStride<D>, kKeys, dim, threadIdx.x, kThreads,
+    stage_rows<D>(key_tiles + buffer * kKeys * D, kKeys, dim, threadIdx.x, kThreads,
                   [&](int r) { return first + r < end ? key_of(cache, block.row, first + r) : nullptr; });
-    stage_rows<D>(value_tiles + buffer * kKeys * kStride<D>, kKeys, dim, threadIdx.x, kThreads,
+    stage_rows<D>(value_tiles + buffer * kKeys * D, kKeys, dim, threadIdx.x, kThreads,
                   [&](int r) { return first + r < end ? value_of(cache, block.row, first + r) : nullptr; });
     commit_copies();
   };
@@ -67,8 +67,8 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1) attend_tiles(Atten
     wait_copies<0>();
     __syncthreads();
     if (first + kKeys < end) stage(first + kKeys, 1 - buffer);
-    const bf16* keys = key_tiles + buffer * kKeys * kStride<D>;
-    const bf16* values = value_tiles + buffer * kKeys * kStride<D>;
+    const bf16* keys = key_tiles + buffer * kKeys * D;
+    const bf16* values = value_tiles + buffer * kKeys * D;
 
     float logits[M][kKeys / 8][4] = {};
 #pragma unroll

@@ -6,15 +6,28 @@
 
 // Tensor-core tiles: bf16 products with f32 sums by mma.sync m16n8k16 (sm_80 and later), operands in shared memory.
 //
-// In shared memory a tile is [rows, D] with 8 values of padding a row: the 16-byte pieces that one ldmatrix reads from
-// eight rows then lie in different banks.
+// In shared memory a tile is [rows, D], and begins at a multiple of 128 bytes. Each row's pieces of 16 bytes are
+// permuted within lines of 128 bytes, so that those which one ldmatrix reads from eight rows lie in different banks.
+// Padding the rows would do that, too, but then the lines that cp.async writes are not whole, and streaming from memory
+// takes a tenth longer.
+//
 // An accumulator tile of 16 × 8: thread `lane` holds rows lane / 4 (values 0, 1) and lane / 4 + 8 (values 2, 3),
 // columns lane % 4 · 2 and the next.
 
 namespace kv::cuda {
 
+// What the numbers of a row's pieces are XORed with.
 template <int D>
-inline constexpr int kStride = D + 8;
+__device__ constexpr int twist(int row) {
+  constexpr int kRowsALine = D < 64 ? 64 / D : 1, kPieces = D < 64 ? D / 8 : 8;
+  return row / kRowsALine % kPieces;
+}
+
+// Where a tile has value d of a row.
+template <int D>
+__device__ constexpr int place(int row, int d) {
+  return row * D + ((d / 8) ^ twist<D>(row)) * 8 + d % 8;
+}
 
 __device__ inline uint32_t shared_address(const void* data) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(data));
@@ -48,6 +61,11 @@ __device__ inline uint32_t pack(float low, float high) {
 __device__ inline void copy_async(void* to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(shared_address(to)), "l"(from));
 }
+// Zeros, and nothing read, unless `there`.
+__device__ inline void copy_or_zero(void* to, const void* from, bool there) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared_address(to)), "l"(from),
+               "r"(there ? 16 : 0));
+}
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;\n" ::); }
 template <int Pending>
 __device__ void wait_copies() {
@@ -70,7 +88,7 @@ __device__ void stage_rows(bf16* tile, int count, int dim, int thread, int threa
     const int row = piece / kPieces;
     const int first = piece % kPieces * 8;
     const bf16* from = source(row);
-    bf16* to = tile + row * kStride<D> + first;
+    bf16* to = tile + place<D>(row, first);
     if (!from || first >= dim) {
       *reinterpret_cast<uint4*>(to) = uint4{};
     } else if (dim % 8 == 0) {
@@ -81,23 +99,29 @@ __device__ void stage_rows(bf16* tile, int count, int dim, int thread, int threa
   }
 }
 
+// Where a lane's row of a fragment has a piece: the own_row-th from first_row on, which is a multiple of 8.
+template <int D>
+__device__ const bf16* piece_of(const bf16* tile, int first_row, int own_row, int piece) {
+  return tile + (first_row + own_row) * D + (piece ^ twist<D>(own_row % 8)) * 8;
+}
+
 // Fragments of rows [first_row, first_row + 16) and columns [16·step, 16·step + 16) as the left operand.
 template <int D>
 __device__ void load_left(uint32_t (&a)[4], const bf16* tile, int first_row, int step, int lane) {
-  load_matrices(a, tile + (first_row + lane % 16) * kStride<D> + step * 16 + lane / 16 * 8);
+  load_matrices(a, piece_of<D>(tile, first_row, lane % 16, step * 2 + lane / 16));
 }
 
 // The same of rows [first_row, first_row + 16) as two right operands of products with the rows: b[0..1] serve rows 0-7,
 // b[2..3] rows 8-15.
 template <int D>
 __device__ void load_right(uint32_t (&b)[4], const bf16* tile, int first_row, int step, int lane) {
-  load_matrices(b, tile + (first_row + lane % 8 + lane / 16 * 8) * kStride<D> + step * 16 + lane / 8 % 2 * 8);
+  load_matrices(b, piece_of<D>(tile, first_row, lane % 8 + lane / 16 * 8, step * 2 + lane / 8 % 2));
 }
 
 // Rows [first_row, first_row + 16) are summed over, columns [16·pair, 16·pair + 16) come out: b[0..1] and b[2..3].
 template <int D>
 __device__ void load_right_by_columns(uint32_t (&b)[4], const bf16* tile, int first_row, int pair, int lane) {
-  load_matrices_transposed(b, tile + (first_row + lane % 16) * kStride<D> + pair * 16 + lane / 16 * 8);
+  load_matrices_transposed(b, piece_of<D>(tile, first_row, lane % 16, pair * 2 + lane / 16));
 }
 
 // 16·M rows a warp, held in registers, against the 8·N rows of a tile: sums[m][n] = rows · tileᵀ.

@@ -23,10 +23,14 @@ struct Work {
 constexpr double kUnit = 0x1p40;
 constexpr double kGuard = 1e-8;
 
-// S_ij > threshold, decided in double from the keys themselves.
-__device__ bool similar_exactly(const bf16* a, const bf16* b, int dim, double inverse_norms, double threshold) {
+// S_ij > threshold, decided in double from the keys themselves: row i of one tile and j of another.
+template <int D>
+__device__ bool similar_exactly(const bf16* tile_i, int i, const bf16* tile_j, int j, int dim, double inverse_norms,
+                                double threshold) {
   double product = 0;
-  for (int d = 0; d < dim; ++d) product += double{__bfloat162float(a[d])} * __bfloat162float(b[d]);
+  for (int d = 0; d < dim; ++d) {
+    product += double{__bfloat162float(tile_i[place<D>(i, d)])} * __bfloat162float(tile_j[place<D>(j, d)]);
+  }
   return product * inverse_norms > threshold;
 }
 
@@ -37,16 +41,16 @@ template <int D>
 struct Scan {
   static constexpr int kM = KeyTile<D>::kM;
   static constexpr int kKeys = KeyTile<D>::kKeys;  // i of a block, 16 · kM a warp
-  static constexpr size_t kSharedBytes = (kKeys + 2 * kTile) * kStride<D> * sizeof(bf16);
+  static constexpr size_t kSharedBytes = (kKeys + 2 * kTile) * D * sizeof(bf16);
 };
 
 template <int D>
 __global__ void __launch_bounds__(kThreads, D <= 128 ? 3 : 2)
     find_retained(RedundancyArgs args, Work work, int64_t tiles) {
   constexpr int M = Scan<D>::kM;
-  extern __shared__ __align__(16) unsigned char shared[];
+  extern __shared__ __align__(128) unsigned char shared[];
   bf16* own = reinterpret_cast<bf16*>(shared);
-  bf16* others = own + Scan<D>::kKeys * kStride<D>;  // two tiles
+  bf16* others = own + Scan<D>::kKeys * D;  // two tiles
   __shared__ float others_inverse[2][kTile];
   const PagedView& cache = args.cache;
   const RowTile at = row_tile(tiles, Scan<D>::kKeys);
@@ -71,7 +75,7 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 3 : 2)
   const int newest = (length - 1) / kTile * kTile;
   float upcoming = inverse_at(newest);
   const auto stage = [&](int first, int buffer) {
-    stage_keys<D, kTile>(others + buffer * kTile * kStride<D>, cache, at.row, first, length, threadIdx.x, kThreads);
+    stage_keys<D, kTile>(others + buffer * kTile * D, cache, at.row, first, length, threadIdx.x, kThreads);
     commit_copies();
     if (threadIdx.x < kTile) others_inverse[buffer][threadIdx.x] = upcoming;
     upcoming = inverse_at(first - kTile);
@@ -112,8 +116,8 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 3 : 2)
             i == j ? 0.0f : sums[n][2 * half + e] * inverse[m][half] * others_inverse[buffer][column];  // S_ii = 0
         bool hit = s > args.threshold;
         if (i != j && fabsf(s - args.threshold) <= doubt) {
-          hit = similar_exactly(own + row_of(m, half) * kStride<D>, others + (buffer * kTile + column) * kStride<D>,
-                                dim, inverse_norms[i] * inverse_norms[j], args.threshold);
+          hit = similar_exactly<D>(own, row_of(m, half), others + buffer * kTile * D, column, dim,
+                                   inverse_norms[i] * inverse_norms[j], args.threshold);
         }
         if (hit) similar |= uint64_t{1} << column;
       }
@@ -141,7 +145,7 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 3 : 2)
     if (first > 0) stage(first - kTile, 1 - buffer);
     if (!__any_sync(kWarp, is_open)) continue;
     float sums[M][8][4];
-    rows.template times<8>(others + buffer * kTile * kStride<D>, lane, sums);
+    rows.template times<8>(others + buffer * kTile * D, lane, sums);
     float largest[M][2];
 #pragma unroll
     for (int m = 0; m < M; ++m) largest[m][0] = largest[m][1] = -kInfinity;

@@ -25,7 +25,7 @@ __device__ void stage_keys(bf16* tile, const PagedView& cache, int64_t row, int 
   for (int p = 0; p < kPages; ++p) {
     const bf16* page = static_cast<const bf16*>(cache.keys.data) + int64_t{pages[p]} * kPageTokens * dim;
     const int filled = end - first - p * kPageTokens;
-    stage_rows<D>(tile + p * kPageTokens * kStride<D>, kPageTokens, dim, thread, threads,
+    stage_rows<D>(tile + p * kPageTokens * D, kPageTokens, dim, thread, threads,
                   [&](int r) { return r < filled ? page + r * dim : nullptr; });
   }
 }

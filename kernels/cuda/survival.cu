@@ -30,7 +30,7 @@ template <int D>
 __global__ void __launch_bounds__(KeyTile<D>::kThreads)
     logits_kernel(SurvivalArgs args, const bf16* queries, Chunk chunk, int64_t tiles) {
   using Tile = KeyTile<D>;
-  extern __shared__ __align__(16) unsigned char shared[];
+  extern __shared__ __align__(128) unsigned char shared[];
   bf16* staged = reinterpret_cast<bf16*>(shared);
   const PagedView& cache = args.cache;
   const int group = args.q_heads / cache.kv_heads;
@@ -145,7 +145,7 @@ void survival(const SurvivalArgs& args) {
       constexpr int D = width;
       using Tile = KeyTile<D>;
       const int64_t tiles = ceil_div(cache.max_length, Tile::kKeys);
-      const size_t bytes = std::max(Tile::kKeys, Tile::kQueries) * kStride<D> * sizeof(bf16);
+      const size_t bytes = std::max(Tile::kKeys, Tile::kQueries) * D * sizeof(bf16);
       launch(logits_kernel<D>, vectors * tiles, Tile::kThreads, bytes, args, queries, chunk, tiles);
     });
     launch(select_kernel, vectors * queries_a_chunk, kThreads, 0, args, chunk);

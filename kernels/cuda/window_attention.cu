@@ -44,7 +44,7 @@ __device__ int64_t columns_of(const WindowAttentionArgs& args, int64_t row) {
 template <int D, bool MaxOfGroup>
 struct Logits {
   using Tile = KeyTile<D>;
-  static constexpr size_t kSharedBytes = (Tile::kKeys + Tile::kQueries) * kStride<D> * sizeof(bf16);
+  static constexpr size_t kSharedBytes = (Tile::kKeys + Tile::kQueries) * D * sizeof(bf16);
   const WindowAttentionArgs& args;
   const Work& work;
   bf16* staged;  // queries, then keys
@@ -55,7 +55,7 @@ struct Logits {
   // `head_tile` is of the first queries.
   __device__ void hold_keys(int64_t columns, int head_tile) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    bf16* tile = staged + Tile::kQueries * kStride<D>;
+    bf16* tile = staged + Tile::kQueries * D;
     stage_keys<D, Tile::kKeys>(tile, args.cache, row, static_cast<int>(first_slot), static_cast<int>(columns),
                                threadIdx.x, Tile::kThreads);
     stage_queries(0, head_tile);
@@ -194,7 +194,7 @@ __device__ int vector_of(const WindowAttentionArgs& args, const Work& work, int 
 template <int D, bool MaxOfGroup>
 __global__ void __launch_bounds__(KeyTile<D>::kThreads, 3) partial_normalisers(WindowAttentionArgs args, Work work) {
   using Tile = KeyTile<D>;
-  extern __shared__ __align__(16) unsigned char shared[];
+  extern __shared__ __align__(128) unsigned char shared[];
   __shared__ float2 by_warp[4][Tile::kQueries];
   int64_t row, tile;
   int head_tile;
@@ -267,7 +267,7 @@ __global__ void combine_normalisers(WindowAttentionArgs args, Work work) {
 template <int D, bool MaxOfGroup>
 __global__ void __launch_bounds__(KeyTile<D>::kThreads, 3) mean_probabilities(WindowAttentionArgs args, Work work) {
   using Tile = KeyTile<D>;
-  extern __shared__ __align__(16) unsigned char shared[];
+  extern __shared__ __align__(128) unsigned char shared[];
   __shared__ Normaliser normalisers[Tile::kQueries];
   int64_t row, tile;
   int head_tile;
