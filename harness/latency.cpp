@@ -49,21 +49,6 @@ int events_of(const Case& one, int from) {
   return beyond < one.interval ? 0 : beyond / one.interval;
 }
 
-// Seconds a step of the stretches that ran from a recording; of all where nothing was recorded (kernels/backend.h).
-double step_seconds(const GenerateResult& result) {
-  for (const bool recorded : {true, false}) {
-    double seconds = 0;
-    int steps = 0;
-    for (const GenerateResult::Stretch& stretch : result.stretches) {
-      if (stretch.recorded != recorded) continue;
-      seconds += stretch.seconds;
-      steps += stretch.steps;
-    }
-    if (steps > 0) return seconds / steps;
-  }
-  throw UserError("no decode step was timed");
-}
-
 }  // namespace
 
 ResidentBound whole_generation(const Case& one, const Allocation& allocation, const SourceInfo& info) {
@@ -177,7 +162,7 @@ LatencyRunner::Series LatencyRunner::steps_at(const Case& one, int batch, int le
   Series seconds;
   repeat([&] {
     const Probe asked{.prompt = prompt, .filled = prompt - 1, .new_tokens = kProbeSteps};
-    seconds.push_back(step_seconds(probe(one, batch, asked)));
+    seconds.push_back(probe(one, batch, asked).step_seconds());
   });
   return seconds;
 }

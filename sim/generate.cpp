@@ -408,6 +408,20 @@ void check_sampling(const Sampling& sampling) {
   if (!(sampling.top_p > 0 && sampling.top_p <= 1)) refuse("top-p", sampling.top_p, "above 0 and at most 1");
 }
 
+double GenerateResult::step_seconds() const {
+  for (const bool recorded : {true, false}) {
+    double seconds = 0;
+    int steps = 0;
+    for (const Stretch& stretch : stretches) {
+      if (stretch.recorded != recorded) continue;
+      seconds += stretch.seconds;
+      steps += stretch.steps;
+    }
+    if (steps > 0) return seconds / steps;
+  }
+  throw UserError("no decode step was timed");
+}
+
 GenerateResult generate(const GenerateArgs& args) {
   check_sampling(args.sampling);
   const int interval = check_protocol(args);

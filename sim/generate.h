@@ -72,6 +72,10 @@ struct GenerateResult {
   double evict_seconds = 0;        // scoring and cutting after the first token
   std::vector<Stretch> stretches;  // add up to decode_seconds
   size_t peak_bytes = 0;           // of everything on the backend so far, weights included
+
+  // Of one step: of those that ran from a recording, or of all where nothing was recorded (kernels/backend.h). Throws
+  // UserError where there was none.
+  double step_seconds() const;
 };
 
 // Continues every prompt token by token over the cache that the policy leaves. The loop is replay's (sim/loop.h): a

@@ -52,14 +52,17 @@ void Device::add(const std::string& name, std::function<void(Device&, Samples&)>
 }
 
 void Samples::take(const Work& work, const std::function<void()>& op) {
-  const Peaks& peaks = device_.peaks();
+  device_.peaks();
   device_.timing().seconds(op);  // the first call pays for plans, pools and page faults
   std::vector<double> seconds(static_cast<size_t>(sample_count(device_, device_.timing().seconds(op))));
-  for (auto _ : state_) {
-    for (double& sample : seconds) sample = device_.timing().seconds(op);
-    state_.SetIterationTime(quantile(seconds, 0.5));
-  }
+  for (double& sample : seconds) sample = device_.timing().seconds(op);
+  add(work, seconds);
+}
+
+void Samples::add(const Work& work, const std::vector<double>& seconds) {
+  const Peaks& peaks = device_.peaks();
   const double median = quantile(seconds, 0.5);
+  for (auto _ : state_) state_.SetIterationTime(median);
   auto& counters = state_.counters;
   counters["median_s"] = median;
   counters["low_s"] = quantile(seconds, 0.25);

@@ -35,13 +35,15 @@ struct Peaks {
 
 class Device;
 
-// Measures one operation: warm-up, then samples, each from cold caches.
+// Of one operation.
 class Samples {
  public:
   Samples(benchmark::State& state, Device& device) : state_(state), device_(device) {}
-  // Adds the counters: median_s, quartiles low_s and high_s, samples, bytes, flops, their rates and shares of the
-  // peaks.
+  // Measures: warm-up, then samples, each from cold caches. Adds the counters: median_s, quartiles low_s and high_s,
+  // samples, bytes, flops, their rates and shares of the peaks.
   void take(const Work& work, const std::function<void()>& op);
+  // The same for what times itself.
+  void add(const Work& work, const std::vector<double>& seconds);
   // One more counter.
   void count(const std::string& name, double value) { state_.counters[name] = value; }
 

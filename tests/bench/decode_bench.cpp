@@ -57,13 +57,16 @@ const std::vector<Shape> kCuda = {
     {"decode/96x1280 d128", 96, 1280, 128},
     {"decode/96x1280 d128 ragged", 96, 1280, 128, Lengths::ragged},
     {"decode/96x1280 d128 shuffled", 96, 1280, 128, Lengths::equal, PageOrder::shuffled},
+    {"decode/96x2304 d128", 96, 2304, 128},
     {"decode/32x4096 d128", 32, 4096, 128},
     {"decode/32x4096 d128 ragged", 32, 4096, 128, Lengths::ragged},
     {"decode/32x4096 d128 shuffled", 32, 4096, 128, Lengths::equal, PageOrder::shuffled},
+    {"decode/8x32K d128", 8, 32'000, 128},
     {"decode/1x100K d128", 1, 100'000, 128},
     {"decode/1x100K d128 ragged", 1, 100'000, 128, Lengths::ragged},
     {"decode/1x100K d128 shuffled", 1, 100'000, 128, Lengths::equal, PageOrder::shuffled},
     {"decode/1x400K d128", 1, 400'000, 128},
+    {"decode/1x400K d128 ragged", 1, 400'000, 128, Lengths::ragged},
     {"decode/96x1280 d64", 96, 1280, 64},
 };
 

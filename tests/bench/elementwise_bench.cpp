@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "kernels/embed.h"
+#include "kernels/random_normal.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
 #include "kernels/row_cosine.h"
@@ -8,7 +9,7 @@
 #include "tests/bench/bench.h"
 #include "tests/bench/tensors.h"
 
-// Ops that read and write every value once: the reference model's sizes on the CPU, Llama-3.1-8B's else.
+// Ops that read or write every value once: the reference model's sizes on the CPU, Llama-3.1-8B's else.
 
 namespace kv::bench {
 namespace {
@@ -96,6 +97,15 @@ void row_cosine(Device& device, Samples& samples) {
   });
 }
 
+void random_normal(Device& device, Samples& samples) {
+  const Model model = model_of(device);
+  Backend& backend = device.backend();
+  const int64_t count = model.tokens * model.width;
+  Tensor output(backend, backend.activation_type(), count);
+  samples.take({.bytes = bytes(device, count)},
+               [&] { backend.random_normal({.output = output.ref(), .count = count, .seed = 1}); });
+}
+
 const Family kElementwise{[](Device& device) {
   const Model model = model_of(device);
   device.add(fmt::format("rms_norm/{}x{}", model.tokens, model.width), rms_norm);
@@ -103,6 +113,7 @@ const Family kElementwise{[](Device& device) {
   device.add(fmt::format("silu_mul/{}x{}", model.tokens, model.intermediate), silu_mul);
   device.add(fmt::format("embed/{}x{}", model.tokens, model.width), embed);
   device.add(fmt::format("row_cosine/{}x{}", model.tokens, model.width), row_cosine);
+  device.add(fmt::format("random_normal/{}x{}", model.tokens, model.width), random_normal);
 }};
 
 }  // namespace

@@ -1,6 +1,8 @@
+#include "kernels/advance.h"
 #include "kernels/append.h"
 #include "kernels/column_add.h"
 #include "kernels/compact.h"
+#include "kernels/keep_recent.h"
 #include "kernels/select_pooled.h"
 #include "kernels/select_top.h"
 #include "tests/bench/attention.h"
@@ -156,6 +158,12 @@ const std::vector<Shape> kCudaAppends = {{"append/8x32K+8K d128", 8, 32768, 8192
                                          {"append/512x2304+256 d128", 512, 2304, 256, 128},
                                          {"append/768x1280+1 d128", 768, 1280, 1, 128}};
 
+std::vector<Segment> one_token_each(int32_t sequences) {
+  std::vector<Segment> list;
+  for (int32_t s = 0; s < sequences; ++s) list.push_back({.sequence = s, .first_token = s, .count = 1});
+  return list;
+}
+
 // H2O's accumulators, one a query head: the block's column sums in, the columns read and written.
 void column_add(Device& device, Samples& samples, const Shape& shape) {
   const Heads heads = heads_of(device);
@@ -166,8 +174,7 @@ void column_add(Device& device, Samples& samples, const Shape& shape) {
                              .column_width = group,
                              .positions_only = true});
   const Tensor addend = random_floats(backend, shape.rows * group * shape.length, 5);
-  std::vector<Segment> list;
-  for (int32_t s = 0; s < shape.rows / heads.kv; ++s) list.push_back({.sequence = s, .count = 1});
+  const std::vector<Segment> list = one_token_each(static_cast<int32_t>(shape.rows / heads.kv));
   const Tensor segments = upload_segments(backend, list);
   samples.take({.bytes = 12.0 * group * cache.entries(), .flops = group * cache.entries()}, [&] {
     backend.column_add({.cache = cache.view(),
@@ -195,6 +202,51 @@ void column_mean(Device& device, Samples& samples, const Shape& shape) {
   });
 }
 
+struct Steps {
+  std::string name;
+  int32_t sequences;
+  int layers;
+};
+const std::vector<Steps> kCpuSteps = {{"/8x12", 8, 12}};
+const std::vector<Steps> kCudaSteps = {{"/64x36", 64, 36}};
+
+// The lengths of all layers, read and written.
+void advance(Device& device, Samples& samples, const Steps& shape) {
+  Backend& backend = device.backend();
+  const int kv_heads = heads_of(device).kv;
+  const int64_t rows = int64_t{shape.sequences} * kv_heads;
+  Tensor segments = upload_segments(backend, one_token_each(shape.sequences));
+  Tensor positions(backend, DType::i32, shape.sequences);
+  Tensor lengths = upload(backend, std::vector<int32_t>(static_cast<size_t>(shape.layers * rows), 0));
+  samples.take({.bytes = 8.0 * static_cast<double>(shape.layers * rows)}, [&] {
+    backend.advance({.segments = static_cast<Segment*>(segments.ref().data),
+                     .segment_count = shape.sequences,
+                     .positions = positions.ref().as<int32_t>(),
+                     .lengths = lengths.ref().as<int32_t>(),
+                     .layers = shape.layers,
+                     .rows = rows,
+                     .kv_heads = kv_heads});
+  });
+}
+
+// The window's queries, read and written, and each sequence's new one.
+void keep_recent(Device& device, Samples& samples, const Steps& shape) {
+  constexpr int kWindow = 32;
+  Backend& backend = device.backend();
+  const int64_t width = int64_t{heads_of(device).query} * 128, values = shape.sequences * width;
+  const Tensor vectors = random_activations(backend, values, 5);
+  Tensor recent = random_activations(backend, kWindow * values, 6);
+  const Tensor segments = upload_segments(backend, one_token_each(shape.sequences));
+  samples.take({.bytes = (2.0 * kWindow + 1) * device.activation() * static_cast<double>(values)}, [&] {
+    backend.keep_recent({.vectors = vectors.ref(),
+                         .segments = segments_of(segments),
+                         .segment_count = shape.sequences,
+                         .window = kWindow,
+                         .width = width,
+                         .recent = recent.ref()});
+  });
+}
+
 const std::vector<Shape> kCpuColumns = {{"/32x1280", 32, 1280, 0, 64}};
 const std::vector<Shape> kCudaColumns = {{"/512x2304", 512, 2304, 0, 128}, {"/8x32K", 8, 32768, 0, 128}};
 
@@ -213,6 +265,8 @@ const Family kEviction{[](Device& device) {
   add_all(device, "", device.pick(kCpuAppends, kCudaAppends), append);
   add_all(device, "column_add", device.pick(kCpuColumns, kCudaColumns), column_add);
   add_all(device, "column_mean", device.pick(kCpuColumns, kCudaColumns), column_mean);
+  add_all(device, "advance", device.pick(kCpuSteps, kCudaSteps), advance);
+  add_all(device, "keep_recent", device.pick(kCpuSteps, kCudaSteps), keep_recent);
 }};
 
 }  // namespace

@@ -1,4 +1,5 @@
-"""Peers of our kernels, timed as kvlab_bench times ours: CUDA events, cold L2, the same shapes and sample counts.
+"""Peers of our kernels, timed as kvlab_bench times ours: CUDA events, cold L2, the same shapes and sample counts,
+each recorded as a CUDA graph.
 
 cudnn and flash: torch's scaled_dot_product_attention with that backend forced; torch: its linear (cuBLAS or cuBLASLt).
 """
@@ -69,7 +70,20 @@ class Events:
         return begin.elapsed_time(end) * 1e-3
 
 
+def recorded(operation):
+    """The operation as a CUDA graph: torch's own time on the host, longer than a short kernel, is not the peer's."""
+    aside = torch.cuda.Stream()
+    with torch.cuda.stream(aside):
+        operation()  # what is done once, such as choosing a plan, cannot be recorded
+    aside.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        operation()
+    return graph.replay
+
+
 def samples(events, operation):
+    operation = recorded(operation)
     events.seconds(operation)
     count = min(max(int(0.25 / events.seconds(operation)), 10), 50)
     return [events.seconds(operation) for _ in range(count)]

@@ -88,6 +88,7 @@ const std::vector<Window> kCudaWindows = {
     {"window_attention/1x128K W8 d128", 1, 128 * 1024, 8, 128, Mode::per_query_head},
     {"window_attention/1x128K W64 d128", 1, 128 * 1024, 64, 128, Mode::per_query_head},
     {"window_attention/1x128K W256 d128", 1, 128 * 1024, 256, 128, Mode::per_query_head},
+    {"window_attention/1x400K W256 d128", 1, 400 * 1024, 256, 128, Mode::per_query_head},
 };
 
 // Without similar keys every pair of a row is looked at once; with them the column mean alone remains.

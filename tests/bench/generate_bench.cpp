@@ -1,0 +1,67 @@
+#include <array>
+#include <string>
+
+#include "sim/generate.h"
+#include "sim/named_models.h"
+#include "tests/bench/bench.h"
+
+// A whole decode step of a real model's shape over the full cache, as `protocol: latency` times it (harness/latency.h).
+
+namespace kv::bench {
+namespace {
+
+struct Shape {
+  std::string name;
+  std::string model;
+  int batch;
+  int32_t length;
+};
+
+// What a step has to read: every weight but the rows of the embedding that no token of the batch asks for, and all keys
+// and values.
+Work work_of(const Device& device, const ModelSource& source, const ModelConfig& config, const Shape& shape) {
+  const double activation = device.activation();
+  const double table = activation * config.vocab_size * config.hidden_size;  // of a tied model it is the last product's
+  const double weights = static_cast<double>(source.weight_bytes()) - (config.tie_word_embeddings ? 0 : table);
+  const double entries = 1.0 * shape.batch * config.layers * shape.length;
+  const double pairs = entries * config.q_size();
+  return {.bytes = weights + 2 * activation * entries * config.kv_size(),
+          .flops = 2 * shape.batch * weights / activation + 4 * pairs};
+}
+
+void decode_step(Device& device, Samples& samples, const Shape& shape) {
+  constexpr int kSamples = 10, kSteps = 16;
+  const ModelConfig config = find_named_model(shape.model).parse();
+  ModelSource source(device.backend(), RandomWeights(config, 1));
+  Policy policy = make_policy("full", {});
+  const std::vector<int32_t> ids(static_cast<size_t>(shape.length - kSteps), 1);
+  const std::vector<std::span<const int32_t>> prompts(static_cast<size_t>(shape.batch), ids);
+  const auto step = [&] {
+    return generate({.backend = device.backend(),
+                     .source = source,
+                     .policy = policy,
+                     .prompts = prompts,
+                     .filled = static_cast<int32_t>(ids.size()) - 1,
+                     .max_new_tokens = kSteps})
+        .step_seconds();
+  };
+  step();  // warm-up
+  std::vector<double> seconds;
+  for (int s = 0; s < kSamples; ++s) seconds.push_back(step());
+  samples.add(work_of(device, source, config, shape), seconds);
+}
+
+const std::vector<Shape> kShapes = {
+    {"decode_step/1x32K llama-3.1-8b", "llama-3.1-8b", 1, 32 * 1024},
+    {"decode_step/64x2048 qwen3-4b", "qwen3-4b", 64, 2048},
+};
+
+const Family kGenerate{[](Device& device) {
+  if (device.is_cpu()) return;  // the shapes are too large for it
+  for (const Shape& shape : kShapes) {
+    device.add(shape.name, [shape](Device& on, Samples& samples) { decode_step(on, samples, shape); });
+  }
+}};
+
+}  // namespace
+}  // namespace kv::bench
