@@ -25,7 +25,8 @@ ResidentBound whole_generation(const Case& one, const Allocation& allocation, co
 //   kept_kv_bytes          keys and values that the prompt leaves
 //   decode_step_time       a step of the batch between events: at length `context`, or the mean over `new_tokens`
 //   step_time              the same at length x, where a generation was sampled
-//   eviction_event_time    one event over all layers; eviction_score_time and eviction_cut_time are its parts
+//   eviction_event_time    all that one event over all layers adds to its step, on device and host; its parts are
+//                          eviction_score_time and eviction_cut_time
 //   decode_time, eviction_time, generation_time  of all new tokens; decode_throughput = batch · new_tokens / the last
 //   weight_bytes, peak_kv_bytes, peak_bytes, batch_size, and max_batch where the axis batch says max
 //

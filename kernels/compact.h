@@ -5,8 +5,7 @@
 namespace kv {
 
 // Physical eviction: the kept entries of each row (keys, values, positions, columns) move to the front, in order.
-// kept[row] = Σ keep[row, :length] must hold. Lengths and page table are the caller's to shrink afterwards.
-// In place: an entry only ever moves towards slot 0.
+// In place: an entry only ever moves towards slot 0. The page table is the caller's to shrink afterwards.
 struct CompactArgs {
   PagedView cache;
   const uint8_t* keep = nullptr;  // [rows, keep_pitch], 1 = stays
@@ -16,6 +15,8 @@ struct CompactArgs {
   Ref pool_values;
   int32_t* pool_positions = nullptr;
   float* pool_columns = nullptr;
+  // [rows], may be cache.lengths: of each due row Σ keep[row, :length], what it now holds; null = nobody asks.
+  int32_t* lengths = nullptr;
 };
 
 namespace cpu {

@@ -114,6 +114,10 @@ void Cache::upload_lengths() {
 
 void Cache::publish() {
   upload_lengths();
+  upload_tables();
+}
+
+void Cache::upload_tables() {
   if (!tables_changed_) return;
   device_tables_.reserve(*backend_, DType::i32, std::ssize(page_tables_));
   device_tables_.upload(page_tables_.data(), page_tables_.size() * sizeof(int32_t));
@@ -214,10 +218,7 @@ void Cache::grow(std::span<const Segment> segments, int steps) {
   const int64_t missing = new_pages - std::ssize(free_pages_);
   if (missing > 0) reserve(larger_pool(missing));
   widen_tables(pages_for(longest));
-  for (int layer = 0; layer < shape_.layers; ++layer) {
-    const auto own = lengths(layer);
-    max_lengths_[static_cast<size_t>(layer)] = *std::max_element(own.begin(), own.end());
-  }
+  for (int layer = 0; layer < shape_.layers; ++layer) note_max_length(layer);
   for (const Segment& segment : segments) {
     for_each_row(segment, [&](int64_t index) {
       const int64_t length = length_with(index, segment);
@@ -254,24 +255,27 @@ void Cache::append(int layer, const Block& block, ConstRef keys, ConstRef values
                     .pool_columns = columns()});
 }
 
-void Cache::evict(int layer, const uint8_t* keep, int64_t pitch, std::span<const uint8_t> rows_due,
-                  std::span<const int32_t> kept) {
-  Tensor due(*backend_, DType::u8, rows());
-  due.upload(rows_due.data(), rows_due.size());
+void Cache::evict(int layer, const uint8_t* keep, int64_t pitch, const uint8_t* rows_due) {
   backend_->compact({.cache = view(layer),
                      .keep = keep,
                      .keep_pitch = pitch,
-                     .rows_due = due.ref().as<uint8_t>(),
+                     .rows_due = rows_due,
                      .pool_keys = keys_.ref(),
                      .pool_values = values_.ref(),
                      .pool_positions = static_cast<int32_t*>(positions_.ref().data),
-                     .pool_columns = columns()});
-  for (int64_t row = 0; row < rows(); ++row) {
-    if (!rows_due[static_cast<size_t>(row)]) continue;
-    const int64_t index = layer * rows() + row;
-    lengths_[static_cast<size_t>(index)] = kept[static_cast<size_t>(row)];
-    hold_pages(index, pages_for(kept[static_cast<size_t>(row)]));
-  }
+                     .pool_columns = columns(),
+                     .lengths = device_lengths() + layer * rows()});
+}
+
+void Cache::settle() {
+  device_lengths_.download(lengths_.data(), lengths_.size() * sizeof(int32_t));
+  for (int64_t index = 0; index < all_rows(); ++index)
+    hold_pages(index, pages_for(lengths_[static_cast<size_t>(index)]));
+  for (int layer = 0; layer < shape_.layers; ++layer) note_max_length(layer);
+  upload_tables();
+}
+
+void Cache::note_max_length(int layer) {
   const auto own = lengths(layer);
   max_lengths_[static_cast<size_t>(layer)] = *std::max_element(own.begin(), own.end());
 }

@@ -40,7 +40,7 @@ class Cache {
   const CacheShape& shape() const { return shape_; }
   int64_t rows() const { return static_cast<int64_t>(shape_.sequences) * shape_.kv_heads; }
 
-  // The view is valid until the next grow or publish.
+  // The view is valid until the next grow or settle.
   PagedView view(int layer) const;
   std::span<const int32_t> lengths(int layer) const;  // [rows], host
 
@@ -55,11 +55,11 @@ class Cache {
   // Writes the block's entries: keys and values [tokens, kv_heads, head_dim].
   void append(int layer, const Block& block, ConstRef keys, ConstRef values);
 
-  // Keeps the entries with keep[row · pitch + slot] = 1 in the due rows; kept[row] counts them (host).
-  void evict(int layer, const uint8_t* keep, int64_t pitch, std::span<const uint8_t> rows_due,
-             std::span<const int32_t> kept);
-  // Brings lengths and page tables to the backend, after the last evict of an event.
-  void publish();
+  // Keeps the entries with keep[row · pitch + slot] = 1 in the due rows (both in backend memory); counts them there.
+  void evict(int layer, const uint8_t* keep, int64_t pitch, const uint8_t* rows_due);
+  // After the last evict of an event, which counts on the backend alone: takes up the new lengths and frees the pages
+  // that no row needs any more. One download of the lengths and one upload of the tables an event.
+  void settle();
 
   // Makes the pool at least that large, at once; grow() enlarges by halves and needs room for both while it copies.
   void reserve(int64_t pages);
@@ -86,6 +86,9 @@ class Cache {
   void hold_pages(int64_t index, int64_t pages);
   void widen_tables(int64_t pages);
   void upload_lengths();
+  void upload_tables();             // where they have changed
+  void publish();                   // both
+  void note_max_length(int layer);  // of what is resident
 
   Backend* backend_;
   CacheShape shape_;

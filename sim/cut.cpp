@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <vector>
 
 #include "kernels/select_top.h"
@@ -39,8 +38,9 @@ void check_counts(const AllocateArgs& args, std::span<const int32_t> counts) {
 
 class Event {
  public:
-  Event(const CutArgs& args, double& seconds)
-      : args_(args), watch_(args.backend), seconds_(seconds), groups_(groups_of(args)) {
+  // The watch runs.
+  Event(const CutArgs& args, Stopwatch& watch, double& seconds)
+      : args_(args), watch_(watch), seconds_(seconds), groups_(groups_of(args)) {
     for (int layer = 0; layer < args.info.layers; ++layer) {
       layers_.push_back(args.ranker.scored(layer_view(args.backend, args.info, args.cache, layer)));
     }
@@ -49,9 +49,8 @@ class Event {
   void go() {
     allocate();
     for (int layer = 0; layer < args_.info.layers; ++layer) cut_layer(layer);
-    watch_.start();
-    args_.cache.publish();
-    watch_.stop(seconds_);
+    args_.cache.settle();
+    for (int layer = 0; layer < args_.info.layers; ++layer) check_kept(layer);
   }
 
  private:
@@ -77,7 +76,6 @@ class Event {
   }
 
   void allocate() {
-    watch_.start();
     counts_.assign(layers_.size() * static_cast<size_t>(args_.cache.rows()), 0);
     for (const Group& group : groups_) {
       const AllocateArgs args{.backend = args_.backend,
@@ -94,33 +92,14 @@ class Event {
     }
     device_counts_ = Tensor(args_.backend, DType::i32, std::ssize(counts_));
     device_counts_.upload(counts_.data(), counts_.size() * sizeof(int32_t));
-    watch_.stop(seconds_);
   }
 
   void cut_layer(int layer) {
     const LayerView view = layer_view(args_.backend, args_.info, args_.cache, layer);
-    const auto rows = static_cast<size_t>(view.rows());
-    const auto counts = std::span<const int32_t>(counts_).subspan(static_cast<size_t>(layer) * rows, rows);
     keep_.reserve(args_.backend, DType::u8, view.rows() * view.pitch);
-    watch_.start();
     for (const Group& group : groups_) select(view, group);
-    watch_.stop(seconds_);
-    check_kept(view, counts);
-    for (Observer* observer : args_.observers) {
-      for (const Group& group : groups_) {
-        observer->evicting({.layer = view,
-                            .sequences_due = group.sequences_due,
-                            .tokens_seen = args_.due.tokens_seen(),
-                            .kept = counts,
-                            .keep = keep_.ref().as<uint8_t>(),
-                            .scores = layers_[static_cast<size_t>(layer)].scores,
-                            .pitch = view.pitch,
-                            .protection = group.protection});
-      }
-    }
-    watch_.start();
-    args_.cache.evict(layer, keep_.ref().as<uint8_t>(), view.pitch, args_.due.rows(), counts);
-    watch_.stop(seconds_);
+    if (!args_.observers.empty()) show(view);
+    args_.cache.evict(layer, keep_.ref().as<uint8_t>(), view.pitch, args_.due.device_rows());
   }
 
   void select(const LayerView& view, const Group& group) {
@@ -136,20 +115,38 @@ class Event {
                               .keep = keep_.ref().as<uint8_t>()});
   }
 
-  // Users of other tools ran full attention for months without a word: what was asked is what must stay.
-  void check_kept(const LayerView& view, std::span<const int32_t> counts) {
-    std::vector<uint8_t> keep(static_cast<size_t>(view.rows() * view.pitch));
-    keep_.download(keep.data(), keep.size());
-    for (int row = 0; row < view.rows(); ++row) {
-      if (!args_.due.rows()[static_cast<size_t>(row)]) continue;
-      const auto first = keep.begin() + row * view.pitch;
-      const int32_t sum = std::accumulate(first, first + view.lengths[static_cast<size_t>(row)], int32_t{0});
-      KV_CHECK(sum == counts[static_cast<size_t>(row)]);
+  // What observers take is no part of the event.
+  void show(const LayerView& view) {
+    watch_.stop(seconds_);
+    for (Observer* observer : args_.observers) {
+      for (const Group& group : groups_) {
+        observer->evicting({.layer = view,
+                            .sequences_due = group.sequences_due,
+                            .tokens_seen = args_.due.tokens_seen(),
+                            .kept = counts_of(view.layer),
+                            .keep = keep_.ref().as<uint8_t>(),
+                            .scores = layers_[static_cast<size_t>(view.layer)].scores,
+                            .pitch = view.pitch,
+                            .protection = group.protection});
+      }
     }
+    watch_.start();
+  }
+
+  std::span<const int32_t> counts_of(int layer) const {
+    const auto rows = static_cast<size_t>(args_.cache.rows());
+    return std::span(counts_).subspan(static_cast<size_t>(layer) * rows, rows);
+  }
+
+  // Users of other tools ran full attention for months without a word: what was asked is what must stay. The lengths
+  // are those that compaction counted.
+  void check_kept(int layer) const {
+    const auto lengths = args_.cache.lengths(layer), counts = counts_of(layer);
+    for (size_t row = 0; row < lengths.size(); ++row) KV_CHECK(!args_.due.rows()[row] || lengths[row] == counts[row]);
   }
 
   const CutArgs& args_;
-  Stopwatch watch_;
+  Stopwatch& watch_;
   double& seconds_;
   std::vector<Group> groups_;
   std::vector<ScoredLayer> layers_;
@@ -160,6 +157,11 @@ class Event {
 
 }  // namespace
 
-void cut(const CutArgs& args, double& seconds) { Event(args, seconds).go(); }
+void cut(const CutArgs& args, double& seconds) {
+  Stopwatch watch(args.backend);
+  watch.start();
+  Event(args, watch, seconds).go();
+  watch.stop(seconds);
+}
 
 }  // namespace kv

@@ -23,8 +23,9 @@ struct CutArgs {
   std::span<Observer* const> observers = {};
 };
 
-// An event, after every layer was scored: divides the budget over layers and heads, selects and evicts. KV_CHECKs that
-// exactly what was asked stays. Adds what it took, observers apart, to `seconds`.
+// An event, after every layer was scored: divides the budget over layers and heads, selects and evicts. Masks stay on
+// the backend; the host gets the new lengths of all rows, once, and KV_CHECKs that exactly what was asked stays. Adds
+// all that it took, the host's part too and observers apart, to `seconds`.
 void cut(const CutArgs& args, double& seconds);
 
 }  // namespace kv

@@ -240,14 +240,16 @@ class Generation {
                .observers = args.observers,
                .time_phases = false}),
         active_(args.prompts.size(), 1),
-        newest_(args.prompts.size(), -1) {
+        newest_(args.prompts.size(), -1),
+        watch_(args.backend) {
     for (const auto& prompt : args.prompts) lengths_.push_back(static_cast<int32_t>(prompt.size()));
     result_.sequences.resize(args.prompts.size());
   }
 
   GenerateResult go() {
-    Stopwatch watch(args_.backend);
-    watch.start();
+    Stopwatch total(args_.backend);
+    total.start();
+    watch_.start();
     if (args_.resumed) {
       loop_.resume(args_.prompts, std::move(*args_.resumed));
     } else {
@@ -256,14 +258,15 @@ class Generation {
     if (args_.filled > 0) loop_.fill(args_.filled);
     for (const Step& step : prompt_schedule()) loop_.step(step);
     look(1);
-    result_.prefill_seconds = watch.seconds();
+    result_.prefill_seconds = watch_.lap();
     while (std::find(active_.begin(), active_.end(), 1) != active_.end()) {
       writer_.decode(active_, newest_);
       const int plain = std::min(steps_left(), steps_until_cut() - 1);
       plain > 0 ? decode(std::min(plain, kLongestRun)) : cut();
     }
+    const double total_seconds = total.seconds();
     result_.costs = loop_.finish();
-    result_.costs.total_seconds = watch.seconds();
+    result_.costs.total_seconds = total_seconds;
     result_.peak_bytes = args_.backend.peak_bytes();
     return std::move(result_);
   }
@@ -326,16 +329,16 @@ class Generation {
   }
 
   void decode(int steps) {
-    Stopwatch watch(args_.backend);
-    watch.start();
     loop_.decode(active_, steps, kLookEvery, [&](int since, bool recorded) {
       const bool all_go_on = look(since);
-      const double seconds = watch.seconds();
-      result_.stretches.push_back({.steps = since, .recorded = recorded, .seconds = seconds});
-      result_.decode_seconds += seconds;
-      watch.start();
+      note_steps(since, recorded, watch_.lap());
       return all_go_on;
     });
+  }
+
+  void note_steps(int steps, bool recorded, double seconds) {
+    result_.stretches.push_back({.steps = steps, .recorded = recorded, .seconds = seconds});
+    result_.decode_seconds += seconds;
   }
 
   // One step with the cuts that are due after it.
@@ -345,16 +348,12 @@ class Generation {
       const bool due = active_[s] && cut_is_due(loop_.tokens_done()[s] + 1, args_.budget, interval_);
       if (due && steps_left() > 1) step.keep[s] = args_.budget;
     }
-    Stopwatch watch(args_.backend);
-    watch.start();
     const double before = loop_.eviction_seconds();
     loop_.step(step);
     look(1);
     const double eviction = loop_.eviction_seconds() - before;
-    const double seconds = watch.seconds() - eviction;
     result_.evict_seconds += eviction;
-    result_.stretches.push_back({.steps = 1, .recorded = false, .seconds = seconds});
-    result_.decode_seconds += seconds;
+    note_steps(1, false, watch_.lap() - eviction);
   }
 
   // Takes up the ids of the newest steps; false when a sequence has ended.
@@ -392,6 +391,7 @@ class Generation {
   std::vector<int32_t> active_;   // 1 = goes on
   std::vector<int32_t> newest_;   // ids
   int made_ = 0;                  // new tokens of every active sequence
+  Stopwatch watch_;               // every moment from the first on is some lap's
   GenerateResult result_;
 };
 

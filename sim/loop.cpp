@@ -237,14 +237,19 @@ void Loop::decode(std::span<const int32_t> active, int steps, int pause_every, c
 
 // A sequence is due when the event would really remove something.
 void Loop::mark_due(const Step& step) {
+  due_.set_none();
+  const auto stays_whole = [](int32_t keep) { return keep < 0; };
+  if (rankers_.empty() || std::all_of(step.keep.begin(), step.keep.end(), stays_whole)) return;
+  watch_.start();
   std::vector<uint8_t> due(done_.size(), 0);
-  for (size_t s = 0; s < done_.size() && !rankers_.empty(); ++s) {
+  for (size_t s = 0; s < done_.size(); ++s) {
     if (step.keep[s] < 0) continue;
     int64_t resident = 0;
     for_each_length(static_cast<int>(s), [&](int32_t length) { resident += length; });
     due[s] = resident > int64_t{step.keep[s]} * info_.layers * info_.kv_heads ? 1 : 0;
   }
   due_.set(due, done_);
+  watch_.stop(result_.evict_seconds);
 }
 
 float* Loop::column_buffer(Tensor& tensor, bool wanted, const LayerView& view) {
@@ -305,11 +310,13 @@ void Loop::cut(const Step& step) {
            .interval = args_.interval,
            .observers = args_.observers},
           result_.evict_seconds);
+  watch_.start();
   for (int s = 0; s < sequences(); ++s) {
     if (!due_.sequences()[static_cast<size_t>(s)]) continue;
     ++result_.sequences[static_cast<size_t>(s)].events;
     measure_kept(s);
   }
+  watch_.stop(result_.evict_seconds);
 }
 
 template <class Visit>

@@ -157,7 +157,10 @@ LoopState Prefill::compressed(size_t policy, std::span<const int32_t> keep, doub
     state.events[s] = due.back();
   }
   Due marked(args_.backend, args_.source.info().kv_heads);
+  Stopwatch watch(args_.backend);
+  watch.start();
   marked.set(due, lengths_);
+  watch.stop(seconds);
   if (!marked.any()) return state;
   cut({.backend = args_.backend,
        .info = args_.source.info(),

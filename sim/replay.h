@@ -44,7 +44,7 @@ struct ReplayResult {
   double attention_seconds = 0;
   double observe_seconds = 0;  // the scorer's bookkeeping after each block
   double score_seconds = 0;
-  double evict_seconds = 0;  // selection and compaction
+  double evict_seconds = 0;  // the rest of the events: marking, allocation, selection, compaction, freeing pages
   double begin_seconds = 0;  // the scorer's preparation: an oracle's tables
 };
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <utility>
 
 #include "kernels/backend.h"
 
@@ -21,6 +22,12 @@ class Stopwatch {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
   }
   void stop(double& sum) const { sum += seconds(); }
+  // Seconds since start() or the last lap, and starts anew at that very moment: laps add up to the whole.
+  double lap() {
+    backend_.synchronize();
+    const auto now = std::chrono::steady_clock::now();
+    return std::chrono::duration<double>(now - std::exchange(begin_, now)).count();
+  }
 
  private:
   Backend& backend_;

@@ -49,6 +49,7 @@ void compact(const CompactArgs& args) {
       if (slot != kept) move_entry(pools, pool_index(cache, row, kept), pool_index(cache, row, slot));
       ++kept;
     }
+    if (args.lengths) args.lengths[row] = static_cast<int32_t>(kept);
   });
 }
 

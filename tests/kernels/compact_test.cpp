@@ -40,15 +40,19 @@ void check(Backend& backend, const std::vector<uint8_t>& due, const std::functio
     want.positions.push_back(positions);
   }
   const Tensor mask = ref::upload_array(backend, keep), rows_due = ref::upload_array(backend, due);
-  backend.compact({.cache = cache.view(),
+  Tensor counted = ref::upload_array(backend, lengths);
+  PagedView view = cache.view();
+  view.lengths = ref::data_of<int32_t>(counted);  // read, and written in place
+  backend.compact({.cache = view,
                    .keep = mask.ref().as<uint8_t>(),
                    .keep_pitch = kPitch,
                    .rows_due = due.empty() ? nullptr : rows_due.ref().as<uint8_t>(),
                    .pool_keys = cache.pool_keys(),
                    .pool_values = cache.pool_values(),
                    .pool_positions = cache.pool_positions(),
-                   .pool_columns = cache.pool_columns()});
-  backend.synchronize();
+                   .pool_columns = cache.pool_columns(),
+                   .lengths = ref::data_of<int32_t>(counted)});
+  EXPECT_EQ(ref::download_array<int32_t>(counted), kept);
   cache.set_lengths(kept);
   const ref::CacheRows got = cache.download();
   EXPECT_EQ(got.keys, want.keys);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "sim/source.h"
@@ -72,14 +73,40 @@ TEST(Cache, EvictionMovesSurvivorsTogetherAndFreesTheirPages) {
   ASSERT_EQ(cache.used_pages(), 4);
   std::vector<uint8_t> keep(2 * 32, 0);
   for (const int slot : {0, 7, 18}) keep[static_cast<size_t>(slot)] = 1;
-  cache.evict(0, keep.data(), 32, std::vector<uint8_t>{1, 0}, std::vector<int32_t>{3, 0});
-  cache.publish();
+  const std::vector<uint8_t> due = {1, 0};
+  cache.evict(0, keep.data(), 32, due.data());
+  EXPECT_EQ(cache.lengths(0)[0], 20) << "the backend counts, the host learns of it when the event is over";
+  cache.settle();
   EXPECT_EQ(positions(cache, 0, 0), (std::vector<int32_t>{0, 7, 18}));
   EXPECT_EQ(positions(cache, 0, 1).size(), 20u) << "a row that is not due stays as it is";
   EXPECT_EQ(cache.used_pages(), 1 + 2);
   EXPECT_EQ(cache.peak_pages(), 4);
+  EXPECT_EQ(cache.view(0).lengths[0], 3);
   append(cache, 0, make_tiny_block(*backend, 2, {20}, {1}));
   EXPECT_EQ(positions(cache, 0, 0), (std::vector<int32_t>{0, 7, 18, 20}));
+}
+
+// An event cuts one layer after the other, each row to a length of its own, and settles them all at once.
+TEST(Cache, LayersOfOneEventKeepWhatTheirMasksSay) {
+  const auto backend = make_backend("cpu");
+  Cache cache(*backend, {.sequences = 1, .layers = 2, .kv_heads = 2, .head_dim = kHeadDim});
+  TinyBlock block = make_tiny_block(*backend, 2, {0}, {40});
+  cache.grow(block.block.segments);
+  const std::vector<uint8_t> due = {1, 1};
+  const int lengths[2][2] = {{3, 17}, {40, 0}};
+  for (int layer = 0; layer < 2; ++layer) {
+    cache.append(layer, block.block, block.keys.ref(), block.values.ref());
+    std::vector<uint8_t> keep(2 * 48, 0);
+    for (size_t row = 0; row < 2; ++row) std::fill_n(keep.begin() + row * 48, lengths[layer][row], uint8_t{1});
+    cache.evict(layer, keep.data(), 48, due.data());
+  }
+  cache.settle();
+  for (int layer = 0; layer < 2; ++layer) {
+    for (size_t row = 0; row < 2; ++row) EXPECT_EQ(cache.lengths(layer)[row], lengths[layer][row]);
+  }
+  EXPECT_EQ(cache.used_pages(), (1 + 2) + (3 + 0));
+  EXPECT_EQ(cache.view(0).max_length, 17);
+  EXPECT_EQ(cache.view(1).max_length, 40);
 }
 
 TEST(Cache, EntryColumnsStartAtZeroMoveWithTheirEntryAndAreCounted) {
@@ -92,7 +119,8 @@ TEST(Cache, EntryColumnsStartAtZeroMoveWithTheirEntryAndAreCounted) {
   page[3] = 7.0f;
   std::vector<uint8_t> keep(16, 0);
   keep[1] = keep[3] = 1;
-  cache.evict(0, keep.data(), 16, std::vector<uint8_t>{1}, std::vector<int32_t>{2});
+  const uint8_t due = 1;
+  cache.evict(0, keep.data(), 16, &due);
   EXPECT_EQ(page[0], 0.0f);
   EXPECT_EQ(page[1], 7.0f);
   EXPECT_EQ(cache.column_page_bytes(), 16u * 4);
@@ -122,8 +150,9 @@ TEST(Cache, ACopyTakesOnlyWhatIsHeldAndTheRoomThatIsAskedFor) {
   }
   std::vector<uint8_t> keep(2 * 48, 0);
   for (const int slot : {0, 35, 39}) keep[static_cast<size_t>(slot)] = 1;
-  cache.evict(0, keep.data(), 48, std::vector<uint8_t>{1, 0}, std::vector<int32_t>{3, 0});
-  cache.publish();
+  const std::vector<uint8_t> due = {1, 0};
+  cache.evict(0, keep.data(), 48, due.data());
+  cache.settle();
   ASSERT_EQ(cache.bytes(), 5 * cache.page_bytes());
 
   const Cache copy = cache.clone();

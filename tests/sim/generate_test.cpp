@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "kernels/error.h"
 #include "sim/replay.h"
@@ -305,6 +307,55 @@ TEST_P(Generate, CountsWhatItKeepsAndHowLongItTakes) {
   EXPECT_DOUBLE_EQ(result.decode_seconds, seconds);
   EXPECT_GE(result.costs.total_seconds, result.prefill_seconds + result.decode_seconds + result.evict_seconds);
   EXPECT_GT(result.peak_bytes, result.costs.peak_kv_bytes);
+}
+
+// Naps wherever its scores are not asked for but an event is at work.
+constexpr auto kNap = std::chrono::milliseconds(20);
+
+class SlowProtector final : public Scorer {
+ public:
+  Protection protects(int kept, int) const override {
+    std::this_thread::sleep_for(kNap);
+    return {.recent = kept};
+  }
+  void score(const LayerView& view, const ScoreOutput& out) override {
+    view.backend.fill_zero(out.scores, sizeof(float) * static_cast<size_t>(view.rows() * out.pitch));
+  }
+};
+
+class SlowWatcher final : public Observer {
+ public:
+  void evicting(const EvictionView&) override { std::this_thread::sleep_for(kNap); }
+};
+
+double seconds_of(int naps) { return std::chrono::duration<double>(kNap).count() * naps; }
+
+// Two cuts, after 64 and 80 tokens.
+Ask two_cuts() { return {.prompts = {text("code0", 0, 50)}, .budget = 48, .interval = 16}; }
+
+TEST(GenerateTime, AllThatAnEventDoesIsItsOwn) {
+  const auto backend = make_backend("cpu");
+  Bench bench(*backend);
+  Policy policy = policy_of("slow", std::make_unique<SlowProtector>());
+  const GenerateResult result = bench.generate(two_cuts(), policy);
+  ASSERT_EQ(result.costs.sequences[0].events, 2);
+  EXPECT_GE(result.evict_seconds, seconds_of(2));
+  EXPECT_DOUBLE_EQ(result.evict_seconds, result.costs.score_seconds + result.costs.evict_seconds);
+  // Every moment is the prompt's, a step's or an event's.
+  const double sum = result.prefill_seconds + result.decode_seconds + result.evict_seconds;
+  EXPECT_NEAR(result.costs.total_seconds, sum, seconds_of(1) / 2);
+}
+
+TEST(GenerateTime, WhatAnObserverTakesIsNotTheEvents) {
+  const auto backend = make_backend("cpu");
+  Bench bench(*backend);
+  Policy policy = make_policy("streaming", {});
+  SlowWatcher watcher;
+  Observer* const observers[] = {&watcher};
+  const GenerateResult result = bench.generate(two_cuts(), policy, observers);
+  ASSERT_EQ(result.costs.sequences[0].events, 2);
+  EXPECT_LT(result.evict_seconds, seconds_of(2 * 8));  // 8 layers
+  EXPECT_GE(result.costs.total_seconds, seconds_of(2 * 8));
 }
 
 TEST(GenerateErrors, NameWhatIsWrong) {
