@@ -31,9 +31,9 @@ std::string proc_value(const char* file, std::string_view key) {
   return "unknown";
 }
 
-Json machine(const std::string& accelerator) {
+Json machine(const Facts& accelerator) {
   Json out;
-  if (!accelerator.empty()) out["gpu"] = accelerator;
+  for (const auto& [name, text] : accelerator) out[name] = text;
   out["cpu"] = proc_value("/proc/cpuinfo", "model name");
   out["cores"] = std::thread::hardware_concurrency();
   out["threads"] = omp_get_max_threads();
@@ -95,7 +95,7 @@ std::string today() {
                      utc.tm_hour, utc.tm_min, utc.tm_sec);
 }
 
-void add_circumstances(Json& out, const std::string& accelerator) {
+void add_circumstances(Json& out, const Facts& accelerator) {
   out["machine"] = machine(accelerator);
   out["build"] = build();
   out["date"] = today();
@@ -112,7 +112,7 @@ std::string code_identity() {
   return identity;
 }
 
-std::string profile_origin_json(const Spec& spec, const std::string& accelerator) {
+std::string profile_origin_json(const Spec& spec, const Facts& accelerator) {
   Json out;
   add_code(out, spec);
   out["device"] = spec.device;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "harness/spec.h"
+#include "kernels/backend.h"
 
 namespace kv {
 
@@ -24,20 +25,20 @@ struct ManifestInputs {
   std::vector<std::pair<std::string, std::string>> models;  // name, SHA-256 of its files
   std::vector<Profile> profiles;
   std::map<std::string, std::string> prompts;  // by "model/data …": the SHA-256 of each sample's token ids, one by one
-  std::string accelerator;                     // Backend::accelerator()
+  Facts accelerator;                           // Backend::accelerator()
   std::string rows;                            // rows.csv, without its timing rows
   std::string benchmarks{};                    // of timings: what their file says of device and versions, a JSON object
   int cases = 0;
   double seconds = 0;
 };
 
-// JSON text, keys in a fixed order. Holds neither host names nor absolute paths; date and duration stand in it alone,
-// never in a row.
+// JSON text, keys in a fixed order; `machine` begins with the facts of the accelerator, if any. Holds neither host
+// names nor absolute paths; date and duration stand in it alone, never in a row.
 std::string manifest_json(const ManifestInputs& inputs);
 
 // Of a budget profile that is being made (BudgetProfile::made), what a manifest says of code, spec, device, machine and
 // time, in the same words: a JSON object on one line, keys in alphabetical order.
-std::string profile_origin_json(const Spec& spec, const std::string& accelerator);
+std::string profile_origin_json(const Spec& spec, const Facts& accelerator);
 
 // Identifies the code that computes rows: the commit where the tree was clean, else the hash of the program itself.
 std::string code_identity();

@@ -3,7 +3,10 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "kernels/tensor.h"
 
@@ -49,6 +52,9 @@ struct Memory {
   size_t total = 0;  // bytes that the device has
 };
 
+// What results depend on, for their manifests: names and texts, in a fixed order.
+using Facts = std::vector<std::pair<std::string, std::string>>;
+
 // Ops that were recorded once, to be run again and again.
 class Recording {
  public:
@@ -62,8 +68,9 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual std::string_view name() const = 0;
-  // Product name of the device that runs the ops ("NVIDIA H200"); empty where the host does.
-  virtual std::string accelerator() const = 0;
+  // Of the device that runs the ops: "gpu", its product name ("NVIDIA H200"), then size, driver and libraries. None
+  // where the host runs them.
+  virtual Facts accelerator() const = 0;
   // Element type of weights, activations, keys and values; statistics and scores are f32 everywhere.
   virtual DType activation_type() const = 0;
 

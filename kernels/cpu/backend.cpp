@@ -68,7 +68,7 @@ class CpuRecording final : public Recording {
 class CpuBackend final : public Backend {
  public:
   std::string_view name() const override { return "cpu"; }
-  std::string accelerator() const override { return ""; }
+  Facts accelerator() const override { return {}; }
   DType activation_type() const override { return DType::f32; }
 
   void* allocate(size_t bytes) override {

@@ -10,6 +10,7 @@
 #include "kernels/blend.h"
 #include "kernels/column_add.h"
 #include "kernels/compact.h"
+#include "kernels/cuda/facts.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/record.cuh"
 #include "kernels/embed.h"
@@ -47,13 +48,7 @@ class CudaBackend final : public Backend {
   CudaBackend() : before_(cuda::memory_use().now) { cuda::memory_use().peak = before_; }
 
   std::string_view name() const override { return "cuda"; }
-  std::string accelerator() const override {
-    int id = 0;
-    cudaDeviceProp properties;
-    KV_CUDA_CHECK(cudaGetDevice(&id));
-    KV_CUDA_CHECK(cudaGetDeviceProperties(&properties, id));
-    return properties.name;
-  }
+  Facts accelerator() const override { return cuda::facts(); }
   DType activation_type() const override { return DType::bf16; }
 
   void* allocate(size_t bytes) override {

@@ -48,7 +48,7 @@ void open_devices(const std::string& asked, std::deque<Device>& devices) {
 // What the report of the numbers must say beside them.
 void describe(Device& device) {
   const std::string name(device.name());
-  for (const auto& [key, value] : device.timing().facts()) benchmark::AddCustomContext(key, value);
+  for (const auto& [key, value] : device.backend().accelerator()) benchmark::AddCustomContext(key, value);
   benchmark::AddCustomContext(name + "_copy_bytes_per_s", shortest(device.peaks().copy_bytes_per_s));
   benchmark::AddCustomContext(name + "_gemm_flops_per_s", shortest(device.peaks().gemm_flops_per_s));
 }

@@ -2,10 +2,7 @@
 
 #include <functional>
 #include <memory>
-#include <string>
 #include <string_view>
-#include <utility>
-#include <vector>
 
 namespace kv::bench {
 
@@ -17,8 +14,6 @@ class Timing {
   // Seconds from the start to the end of `work` on the device. What the caches held before is gone, where the device
   // has a cache large enough to matter.
   virtual double seconds(const std::function<void()>& work) = 0;
-  // What the numbers depend on: the device, its driver, its libraries.
-  virtual std::vector<std::pair<std::string, std::string>> facts() const = 0;
 };
 
 using TimingFactory = std::unique_ptr<Timing> (*)();

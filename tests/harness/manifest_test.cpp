@@ -33,6 +33,20 @@ TEST_F(Manifest, StatesWhatARunWasMadeOf) {
   EXPECT_FALSE(manifest["machine"].contains("gpu"));
 }
 
+TEST_F(Manifest, TheMachineBeginsWithTheFactsOfItsAccelerator) {
+  const Spec one = spec();
+  const Facts facts = {{"gpu", "made up"}, {"cuda_driver", "13.0"}, {"cuda_runtime", "13.0"}, {"cublaslt", "130000"}};
+  const auto machine = nlohmann::ordered_json::parse(manifest_json({.spec = &one, .accelerator = facts}))["machine"];
+  size_t next = 0;
+  for (const auto& [name, value] : machine.items()) {
+    if (next == facts.size()) break;
+    EXPECT_EQ(name, facts[next].first);
+    EXPECT_EQ(value, facts[next++].second);
+  }
+  EXPECT_TRUE(machine.contains("cpu"));
+  EXPECT_EQ(Json::parse(profile_origin_json(one, facts))["machine"]["cublaslt"], "130000");
+}
+
 TEST_F(Manifest, HoldsNoAbsolutePathsAndNoHostName) {
   const std::string text = run("a").dump();
   EXPECT_EQ(text.find(folder_.string()), std::string::npos);

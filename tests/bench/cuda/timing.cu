@@ -1,9 +1,5 @@
 #include "tests/bench/timing.h"
 
-#include <cublasLt.h>
-
-#include <string>
-
 #include "kernels/cuda/launch.cuh"
 
 namespace kv::bench {
@@ -49,20 +45,6 @@ class CudaEvents final : public Timing {
     return milliseconds * 1e-3;
   }
 
-  std::vector<std::pair<std::string, std::string>> facts() const override {
-    int id = 0, driver = 0;
-    cudaDeviceProp properties;
-    KV_CUDA_CHECK(cudaGetDevice(&id));
-    KV_CUDA_CHECK(cudaGetDeviceProperties(&properties, id));
-    KV_CUDA_CHECK(cudaDriverGetVersion(&driver));
-    return {{"gpu", properties.name},
-            {"gpu_multiprocessors", std::to_string(properties.multiProcessorCount)},
-            {"gpu_memory_bytes", std::to_string(properties.totalGlobalMem)},
-            {"cuda_driver", version(driver)},
-            {"cuda_runtime", version(CUDART_VERSION)},
-            {"cublaslt", std::to_string(cublasLtGetVersion())}};
-  }
-
  private:
   static int64_t flush_bytes() {
     int id = 0, l2 = 0;
@@ -70,7 +52,6 @@ class CudaEvents final : public Timing {
     KV_CUDA_CHECK(cudaDeviceGetAttribute(&l2, cudaDevAttrL2CacheSize, id));
     return int64_t{4} * l2;  // twice would do for a cache that replaces the oldest line; the H200's does not say
   }
-  static std::string version(int code) { return std::to_string(code / 1000) + "." + std::to_string(code % 1000 / 10); }
 
   cuda::Scratch<float4> flush_;
   cudaEvent_t begin_ = nullptr;

@@ -1,0 +1,29 @@
+#include "kernels/cuda/facts.cuh"
+
+#include <cublasLt.h>
+
+#include "kernels/cuda/launch.cuh"
+
+namespace kv::cuda {
+
+namespace {
+
+std::string version(int code) { return std::to_string(code / 1000) + "." + std::to_string(code % 1000 / 10); }
+
+}  // namespace
+
+Facts facts() {
+  int id = 0, driver = 0;
+  cudaDeviceProp properties;
+  KV_CUDA_CHECK(cudaGetDevice(&id));
+  KV_CUDA_CHECK(cudaGetDeviceProperties(&properties, id));
+  KV_CUDA_CHECK(cudaDriverGetVersion(&driver));
+  return {{"gpu", properties.name},
+          {"gpu_multiprocessors", std::to_string(properties.multiProcessorCount)},
+          {"gpu_memory_bytes", std::to_string(properties.totalGlobalMem)},
+          {"cuda_driver", version(driver)},
+          {"cuda_runtime", version(CUDART_VERSION)},
+          {"cublaslt", std::to_string(cublasLtGetVersion())}};
+}
+
+}  // namespace kv::cuda
