@@ -29,6 +29,8 @@ struct ManifestInputs {
   std::string rows;                            // rows.csv, without its timing rows
   std::string benchmarks{};                    // of timings: what their file says of device and versions, a JSON object
   int cases = 0;
+  // From the start of the command's work to its last case: checks, opening the device and loading models are part of
+  // it, writing and drawing the report are not.
   double seconds = 0;
 };
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <map>
 #include <optional>
 #include <set>
@@ -29,6 +30,7 @@ namespace kv {
 namespace {
 
 namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
 
 std::string hash_of_ids(const Sample& sample) { return sha256_hex(std::as_bytes(std::span(sample.ids))); }
 
@@ -81,9 +83,11 @@ void write_results(const Spec& spec, const RunOptions& options, std::span<const 
 
 class Experiment {
  public:
-  Experiment(const Spec& spec, const RunOptions& options)
+  // `begin`: when the work began.
+  Experiment(const Spec& spec, const RunOptions& options, Clock::time_point begin)
       : spec_(spec),
         options_(options),
+        begin_(begin),
         grid_(make_grid(spec)),
         axes_(spec.axis_columns()),
         backend_(make_backend(spec.device)),
@@ -96,10 +100,9 @@ class Experiment {
   }
 
   RunSummary go() {
-    const auto begin = std::chrono::steady_clock::now();
     for (const Workload& workload : grid_.workloads) run_workload(workload);
     subject_.reset();
-    manifest_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    manifest_.seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
     finish();
     return std::move(summary_);
   }
@@ -310,6 +313,7 @@ class Experiment {
 
   const Spec& spec_;
   const RunOptions& options_;
+  const Clock::time_point begin_;
   Grid grid_;
   std::vector<std::string> axes_;
   std::unique_ptr<Backend> backend_;
@@ -375,13 +379,14 @@ bool is_timing(std::string_view metric) {
 }
 
 RunSummary run_experiment(const Spec& spec, const RunOptions& options) {
+  const auto begin = Clock::now();
   validate_experiment(spec);
   if (spec.protocol == Protocol::kProfile) {
     throw UserError(fmt::format("{}: protocol profile makes no rows; run `kvlab profile {}`", spec.file, spec.file));
   }
   if (options.draw == Draw::now) check_can_draw(spec);
   if (!spec.benchmarks.text.empty()) return tabulate(spec, options);
-  return Experiment(spec, options).go();
+  return Experiment(spec, options, begin).go();
 }
 
 std::string validate_experiment(const Spec& spec) {
