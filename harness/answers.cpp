@@ -302,7 +302,6 @@ GenerateResult AnswerRunner::ask(const Round& round, size_t question, LoopState 
 // Rounds of one case differ by a question's length; their mean would say no more.
 void AnswerRunner::note_kept(const LoopState& state, Outcome& outcome) const {
   const CacheShape& shape = state.cache.shape();
-  const double entry_bytes = 2.0 * shape.head_dim * static_cast<double>(bytes_of(batch_.backend.activation_type()));
   for (size_t s = 0; s < outcome.sheets.size(); ++s) {
     int64_t total = 0;
     Sheet& sheet = outcome.sheets[s];
@@ -314,7 +313,8 @@ void AnswerRunner::note_kept(const LoopState& state, Outcome& outcome) const {
       sheet.kept_max = std::max<int64_t>(sheet.kept_max, *std::max_element(lengths.begin(), lengths.end()));
     }
     sheet.kept_mean = static_cast<double>(total) / (shape.layers * shape.kv_heads);
-    sheet.kv_bytes = static_cast<double>(total) * entry_bytes;
+    sheet.kv_bytes = static_cast<double>(state.cache.used_pages(static_cast<int>(s))) *
+                     static_cast<double>(state.cache.kv_page_bytes());
   }
 }
 

@@ -120,8 +120,7 @@ std::vector<Row> LatencyRunner::measure(const Case& one, int batch) {
     const Prompt prompt = prefill(one, batch);
     add(one, "prefill_time", prompt.first_token, "s", rows);
     if (one.keep > 0) add(one, "compress_time", prompt.compress, "s", rows);
-    const double entry = 2.0 * source.info().head_dim * static_cast<double>(bytes_of(backend_.activation_type()));
-    add(one, "kept_kv_bytes", static_cast<double>(kept_entries_) * entry, "bytes", rows);
+    add(one, "kept_kv_bytes", static_cast<double>(kept_kv_bytes_), "bytes", rows);
   }
   if (one.new_tokens > 0) {
     add_generation(one, batch, rows);
@@ -149,8 +148,7 @@ LatencyRunner::Prompt LatencyRunner::prefill(const Case& one, int batch) {
   Prompt prompt;
   repeat([&] {
     const GenerateResult result = probe(one, batch, {.prompt = one.context});
-    kept_entries_ = 0;
-    for (const auto& sequence : result.costs.sequences) kept_entries_ += sequence.end_entries;
+    kept_kv_bytes_ = result.costs.end_kv_bytes;
     prompt.first_token.push_back(result.prefill_seconds);
     prompt.compress.push_back(result.costs.score_seconds + result.costs.evict_seconds);
   });

@@ -22,7 +22,7 @@ ResidentBound whole_generation(const Case& one, const Allocation& allocation, co
 // involved:
 //   prefill_time           prompt in, first token out, the policy's cuts included; with the axis context
 //   compress_time          of which scoring and cutting took; with the axis keep
-//   kept_kv_bytes          keys and values that the prompt leaves
+//   kept_kv_bytes          of the pages that the prompt leaves: keys, values and positions, without a scorer's columns
 //   decode_step_time       a step of the batch between events: at length `context`, or the mean over `new_tokens`
 //   step_time              the same at length x, where a generation was sampled
 //   eviction_event_time    all that one event over all layers adds to its step, on device and host; its parts are
@@ -87,8 +87,8 @@ class LatencyRunner {
   std::map<std::string, Interval> intervals_;  // shared by cases that differ in new_tokens only
   // Of the case that runs:
   size_t peak_kv_bytes_ = 0;
-  size_t peak_bytes_ = 0;     // of an interval that another case has measured
-  int64_t kept_entries_ = 0;  // over all heads after the prompt
+  size_t peak_bytes_ = 0;  // of an interval that another case has measured
+  size_t kept_kv_bytes_ = 0;
 };
 
 }  // namespace kv

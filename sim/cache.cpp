@@ -282,6 +282,12 @@ void Cache::note_max_length(int layer) {
 
 int64_t Cache::entries() const { return std::accumulate(lengths_.begin(), lengths_.end(), int64_t{0}); }
 
+int64_t Cache::used_pages(int sequence) const {
+  int64_t pages = 0;
+  for_each_row({.sequence = sequence}, [&](int64_t index) { pages += held_[static_cast<size_t>(index)]; });
+  return pages;
+}
+
 size_t Cache::column_page_bytes() const {
   return static_cast<size_t>(kPageTokens) * static_cast<size_t>(shape_.column_width) * sizeof(float);
 }

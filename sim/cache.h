@@ -68,9 +68,11 @@ class Cache {
 
   int64_t entries() const;  // resident, over everything
   int64_t used_pages() const { return used_pages_; }
+  int64_t used_pages(int sequence) const;  // of all its layers and heads
   int64_t peak_pages() const { return peak_pages_; }
   size_t page_bytes() const;         // K, V, positions and columns of one page
   size_t column_page_bytes() const;  // of which columns
+  size_t kv_page_bytes() const { return page_bytes() - column_page_bytes(); }
   size_t bytes() const { return static_cast<size_t>(pool_pages_) * page_bytes(); }  // of the whole pool
   void reset();
 

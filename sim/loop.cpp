@@ -355,10 +355,10 @@ ReplayResult Loop::finish() {
     auto& own = result_.sequences[static_cast<size_t>(s)];
     for_each_length(s, [&](int32_t length) { own.end_entries += length; });
   }
-  const size_t column_bytes = cache_.column_page_bytes();
   const size_t pages = static_cast<size_t>(cache_.peak_pages());
-  result_.peak_kv_bytes = pages * (cache_.page_bytes() - column_bytes);
-  result_.peak_column_bytes = pages * column_bytes;
+  result_.peak_kv_bytes = pages * cache_.kv_page_bytes();
+  result_.peak_column_bytes = pages * cache_.column_page_bytes();
+  result_.end_kv_bytes = static_cast<size_t>(cache_.used_pages()) * cache_.kv_page_bytes();
   for (int s = 0; s < sequences(); ++s) {
     if (result_.sequences[static_cast<size_t>(s)].events == 0) measure_kept(s);
   }

@@ -111,8 +111,7 @@ double Prefill::score_seconds(size_t policy) const {
 }
 
 size_t Prefill::context_bytes() const {
-  return static_cast<size_t>(loop_.cache().used_pages()) *
-         (loop_.cache().page_bytes() - loop_.cache().column_page_bytes());
+  return static_cast<size_t>(loop_.cache().used_pages()) * loop_.cache().kv_page_bytes();
 }
 
 ScoredLayer Prefill::scored(size_t policy, int layer) const {

@@ -39,6 +39,7 @@ struct ReplayResult {
   std::vector<PerSequence> sequences;
   size_t peak_kv_bytes = 0;      // pages in use at the peak: K, V, positions
   size_t peak_column_bytes = 0;  // of the policy's entry columns
+  size_t end_kv_bytes = 0;       // pages in use at the end: K, V, positions
   // Seconds; wall clock.
   double total_seconds = 0;
   double attention_seconds = 0;

@@ -159,6 +159,8 @@ TEST(Cache, ACopyTakesOnlyWhatIsHeldAndTheRoomThatIsAskedFor) {
   EXPECT_EQ(copy.bytes(), 3 * cache.page_bytes());
   EXPECT_EQ(copy.bytes(), cache.clone_bytes());
   EXPECT_EQ(copy.used_pages(), 3);
+  EXPECT_EQ(copy.used_pages(0), 1);
+  EXPECT_EQ(copy.used_pages(1), 2);
   EXPECT_EQ(positions(copy, 0, 0), (std::vector<int32_t>{0, 35, 39}));
   EXPECT_EQ(positions(copy, 0, 1), positions(cache, 0, 1));
   const float* columns = copy.view(0).columns + static_cast<int64_t>(copy.view(0).page_table[0]) * kPageTokens;
