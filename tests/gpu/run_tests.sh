@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# run_tests.sh TESTS [--sanitize[=TOOL,...]] [GOOGLETEST OPTION...]
+# run_tests.sh TESTS [--sanitize[=TOOL,...]] [--limit=SECONDS] [GOOGLETEST OPTION...]
 # Runs TESTS, the kvlab_tests of a CUDA build, on a machine with a GPU. A CUDA case that cannot run there is a failure.
 # Needs neither a network, nor a compiler, nor gnuplot. --sanitize: afterwards the CUDA cases once more under each of
 # compute-sanitizer's tools (default: memcheck, racecheck and initcheck); a --gtest_filter holds for them, too.
-# Fails when any test fails, or none ran.
+# --limit: after so many seconds (default 900) a shard of the tests, or of a tool, is ended: a kernel that hangs is a
+# failure. Fails when any test fails, or none ran, or one has no result; those are named.
 set -euo pipefail
 
 die() {
@@ -14,14 +15,26 @@ die() {
 tests=${1:?"run_tests.sh: expected the test binary"}
 shift
 tools=()
-case ${1-} in
-  --sanitize) tools=(memcheck racecheck initcheck) ;;
-  --sanitize=*) IFS=, read -ra tools <<< "${1#--sanitize=}" ;;
-esac
+limit=900
+options=(--gtest_color=no)
+for argument; do
+  case $argument in
+    --sanitize) tools=(memcheck racecheck initcheck) ;;
+    --sanitize=*) IFS=, read -ra tools <<< "${argument#*=}" ;;
+    --limit=*) limit=${argument#*=} ;;
+    --gtest_*) options+=("$argument") ;;
+    *) die "unknown option '$argument', expected --sanitize[=TOOL,...], --limit=SECONDS or --gtest_*" ;;
+  esac
+  [[ $argument != --sanitize=* || ${#tools[@]} -gt 0 ]] || die "--sanitize=: expected a tool"
+done
+[[ $limit =~ ^[1-9][0-9]*$ ]] || die "--limit=$limit: expected whole seconds, at least 1"
+for tool in "${tools[@]}"; do
+  [[ $tool =~ ^(mem|race|init|sync)check$ ]] ||
+    die "--sanitize: unknown tool '$tool', expected memcheck, racecheck, initcheck or synccheck"
+done
 if ((${#tools[@]})); then
   PATH=$PATH:/usr/local/cuda/bin
   command -v compute-sanitizer > /dev/null || die "no compute-sanitizer in the PATH or /usr/local/cuda/bin"
-  shift
 fi
 [[ -x $tests ]] || die "no test binary $tests"
 gpus=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2> /dev/null) && [[ -n $gpus ]] ||
@@ -51,28 +64,61 @@ count() {
   cat "$@" | grep -cE "$pattern" || true
 }
 
-# run NAME COMMAND...: the tests in shards of one process each, two threads a shard; prints what failed and a summary.
+# Names of the cases that these options choose, one a line.
+cases() {
+  "$tests" "$@" --gtest_list_tests | awk '
+    { sub(/ *#.*/, "") }
+    /^[^ ].*\.$/ { suite = $0 }
+    /^  / && (suite $1) !~ /(^|[.\/])DISABLED_/ { print suite $1 }' | sort
+}
+
+# Of the cases that have a result in these logs, the names.
+ended() {
+  sed -nE 's/^\[( +OK|  FAILED|  SKIPPED) +\] ([^ ,]+).* \([0-9]+ ms\)$/\2/p' "$@" | sort
+}
+
+# run NAME COMMAND... -- OPTION...: the tests that the options choose, in shards of one process each, two threads a
+# shard; prints what failed, what has no result, and a summary.
 run() {
-  local name=$1 shards=$((($(nproc) + 1) / 2)) shard failed=0 pids=() start=$SECONDS
+  local name=$1 shards=$((($(nproc) + 1) / 2)) shard failed=0 pids=() start=$SECONDS command=() result
+  shift
+  while [[ $1 != -- ]]; do
+    command+=("$1")
+    shift
+  done
   shift
   for ((shard = 0; shard < shards; ++shard)); do
-    GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$shard "$@" > "$logs/$name.$shard" 2>&1 &
+    GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$shard timeout --kill-after=10 "$limit" "${command[@]}" "$@" \
+      > "$logs/$name.$shard" 2>&1 &
     pids+=($!)
   done
   for shard in "${!pids[@]}"; do
-    wait "${pids[$shard]}" && continue
+    result=0
+    wait "${pids[$shard]}" || result=$?
+    ((result)) || continue
     failed=1
-    echo "---- $name, shard $shard of $shards ended with an error"
+    if ((result == 124 || result == 137)); then
+      echo "---- $name, shard $shard of $shards was ended at its limit of $limit s"
+    else
+      echo "---- $name, shard $shard of $shards ended with an error"
+    fi
     failures "$logs/$name.$shard"
     grep -E '^=========' "$logs/$name.$shard" | head -40 || true  # compute-sanitizer's own lines
   done
-  local ran passed skipped
+  local ran passed skipped open
+  open=$(comm -23 <(cases "$@") <(ended "$logs/$name".*))
+  if [[ -n $open ]]; then
+    failed=1
+    echo "---- $name: no result of"
+    sed 's/^/  /' <<< "$open"
+  fi
   ran=$(count '^\[ RUN ' "$logs/$name".*)
   passed=$(count '^\[       OK ' "$logs/$name".*)
   skipped=$(count '^\[  SKIPPED \].*\([0-9]+ ms\)$' "$logs/$name".*)
   echo "dev: $name: $ran tests in $((SECONDS - start)) s: $passed passed" \
     "($(count '^\[       OK .*/cuda' "$logs/$name".*) of them on the GPU)," \
-    "$skipped skipped, $((ran - passed - skipped)) failed"
+    "$skipped skipped, $(count '^\[  FAILED  \].*\([0-9]+ ms\)$' "$logs/$name".*) failed," \
+    "$(grep -c . <<< "$open" || true) without a result"
   ((ran > skipped)) || { echo "dev: $name: nothing ran" && failed=1; }
   ((failed == 0)) || status=1
 }
@@ -81,9 +127,9 @@ logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
 status=0
 echo "dev: $gpus (driver)"
-run tests "$tests" --gtest_color=no "$@"
+run tests "$tests" -- "${options[@]}"
 for tool in "${tools[@]}"; do
-  run "$tool" compute-sanitizer --tool "$tool" --error-exitcode 9 "$tests" --gtest_color=no --gtest_filter='*/cuda*' "$@"
+  run "$tool" compute-sanitizer --tool "$tool" --error-exitcode 9 "$tests" -- --gtest_filter='*/cuda*' "${options[@]}"
 done
 if ((status)); then echo "dev: test --gpu: FAILED"; else echo "dev: test --gpu: all passed"; fi
 exit $status
