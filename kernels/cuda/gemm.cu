@@ -91,8 +91,8 @@ class Plan {
 class Library {
  public:
   Library() {
+    workspace_ = allocate_for_good(kWorkspaceBytes);  // first: it may throw, and the next product tries again
     KV_CUBLAS_CHECK(cublasLtCreate(&handle_));
-    KV_CUDA_CHECK(cudaMalloc(&workspace_, kWorkspaceBytes));
   }
 
   void run(const Gemm& args) {

@@ -102,6 +102,12 @@ void release(void* data, size_t bytes) noexcept {
   device().arena ? device().arena->give_back(data) : free_on(stream(), data, bytes);
 }
 
+void* allocate_for_good(size_t bytes) {
+  void* data = allocate_on(device().side, bytes);
+  KV_CUDA_CHECK(cudaStreamSynchronize(device().side));  // a stream that is being captured cannot wait for another
+  return data;
+}
+
 void set_arena(Arena* arena) { device().arena = arena; }
 
 void* Arena::take(size_t bytes) {
@@ -110,8 +116,7 @@ void* Arena::take(size_t bytes) {
     block.taken = true;
     return block.data;
   }
-  void* data = allocate_on(device().side, bytes);
-  KV_CUDA_CHECK(cudaStreamSynchronize(device().side));  // the captured stream cannot wait for another
+  void* data = allocate_for_good(bytes);
   blocks_.push_back({data, bytes, true});
   return data;
 }

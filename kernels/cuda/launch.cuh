@@ -47,6 +47,8 @@ int compute_capability();
 // wanted and free when it does not fit.
 void* allocate(size_t bytes);
 void release(void* data, size_t bytes) noexcept;
+// The same, never released and no recording's: there at once, whatever the stream does.
+void* allocate_for_good(size_t bytes);
 
 // Scratch memory of a recording (kernels/cuda/record.cuh): every run uses the same addresses, in stream order, so a
 // block that one op gave back serves the next. Freed with the recording.
@@ -73,7 +75,7 @@ class Arena {
 // While set, allocate() and release() turn to the arena.
 void set_arena(Arena* arena);
 
-// Bytes handed out by allocate(): tensors and scratch alike.
+// Bytes handed out: tensors, scratch and what stays for good alike.
 struct MemoryUse {
   size_t now = 0;
   size_t peak = 0;

@@ -29,6 +29,10 @@ __device__ int64_t slot_of(const PagedView& cache, int64_t row, int32_t position
   return low < length && position_of(cache, row, low) == position ? low : -1;
 }
 
+// Every row sums up all heads of its sequence by itself, although heads that hold the same token get the same sum:
+// kv_heads times the reads, and a binary search a head once slots differ. To share sums, heads would first need a
+// common list of tokens. It is little beside the attention of the same slots, which it follows at an event: q_heads
+// additions a slot and head against group · head_dim multiplications.
 __global__ void layer_mean_kernel(LayerMeanArgs args, int64_t tiles) {
   const RowTile at = row_tile(tiles, kThreads);
   const int64_t slot = at.first + threadIdx.x;
