@@ -179,14 +179,19 @@ TEST_F(Answers, RepetitionIsTheShareOfRunsThatComeAgain) {
   EXPECT_EQ(mean(rows_of(rows, "truncation_rate", "full", "0.5")), 1);
 }
 
-// int(tokens · 0.3) of each context, on the cache itself.
+// int(tokens · 0.3) of each context, on the cache itself, and the pages of 16 that they take in 8 layers of 4 heads.
 TEST_F(Answers, KeepsTheAskedFractionOfTheContext) {
   const std::vector<Row> rows = run(asked());
   const auto full = rows_of(rows, "kept_tokens", "full", "0.3");
   const auto kept = rows_of(rows, "kept_tokens", "snapkv", "0.3");
+  const auto bytes = rows_of(rows, "kept_kv_bytes", "snapkv", "0.3");
   ASSERT_EQ(kept.size(), 3U);
+  ASSERT_EQ(bytes.size(), 3U);
+  constexpr int kPageBytes = 16 * (2 * 64 * 4 + 4);
   for (size_t s = 0; s < kept.size(); ++s) {
-    EXPECT_EQ(kept[s].value.value(), static_cast<int>(full[s].value.value() * 0.3));
+    const int entries = static_cast<int>(full[s].value.value() * 0.3);
+    EXPECT_EQ(kept[s].value.value(), entries);
+    EXPECT_EQ(bytes[s].value.value(), (entries + 15) / 16 * 8 * 4 * kPageBytes);
   }
 }
 
