@@ -6,6 +6,8 @@
 #include <map>
 #include <tuple>
 
+#include "kernels/cuda/mark_written.cuh"
+
 namespace kv::cuda {
 
 namespace {
@@ -75,6 +77,7 @@ class Plan {
     const void* addend = args.addend ? args.addend : args.output;
     KV_CUBLAS_CHECK(cublasLtMatmul(handle, operation_, &one, args.weight, weight_, args.input, input_, &beta, addend,
                                    output_, args.output, output_, &algorithm_, workspace, kWorkspaceBytes, stream()));
+    mark_written(args.output, static_cast<size_t>(args.rows * args.out) * bytes_of(args.output_type));
   }
 
  private:
@@ -93,6 +96,7 @@ class Library {
   Library() {
     workspace_ = allocate_for_good(kWorkspaceBytes);  // first: it may throw, and the next product tries again
     KV_CUBLAS_CHECK(cublasLtCreate(&handle_));
+    mark_written(workspace_, kWorkspaceBytes);  // within one call by one kernel for the next
   }
 
   void run(const Gemm& args) {
