@@ -156,7 +156,7 @@ __device__ inline void prefetch_tables(const PagedView& cache) {
   if (entries <= all_threads * kSector && at < entries) prefetch(cache.page_table + at);
 }
 
-// Lists the parts of the block's share from its page `done` on.
+// Lists the parts of the block's share from its page `done` on. All threads have to meet between two calls.
 __device__ inline Window list_parts(const AttendArgs& args, int rows_a_thread, int done, Part* parts, Shares& shares) {
   __shared__ int first_row, listed, listed_end;
   const int rows = static_cast<int>(args.segment_count) * args.cache.kv_heads;

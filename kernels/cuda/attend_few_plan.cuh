@@ -29,6 +29,7 @@ struct Plan {
   Meeting meetings[2];
 };
 
+// Of warp `which`; of kMaxWarps the part from an earlier block, whose pieces begin with warp 0's.
 __device__ inline Split split_of(const Part* parts, const Window& window, const Shares& shares, int which) {
   Split split{.part = -1, .first_warp = which % kMaxWarps, .last_warp = 0, .ends_early = false, .piece = -1};
   if (which == kMaxWarps) {
