@@ -159,7 +159,7 @@ void run_prefill_columns(const AttendArgs& args, const AttendWork& work);  // wh
 
 // The kernels of Hopper's warpgroup products take head dimensions 64 and 128.
 inline bool has_prefill(const AttendArgs& args) {
-  return compute_capability() == 90 && (args.cache.head_dim == 64 || args.cache.head_dim == 128);
+  return compute_capability() == 90 && !args.on_any_card && (args.cache.head_dim == 64 || args.cache.head_dim == 128);
 }
 
 }  // namespace kv::cuda

@@ -13,6 +13,10 @@ namespace {
 
 KV_OVER_BACKENDS(Attend);
 
+// The kernels for any card, which a card with faster ones of its own does not choose by itself.
+class AttendOnAnyCard : public ::testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Backends, AttendOnAnyCard, ::testing::Values("cuda"), ref::backend_case);
+
 struct Sequence {
   int32_t length;  // of its first KV head; head h holds h fewer, but at least `count`
   int32_t count;
@@ -86,7 +90,7 @@ struct Result {
   bool operator==(const Result&) const = default;
 };
 
-Result run(Backend& backend, Problem& problem) {
+Result run(Backend& backend, Problem& problem, bool on_any_card = false) {
   const Tensor queries = ref::upload_activations(backend, problem.queries);
   Tensor output(backend, backend.activation_type(), queries.elements());
   Tensor segments = ref::upload_segments(backend, problem.segments);
@@ -102,7 +106,8 @@ Result run(Backend& backend, Problem& problem) {
                   .column_max = ref::data_of<float>(maxima),
                   .column_pitch = problem.pitch,
                   .q_heads = problem.q_heads,
-                  .scale = problem.scale});
+                  .scale = problem.scale,
+                  .on_any_card = on_any_card});
   backend.synchronize();
   return {ref::download_activations(output), ref::download_array<float>(sums), ref::download_array<float>(maxima)};
 }
@@ -120,9 +125,9 @@ void expect_columns(const std::vector<float>& got, const std::vector<double>& wa
   }
 }
 
-void check(Backend& backend, const Shape& shape) {
+void check(Backend& backend, const Shape& shape, bool on_any_card) {
   Problem problem(backend, shape);
-  const Result got = run(backend, problem);
+  const Result got = run(backend, problem, on_any_card);
   const ref::Attended want = ref::attend(problem.cache.rows(), problem.queries, problem.segments, problem.q_heads,
                                          problem.scale, problem.pitch);
   // A logit is a chain of head_dim products (times the scale, minus the maximum), off by at most roundings · Σ|terms|;
@@ -137,9 +142,8 @@ void check(Backend& backend, const Shape& shape) {
   expect_columns(got.maxima, want.maxima, probability);
 }
 
-TEST_P(Attend, MatchesTheReferenceOverShapes) {
-  KV_BACKEND_OR_SKIP(backend);
-  const std::vector<Shape> shapes = {
+std::vector<Shape> shapes() {
+  return {
       {1, 1, 16, {{1, 1}}},
       {1, 1, 16, {{2, 2}}},
       {2, 2, 64, {{15, 1}, {16, 1}, {17, 1}, {33, 1}}},      // decode, around a page
@@ -169,23 +173,36 @@ TEST_P(Attend, MatchesTheReferenceOverShapes) {
       {2, 4, 80, {{1500, 1}, {33, 1}}},    // pieces wider than the heads
       {4, 1, 16, std::vector<Sequence>(4500, {18, 1})},  // more rows than a GPU's block lists at once
   };
-  for (const Shape& shape : shapes) {
+}
+
+void check_shapes(Backend& backend, bool on_any_card) {
+  for (const Shape& shape : shapes()) {
     SCOPED_TRACE(::testing::Message() << shape.kv_heads << " heads, group " << shape.group << ", dim " << shape.head_dim
                                       << ", length " << shape.sequences[0].length);
     if (shape.query_size > 100) {
       // Large logits: only the output is compared, absolutely, since tiny probabilities have no relative accuracy.
-      Problem problem(*backend, shape);
-      const Result got = run(*backend, problem);
+      Problem problem(backend, shape);
+      const Result got = run(backend, problem, on_any_card);
       const ref::Attended want = ref::attend(problem.cache.rows(), problem.queries, problem.segments, problem.q_heads,
                                              problem.scale, problem.pitch);
       ref::expect_close(
           got.output, want.output,
-          {.roundings = 2 * (shape.head_dim + 3) * want.largest_logit_terms + 500 + ref::storage_roundings(*backend)});
+          {.roundings = 2 * (shape.head_dim + 3) * want.largest_logit_terms + 500 + ref::storage_roundings(backend)});
       continue;
     }
-    check(*backend, shape);
-    if (HasFatalFailure()) return;
+    check(backend, shape, on_any_card);
+    if (::testing::Test::HasFatalFailure()) return;
   }
+}
+
+TEST_P(Attend, MatchesTheReferenceOverShapes) {
+  KV_BACKEND_OR_SKIP(backend);
+  check_shapes(*backend, false);
+}
+
+TEST_P(AttendOnAnyCard, MatchesTheReferenceOverShapes) {
+  KV_BACKEND_OR_SKIP(backend);
+  check_shapes(*backend, true);
 }
 
 TEST_P(Attend, NothingToDoWritesNothing) {
