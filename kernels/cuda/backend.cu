@@ -12,6 +12,7 @@
 #include "kernels/compact.h"
 #include "kernels/cuda/facts.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/machine.h"
 #include "kernels/cuda/record.cuh"
 #include "kernels/embed.h"
 #include "kernels/error.h"
@@ -115,29 +116,25 @@ class CudaBackend final : public Backend {
   size_t before_;
 };
 
-// Throws UserError where this machine cannot run the kernels of this build.
-std::unique_ptr<Backend> make_cuda_backend() {
-  int devices = 0;
-  const cudaError_t error = cudaGetDeviceCount(&devices);
-  if (error != cudaSuccess || devices == 0) {
-    cudaGetLastError();
-    int driver = 0;
-    cudaDriverGetVersion(&driver);
-    const std::string have =
-        driver == 0 ? "none" : std::to_string(driver / 1000) + "." + std::to_string(driver % 1000 / 10);
-    throw UserError("device 'cuda': " + std::string(error == cudaSuccess ? "no GPU" : cudaGetErrorString(error)) +
-                    " (driver for CUDA " + have + "; expected a GPU and a driver for CUDA " +
-                    std::to_string(CUDART_VERSION / 1000) + "." + std::to_string(CUDART_VERSION % 1000 / 10) +
-                    " or later)");
-  }
+cuda::Machine this_machine() {
+  cuda::Machine machine{.runtime = CUDART_VERSION};
+  const cudaError_t error = cudaGetDeviceCount(&machine.devices);
+  if (error != cudaSuccess) machine = {.error = cudaGetErrorString(error), .runtime = CUDART_VERSION};
+  cudaGetLastError();
+  cudaDriverGetVersion(&machine.driver);
+  if (machine.devices == 0) return machine;
   int id = 0, major = 0, minor = 0;
   KV_CUDA_CHECK(cudaGetDevice(&id));
   KV_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, id));
   KV_CUDA_CHECK(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, id));
-  if (major < 8) {
-    throw UserError("device 'cuda': the GPU has compute capability " + std::to_string(major) + "." +
-                    std::to_string(minor) + " (expected 8.0 or later)");
-  }
+  machine.capability = 10 * major + minor;
+  return machine;
+}
+
+// Throws UserError where this machine cannot run the kernels of this build.
+std::unique_ptr<Backend> make_cuda_backend() {
+  const std::string why = cuda::why_unusable(this_machine());
+  if (!why.empty()) throw UserError("device 'cuda': " + why);
   return std::make_unique<CudaBackend>();
 }
 
