@@ -2,7 +2,8 @@
 # run_tests.sh TESTS [--sanitize[=TOOL,...]] [--limit=SECONDS] [GOOGLETEST OPTION...]
 # Runs TESTS, the kvlab_tests of a CUDA build, on a machine with a GPU. A CUDA case that cannot run there is a failure.
 # Needs neither a network, nor a compiler, nor gnuplot. --sanitize: afterwards the CUDA cases once more under each of
-# compute-sanitizer's tools (default: memcheck, racecheck and initcheck); a --gtest_filter holds for them, too.
+# compute-sanitizer's tools (default: memcheck, racecheck and initcheck), but for the suites named *Slow*, which compare
+# numbers over whole models and run no kernel that the small cases do not; a --gtest_filter holds for them, too.
 # --limit: after so many seconds (default 900) a shard of the tests, or of a tool, is ended: a kernel that hangs is a
 # failure. Fails when any test fails, or none ran, or one has no result; those are named.
 set -euo pipefail
@@ -132,7 +133,7 @@ for tool in "${tools[@]}"; do
   checks=(compute-sanitizer --tool "$tool" --error-exitcode 9)
   # cuBLASLt's kernels (nvjet) wait for their bulk copies in a way that racecheck takes for races.
   [[ $tool != racecheck ]] || checks+=(--kernel-name-exclude kernel_substring=nvjet)
-  run "$tool" "${checks[@]}" "$tests" -- --gtest_filter='*/cuda*' "${options[@]}"
+  run "$tool" "${checks[@]}" "$tests" -- --gtest_filter='*/cuda*-*Slow*' "${options[@]}"
 done
 if ((status)); then echo "dev: test --gpu: FAILED"; else echo "dev: test --gpu: all passed"; fi
 exit $status

@@ -4,11 +4,9 @@
 
 #include <cmath>
 #include <filesystem>
-#include <numeric>
 
 #include "kernels/error.h"
 #include "sim/baseline.h"
-#include "sim/replay.h"
 #include "sim/safetensors.h"
 #include "tests/ref/paths.h"
 
@@ -16,27 +14,6 @@ namespace kv {
 namespace {
 
 const std::filesystem::path kData = ref::source_path("tests/data");
-const std::filesystem::path kReference = ref::source_path("experiments/models/reference");
-
-struct Scored {
-  std::vector<float> nll, entropy, logits;
-};
-
-Scored full_pass(const std::filesystem::path& model, const std::vector<int32_t>& ids, int logits_tail) {
-  const auto backend = make_backend("cpu");
-  const ModelFiles weights = load_model(model);
-  ModelSource source(*backend, weights);
-  source.keep_logits_tail(logits_tail);
-  const std::span<const int32_t> sequences[] = {ids};
-  const Baseline baseline = compute_baseline(*backend, source, sequences, {});
-  return {baseline.nll[0], baseline.entropy[0], source.logits_tail(0)};
-}
-
-double largest(const std::vector<float>& values) {
-  double most = 0;
-  for (const float value : values) most = std::max(most, std::abs(static_cast<double>(value)));
-  return most;
-}
 
 double largest_error(const std::vector<float>& got, const std::vector<float>& want) {
   EXPECT_GE(got.size(), want.size());
@@ -47,43 +24,6 @@ double largest_error(const std::vector<float>& got, const std::vector<float>& wa
   }
   return most;
 }
-
-// Against transformers in f32 (tests/data/README.md): logits within 1e-4 relative, nll within 1e-4.
-class Parity : public ::testing::TestWithParam<const char*> {};
-
-TEST_P(Parity, LogitsAndLossesAgreeWithTransformers) {
-  const auto folder = kData / GetParam();
-  const auto expected = SafetensorsFile::open(folder / "expected.safetensors");
-  const auto ids = expected.read_i32(expected.require("input_ids"));
-  const auto logits = expected.read_f32(expected.require("logits_tail"));
-  const Scored scored = full_pass(folder, ids, 16);
-  ASSERT_EQ(scored.logits.size(), logits.size());
-  EXPECT_LE(largest_error(scored.logits, logits), 1e-4 * largest(logits));
-  EXPECT_LE(largest_error(scored.nll, expected.read_f32(expected.require("nll"))), 1e-4);
-}
-
-INSTANTIATE_TEST_SUITE_P(Families, Parity, ::testing::Values("llama", "qwen3"));
-
-// The reference model on 4096 tokens of a book and of code.
-class SlowReferenceParity : public ::testing::TestWithParam<const char*> {};
-
-TEST_P(SlowReferenceParity, LossesAndEntropiesAgreeWithTransformers) {
-  const auto expected = SafetensorsFile::open(kData / "reference/expected.safetensors");
-  const auto tensor = [&](const char* what) { return expected.require(std::string(GetParam()) + what); };
-  const auto ids = expected.read_i32(tensor(".input_ids"));
-  const auto nll = expected.read_f32(tensor(".nll"));
-  const Scored scored = full_pass(kReference, ids, 4);
-  EXPECT_LE(largest_error(scored.nll, nll), 1e-3);
-  EXPECT_LE(largest_error(scored.entropy, expected.read_f32(tensor(".entropy"))), 1e-3);
-  const double mean = std::accumulate(nll.begin(), nll.end(), 0.0) / static_cast<double>(nll.size());
-  const double got = std::accumulate(scored.nll.begin(), scored.nll.begin() + static_cast<int64_t>(nll.size()), 0.0) /
-                     static_cast<double>(nll.size());
-  EXPECT_LE(std::abs(got - mean), 1e-5);
-  const auto logits = expected.read_f32(tensor(".logits_tail"));
-  EXPECT_LE(largest_error(scored.logits, logits), 1e-4 * largest(logits));
-}
-
-INSTANTIATE_TEST_SUITE_P(Texts, SlowReferenceParity, ::testing::Values("book0", "code0"));
 
 std::vector<int32_t> llama_ids(size_t count) {
   const auto expected = SafetensorsFile::open(kData / "llama/expected.safetensors");
