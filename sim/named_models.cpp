@@ -12,10 +12,15 @@ namespace kv {
 
 namespace {
 
-constexpr std::array<NamedModel, 7> kModels = {{
+constexpr std::array<NamedModel, 8> kModels = {{
     {"llama-3.1-8b", "Llama 3.1, 8.0 B parameters (meta-llama/Llama-3.1-8B)", R"({
       "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
       "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256, "max_position_embeddings": 131072,
+      "rms_norm_eps": 1e-5, "rope_theta": 500000, "rope_scaling": {"rope_type": "llama3", "factor": 8,
+      "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 8192}})"},
+    {"llama-3.1-405b", "Llama 3.1, 405.9 B parameters (meta-llama/Llama-3.1-405B)", R"({
+      "model_type": "llama", "hidden_size": 16384, "num_hidden_layers": 126, "num_attention_heads": 128,
+      "num_key_value_heads": 8, "intermediate_size": 53248, "vocab_size": 128256, "max_position_embeddings": 131072,
       "rms_norm_eps": 1e-5, "rope_theta": 500000, "rope_scaling": {"rope_type": "llama3", "factor": 8,
       "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 8192}})"},
     {"mistral-7b-v0.3", "Mistral 7B v0.3, 7.2 B parameters (mistralai/Mistral-7B-v0.3)", R"({

@@ -7,20 +7,18 @@
 
 #include "sim/budget_profile_file.h"
 #include "tests/harness/run_fixture.h"
-#include "tests/ref/address_space.h"
 
 namespace kv {
 namespace {
 
 class Latency : public RunFixture {
  protected:
-  // Values by metric of the policy's rows at this batch, in order; "" holds the number of skipped ones.
-  std::map<std::string, std::vector<double>> measured(const std::string& policy, const std::string& batch = "2") const {
+  // Values by metric of the policy's rows, in order.
+  std::map<std::string, std::vector<double>> measured(const std::string& policy) const {
     std::map<std::string, std::vector<double>> values;
     for (const Row& row : read_rows(folder_ / "out" / "rows.csv").rows) {
-      if (row.policy != policy || row.axes[0] != batch) continue;
+      if (row.policy != policy) continue;
       if (row.value) values[row.metric].push_back(*row.value);
-      if (!row.skipped.empty()) reasons_[policy] = row.skipped;
     }
     return values;
   }
@@ -30,8 +28,6 @@ class Latency : public RunFixture {
                      "# How fast?\nmodel: {random: tiny}\nprotocol: latency\nsamples: 3\nprefill_chunk: 64\n" + text);
     return run_experiment(spec(), options("out"));
   }
-
-  mutable std::map<std::string, std::string> reasons_;
 };
 
 // Up to the nine digits of rows.csv.
@@ -141,28 +137,6 @@ TEST(LatencyFootprint, IsOfTheWholeGenerationThoughOneEventIsRun) {
   const Case cut{.keep = 0.25, .context = 64, .new_tokens = 100};
   EXPECT_EQ(whole_generation(cut, *uniform, info).longest(), 116);
   EXPECT_EQ(whole_generation(cut, *ada, info).longest(), 32 + 100);
-}
-
-TEST_F(Latency, AnAbsurdBatchIsARowWithItsReasonAndTheOthersRun) {
-  const RunSummary summary = run("policies: [full]\naxes: {batch: [1000000000, 2], context: 64}\n");
-  EXPECT_EQ(summary.skipped, 1);
-  EXPECT_TRUE(measured("full", "1000000000").empty());
-  const std::string reason = reasons_.at("full");
-  EXPECT_TRUE(reason.starts_with("a batch of 1000000000 with 80 entries a head does not fit: it needs ")) << reason;
-  EXPECT_NE(reason.find("KV cache "), std::string::npos) << reason;
-  EXPECT_TRUE(reason.ends_with(" are free on cpu")) << reason;
-  EXPECT_EQ(measured("full").at("prefill_time").size(), 3u);
-}
-
-TEST_F(Latency, AModelThatDoesNotFitIsARowWithItsReason) {
-  const ref::AddressSpaceLimit limit(1'000'000'000);
-  run("policies: [full]\naxes: {batch: 2, context: 64}\n");
-  const RunSummary summary = run_experiment(spec({"model={random: qwen2.5-32b}"}), options("out"));
-  EXPECT_EQ(summary.skipped, 1);
-  EXPECT_TRUE(measured("full").empty());
-  // 32.8 billion parameters in f32.
-  EXPECT_TRUE(reasons_.at("full").starts_with("a qwen2 model of 64 layers does not fit: it needs 131.06 GB (weights "))
-      << reasons_.at("full");
 }
 
 TEST_F(Latency, TimingRowsAloneDependOnTheClock) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -20,8 +21,9 @@ class RunFixture : public testing::Test {
  protected:
   RunFixture() {
     const testing::TestInfo* test = testing::UnitTest::GetInstance()->current_test_info();
-    folder_ = std::filesystem::temp_directory_path() /
-              (std::string("kvlab-") + test->test_suite_name() + "-" + test->name() + "-" + std::to_string(getpid()));
+    std::string name = std::string("kvlab-") + test->test_suite_name() + "-" + test->name();
+    std::replace(name.begin(), name.end(), '/', '-');  // between a test and its parameter
+    folder_ = std::filesystem::temp_directory_path() / (name + "-" + std::to_string(getpid()));
     std::filesystem::create_directories(folder_);
     Random random(3);
     std::vector<int32_t> ids(kTokens);

@@ -11,17 +11,24 @@
 #include "sim/model_source.h"
 #include "sim/named_models.h"
 #include "sim/replay.h"
+#include "tests/ref/slices.h"
 #include "tests/sim/file_fixtures.h"
 
 namespace kv {
 namespace {
 
-class FootprintOfTiny : public testing::Test {
+class FootprintOfTiny : public testing::TestWithParam<std::string> {
  protected:
+  void SetUp() override {
+    backend_ = ref::try_backend(GetParam());
+    if (!backend_) GTEST_SKIP() << GetParam() << " is not here";
+    source_ = std::make_unique<ModelSource>(*backend_, RandomWeights(find_named_model("tiny").parse(), 1));
+  }
+
   ReplayResult run(const Policy& policy, const std::vector<std::span<const int32_t>>& sequences,
                    const Schedule& schedule) {
     return replay({.backend = *backend_,
-                   .source = source_,
+                   .source = *source_,
                    .policy = const_cast<Policy&>(policy),
                    .sequences = sequences,
                    .schedule = schedule,
@@ -30,23 +37,26 @@ class FootprintOfTiny : public testing::Test {
   }
 
   size_t cache_of(const Policy& policy, const Schedule& schedule) const {
-    const RunShape shape = run_shape(resident_bounds(schedule, policy, source_.info()), 128);
-    return run_footprint(*backend_, source_, policy, shape).cache;
+    const RunShape shape = run_shape(resident_bounds(schedule, policy, source_->info()), 128);
+    return run_footprint(*backend_, *source_, policy, shape).cache;
   }
 
-  std::unique_ptr<Backend> backend_ = make_backend("cpu");
-  ModelSource source_{*backend_, RandomWeights(find_named_model("tiny").parse(), 1)};
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<ModelSource> source_;
   std::vector<int32_t> ids_ = std::vector<int32_t>(100, 7);
 };
 
-TEST_F(FootprintOfTiny, CountsTheWeights) {
+INSTANTIATE_TEST_SUITE_P(Backends, FootprintOfTiny, testing::ValuesIn(ref::backend_names()), ref::backend_case);
+
+TEST_P(FootprintOfTiny, CountsTheWeights) {
   // tiny: embedding and head 2 · 1024 · 64, a final norm; two layers of q, o 64 · 64, k, v 32 · 64, three of 128 · 64
   // and two norms.
-  EXPECT_EQ(source_.weight_bytes(), 4u * (2 * 1024 * 64 + 64 + 2 * (2 * 4096 + 2 * 2048 + 3 * 8192 + 128)));
-  EXPECT_GE(backend_->bytes_in_use(), source_.weight_bytes());
+  EXPECT_EQ(source_->weight_bytes(),
+            bytes_of(backend_->activation_type()) * (2 * 1024 * 64 + 64 + 2 * (2 * 4096 + 2 * 2048 + 3 * 8192 + 128)));
+  EXPECT_GE(backend_->bytes_in_use(), source_->weight_bytes());
 }
 
-TEST_F(FootprintOfTiny, OfTheCacheIsWhatAReplayReallyTakes) {
+TEST_P(FootprintOfTiny, OfTheCacheIsWhatAReplayReallyTakes) {
   const std::vector<int32_t> lengths = {100, 40};
   const std::vector<std::span<const int32_t>> sequences = {ids_, std::span(ids_).first(40)};
   for (const char* name : {"full", "h2o", "snapkv"}) {
@@ -58,7 +68,7 @@ TEST_F(FootprintOfTiny, OfTheCacheIsWhatAReplayReallyTakes) {
 }
 
 // Of 48 entries a head on average uneven heads take more pages than 3: 49 and 47 are 4 and 3.
-TEST_F(FootprintOfTiny, CountsThePagesOfUnevenHeads) {
+TEST_P(FootprintOfTiny, CountsThePagesOfUnevenHeads) {
   const std::vector<int32_t> lengths = {100, 40};
   const std::vector<std::span<const int32_t>> sequences = {ids_, std::span(ids_).first(40)};
   const Schedule schedule = decode_schedule(lengths, 32, 16);
@@ -119,17 +129,17 @@ TEST(GenerationBound, IsOfEveryEventNotOfTheFirst) {
   }
 }
 
-TEST_F(FootprintOfTiny, BoundsWhatAGenerationOfManyEventsReallyTakes) {
+TEST_P(FootprintOfTiny, BoundsWhatAGenerationOfManyEventsReallyTakes) {
   Policy policy = make_policy("random", {}, {"ada"});
   const std::vector<std::span<const int32_t>> prompts = {std::span(ids_).first(1)};
   const GenerateResult result = generate({.backend = *backend_,
-                                          .source = source_,
+                                          .source = *source_,
                                           .policy = policy,
                                           .prompts = prompts,
                                           .budget = 32,
                                           .interval = 16,
                                           .max_new_tokens = 200});
-  const SourceInfo& info = source_.info();
+  const SourceInfo& info = source_->info();
   const auto bytes = [&](int64_t more) {
     const GenerationLength length{.prompt = 1, .kept = 1, .more = more, .budget = 32, .interval = 16};
     const auto pages = generation_bound(info, *policy.allocation, length).pages();
@@ -140,32 +150,53 @@ TEST_F(FootprintOfTiny, BoundsWhatAGenerationOfManyEventsReallyTakes) {
   EXPECT_LE(result.costs.peak_kv_bytes, bytes(199));
 }
 
-TEST_F(FootprintOfTiny, AReplayThatDoesNotFitAllocatesNothing) {
-  // Two million sequences of 100 tokens: 7 pages, 2 layers, 2 heads and 2112 bytes a page are 118 GB, with activations
-  // several times that.
-  const std::vector<std::span<const int32_t>> sequences(2'000'000, ids_);
-  Schedule schedule(1);
-  schedule[0].counts.assign(sequences.size(), 100);
-  schedule[0].keep.assign(sequences.size(), -1);
-  const size_t before = backend_->bytes_in_use();
-  backend_->reset_peak();
-  EXPECT_THROW(run(make_policy("full", {}), sequences, schedule), MemoryError);
-  EXPECT_EQ(backend_->peak_bytes(), before);
+// The one line of a refusal, which ends with what is free; nothing was allocated for it.
+template <class Ask>
+std::string refusal(Backend& backend, const Ask& ask) {
+  const size_t before = backend.bytes_in_use();
+  backend.reset_peak();
+  const std::string line = test::user_error(ask);
+  EXPECT_EQ(backend.peak_bytes(), before);
+  EXPECT_TRUE(line.ends_with(bytes_text(backend.memory().total) + " are free on " + std::string(backend.name())))
+      << line;
+  return line;
 }
 
-TEST(RequireMemory, SaysWhatIsNeededAndWhatIsFree) {
-  const auto backend = make_backend("cpu");
-  const Memory memory = backend->memory();
+TEST_P(FootprintOfTiny, AReplayThatDoesNotFitAllocatesNothing) {
+  // Two million sequences of 4000 tokens: 250 pages, 2 layers and 2 heads, of 1088 bytes a page in bf16, are 2.2 TB.
+  const std::vector<int32_t> ids(4000, 7);
+  const std::vector<std::span<const int32_t>> sequences(2'000'000, ids);
+  Schedule schedule(1);
+  schedule[0].counts.assign(sequences.size(), 4000);
+  schedule[0].keep.assign(sequences.size(), -1);
+  const std::string line = refusal(*backend_, [&] { run(make_policy("full", {}), sequences, schedule); });
+  EXPECT_TRUE(line.starts_with("a batch of 2000000 under full does not fit: it needs ")) << line;
+}
+
+TEST_P(FootprintOfTiny, AModelThatDoesNotFitAllocatesNothing) {
+  const ModelConfig config = parse_model_config(
+      R"({"model_type": "llama", "hidden_size": 524288, "num_hidden_layers": 1, "num_attention_heads": 4096,
+          "intermediate_size": 524288, "vocab_size": 1024, "max_position_embeddings": 4096})",
+      "huge");
+  // Seven matrices of 2^38 values, two embeddings of 2^29 and three norms: 3.8 TB in bf16.
+  const size_t bytes = bytes_of(backend_->activation_type()) * ((size_t{7} << 38) + (size_t{2} << 29) + (3U << 19));
+  const std::string line = refusal(*backend_, [&] { ModelSource(*backend_, RandomWeights(config, 1)); });
+  EXPECT_TRUE(line.starts_with("a llama model of 1 layers does not fit: it needs " + bytes_text(bytes) + " (weights "))
+      << line;
+}
+
+TEST_P(FootprintOfTiny, RefusalsSayWhatIsNeededAndWhatIsFree) {
+  const Memory memory = backend_->memory();
   EXPECT_GT(memory.total, size_t{1} << 28);
   EXPECT_LE(memory.free, memory.total);
-  EXPECT_NO_THROW(require_memory(*backend, {.cache = 1000}, "a run"));
-  const std::string line = test::user_error(
-      [&] { require_memory(*backend, {.weights = 3'000'000'000'000'000, .cache = 2'500'000'000'000'000}, "a run"); });
+  EXPECT_NO_THROW(require_memory(*backend_, {.cache = 1000}, "a run"));
+  const std::string line = refusal(*backend_, [&] {
+    require_memory(*backend_, {.weights = 3'000'000'000'000'000, .cache = 2'500'000'000'000'000}, "a run");
+  });
   EXPECT_TRUE(
       line.starts_with("a run does not fit: it needs 5500000.00 GB (weights 3000000.00 GB, KV cache 2500000.00 "
                        "GB), and "))
       << line;
-  EXPECT_TRUE(line.ends_with(bytes_text(memory.total) + " are free on cpu")) << line;
 }
 
 TEST(BytesText, UsesDecimalUnits) {

@@ -14,8 +14,9 @@ namespace {
 // As the published checkpoints count them (tied embeddings once): every size and bias of a shape enters.
 TEST(NamedModels, HaveTheParametersOfTheirCheckpoints) {
   const std::map<std::string, int64_t, std::less<>> published = {
-      {"llama-3.1-8b", 8'030'261'248}, {"mistral-7b-v0.3", 7'248'023'552}, {"qwen2.5-32b", 32'763'876'352},
-      {"qwen3-1.7b", 1'720'574'976},   {"qwen3-4b", 4'022'468'096},        {"r1-distill-qwen-7b", 7'615'616'512}};
+      {"llama-3.1-8b", 8'030'261'248},      {"llama-3.1-405b", 405'853'388'800}, {"mistral-7b-v0.3", 7'248'023'552},
+      {"qwen2.5-32b", 32'763'876'352},      {"qwen3-1.7b", 1'720'574'976},       {"qwen3-4b", 4'022'468'096},
+      {"r1-distill-qwen-7b", 7'615'616'512}};
   size_t found = 0;
   for (const NamedModel& model : named_models()) {
     const auto count = published.find(model.name);
@@ -42,8 +43,8 @@ TEST(NamedModels, HaveTheHeadsAndPositionsOfTheirFamilies) {
 
 TEST(NamedModels, AnUnknownNameListsTheKnownOnes) {
   EXPECT_EQ(test::user_error([] { find_named_model("llama"); }),
-            "unknown model shape 'llama' (expected one of: llama-3.1-8b, mistral-7b-v0.3, qwen2.5-32b, qwen3-1.7b, "
-            "qwen3-4b, r1-distill-qwen-7b, tiny)");
+            "unknown model shape 'llama' (expected one of: llama-3.1-8b, llama-3.1-405b, mistral-7b-v0.3, "
+            "qwen2.5-32b, qwen3-1.7b, qwen3-4b, r1-distill-qwen-7b, tiny)");
 }
 
 }  // namespace
