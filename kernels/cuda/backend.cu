@@ -117,10 +117,14 @@ class CudaBackend final : public Backend {
 };
 
 cuda::Machine this_machine() {
-  cuda::Machine machine{.runtime = CUDART_VERSION};
+  cuda::Machine machine;
+  machine.runtime = CUDART_VERSION;
   const cudaError_t error = cudaGetDeviceCount(&machine.devices);
-  if (error != cudaSuccess) machine = {.error = cudaGetErrorString(error), .runtime = CUDART_VERSION};
-  cudaGetLastError();
+  if (error != cudaSuccess) {
+    machine.error = cudaGetErrorString(error);
+    machine.devices = 0;
+    cudaGetLastError();
+  }
   cudaDriverGetVersion(&machine.driver);
   if (machine.devices == 0) return machine;
   int id = 0, major = 0, minor = 0;
