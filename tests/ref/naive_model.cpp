@@ -94,7 +94,8 @@ class Decoder {
     if (config_.qk_norm) x = norm(x, prefix_ + "self_attn." + which + "_norm");
     const size_t half = rope_.inv_freq.size();
     for (size_t vector = 0; vector < tokens_ * static_cast<size_t>(heads); ++vector) {
-      const auto position = static_cast<float>(vector / static_cast<size_t>(heads));
+      const size_t token = vector / static_cast<size_t>(heads);
+      const auto position = static_cast<float>(token);
       for (size_t d = 0; d < half; ++d) {
         const double angle = position * static_cast<float>(rope_.inv_freq[d]);  // an f32 product as in transformers
         const double cosine = rope_.attention_factor * std::cos(angle), sine = rope_.attention_factor * std::sin(angle);

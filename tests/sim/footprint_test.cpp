@@ -155,7 +155,7 @@ template <class Ask>
 std::string refusal(Backend& backend, const Ask& ask) {
   const size_t before = backend.bytes_in_use();
   backend.reset_peak();
-  const std::string line = test::user_error(ask);
+  std::string line = test::user_error(ask);
   EXPECT_EQ(backend.peak_bytes(), before);
   EXPECT_TRUE(line.ends_with(bytes_text(backend.memory().total) + " are free on " + std::string(backend.name())))
       << line;
