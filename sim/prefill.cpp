@@ -51,6 +51,7 @@ Prefill::Prefill(const PrefillArgs& args)
       ranking_(one_of_each(args.policies)),
       ranker_of_(rankers_of(args.policies, ranking_)),
       lengths_(lengths_of(args)),
+      shape_(checked_shape()),
       loop_({.backend = args.backend,
              .source = args.source,
              .policies = ranking_,
@@ -60,11 +61,9 @@ Prefill::Prefill(const PrefillArgs& args)
              .observers = args.observers,
              .only_ranks = true,
              .time_phases = false}) {
-  const RunShape whole = shape();
-  check_memory(whole);
   Stopwatch watch(args_.backend);
   watch.start();
-  loop_.begin(args_.contexts, whole.pages);
+  loop_.begin(args_.contexts, shape_.pages);
   const Schedule steps = schedule();
   for (size_t i = 0; i + 1 < steps.size(); ++i) loop_.step(steps[i]);
   loop_.rank(steps.back().counts);
@@ -85,12 +84,14 @@ Schedule Prefill::schedule() const {
   return steps;
 }
 
-RunShape Prefill::shape() const {
+RunShape Prefill::checked_shape() const {
   int64_t tokens = 0;
   for (const Step& step : schedule()) {
     tokens = std::max(tokens, std::accumulate(step.counts.begin(), step.counts.end(), int64_t{0}));
   }
-  return run_shape(resident_bounds(schedule(), make_policy("full", {}), args_.source.info()), tokens);
+  const RunShape shape = run_shape(resident_bounds(schedule(), make_policy("full", {}), args_.source.info()), tokens);
+  check_memory(shape);
+  return shape;
 }
 
 // What the pass takes, and what each scorer adds to it.

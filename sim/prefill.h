@@ -48,7 +48,7 @@ class Prefill {
 
  private:
   Schedule schedule() const;
-  RunShape shape() const;
+  RunShape checked_shape() const;  // of the pass; throws MemoryError where it does not fit
   // Of the copy that is cut: at first the context, then what is left of it with the room.
   int64_t copy_pages(const Policy& policy, std::span<const int32_t> keep, std::span<const int32_t> room) const;
   void check_memory(const RunShape& shape) const;
@@ -57,6 +57,7 @@ class Prefill {
   std::vector<Policy*> ranking_;  // one of each scorer: what the loop runs
   std::vector<int> ranker_of_;    // [policies], −1 without a scorer
   std::vector<int32_t> lengths_;  // [contexts]
+  const RunShape shape_;          // before the loop, which allocates
   Loop loop_;
   double seconds_ = 0;
 };

@@ -10,6 +10,7 @@
 #include "sim/generate.h"
 #include "sim/model_source.h"
 #include "sim/named_models.h"
+#include "sim/prefill.h"
 #include "sim/replay.h"
 #include "tests/ref/slices.h"
 #include "tests/sim/file_fixtures.h"
@@ -44,6 +45,10 @@ class FootprintOfTiny : public testing::TestWithParam<std::string> {
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<ModelSource> source_;
   std::vector<int32_t> ids_ = std::vector<int32_t>(100, 7);
+  // So many sequences of so many tokens: 62500 pages each, for 2 layers and 2 heads, of 1088 bytes in bf16, are 5.4 TB.
+  static constexpr size_t kTooMany = 20'000;
+  static constexpr int32_t kTooLong = 1'000'000;
+  std::vector<int32_t> too_long_ = std::vector<int32_t>(kTooLong, 7);
 };
 
 INSTANTIATE_TEST_SUITE_P(Backends, FootprintOfTiny, testing::ValuesIn(ref::backend_names()), ref::backend_case);
@@ -163,14 +168,36 @@ std::string refusal(Backend& backend, const Ask& ask) {
 }
 
 TEST_P(FootprintOfTiny, AReplayThatDoesNotFitAllocatesNothing) {
-  // Two million sequences of 4000 tokens: 250 pages, 2 layers and 2 heads, of 1088 bytes a page in bf16, are 2.2 TB.
-  const std::vector<int32_t> ids(4000, 7);
-  const std::vector<std::span<const int32_t>> sequences(2'000'000, ids);
+  const std::vector<std::span<const int32_t>> sequences(kTooMany, too_long_);
   Schedule schedule(1);
-  schedule[0].counts.assign(sequences.size(), 4000);
+  schedule[0].counts.assign(sequences.size(), kTooLong);
   schedule[0].keep.assign(sequences.size(), -1);
   const std::string line = refusal(*backend_, [&] { run(make_policy("full", {}), sequences, schedule); });
-  EXPECT_TRUE(line.starts_with("a batch of 2000000 under full does not fit: it needs ")) << line;
+  EXPECT_TRUE(line.starts_with("a batch of 20000 under full does not fit: it needs ")) << line;
+}
+
+TEST_P(FootprintOfTiny, AGenerationThatDoesNotFitAllocatesNothing) {
+  // A thousand sequences of 2^28 tokens: each takes 73 GB in bf16.
+  const std::vector<std::span<const int32_t>> prompts(1000, ids_);
+  Policy full = make_policy("full", {});
+  const std::string line = refusal(*backend_, [&] {
+    generate({.backend = *backend_, .source = *source_, .policy = full, .prompts = prompts, .max_new_tokens = 1 << 28});
+  });
+  EXPECT_TRUE(line.starts_with("a batch of 1000 under full does not fit: it needs ")) << line;
+}
+
+TEST_P(FootprintOfTiny, APrefillThatDoesNotFitAllocatesNothing) {
+  const std::vector<std::span<const int32_t>> contexts(kTooMany, too_long_);
+  Policy keydiff = make_policy("keydiff", {});
+  Policy* const policies[] = {&keydiff};
+  const std::string line = refusal(*backend_, [&] {
+    Prefill({.backend = *backend_,
+             .source = *source_,
+             .contexts = contexts,
+             .policies = policies,
+             .prefill_chunk = kTooLong});
+  });
+  EXPECT_TRUE(line.starts_with("a prefill of 20000 contexts does not fit: it needs ")) << line;
 }
 
 TEST_P(FootprintOfTiny, AModelThatDoesNotFitAllocatesNothing) {
