@@ -5,6 +5,7 @@
 #include "kernels/error.h"
 #include "tests/ref/frozen.h"
 #include "tests/ref/policy_runs.h"
+#include "tests/ref/slices.h"
 
 namespace kv::ref {
 namespace {
@@ -46,12 +47,16 @@ TEST(ExpectedAttention, ProtectsSinks) {
   EXPECT_EQ(event_of({1, 3, 2, 5, 1, 1}, "1", 2).kept, (std::vector<int32_t>{0, 3}));
 }
 
-TEST(ExpectedAttention, AgreesWithItsTranscription) {
+KV_OVER_BACKENDS(ExpectedAttentionOn);
+
+TEST_P(ExpectedAttentionOn, AgreesWithItsTranscription) {
+  KV_BACKEND_OR_SKIP(backend);
   const Agreement loose = {.tolerance = 1e-4};  // exp of logits near 30, whose f32 error is 30·2⁻²³ a step
-  expect_agrees("expected-attention", {}, naive_expected_attention(512, 4, 0.02, true), loose);
-  expect_agrees("expected-attention", {{"use_covariance", "false", ""}, {"future", "3", ""}, {"epsilon", "0", ""}},
+  expect_agrees(*backend, "expected-attention", {}, naive_expected_attention(512, 4, 0.02, true), loose);
+  expect_agrees(*backend, "expected-attention",
+                {{"use_covariance", "false", ""}, {"future", "3", ""}, {"epsilon", "0", ""}},
                 naive_expected_attention(3, 4, 0, false), loose);
-  expect_agrees("expected-attention", {{"sinks", "0", ""}}, naive_expected_attention(512, 0, 0.02, true),
+  expect_agrees(*backend, "expected-attention", {{"sinks", "0", ""}}, naive_expected_attention(512, 0, 0.02, true),
                 {.interval = 0, .tolerance = 1e-4});
 }
 

@@ -5,6 +5,7 @@
 #include "kernels/error.h"
 #include "tests/ref/frozen.h"
 #include "tests/ref/policy_runs.h"
+#include "tests/ref/slices.h"
 
 namespace kv::ref {
 namespace {
@@ -39,12 +40,16 @@ TEST(Golden, AShortHorizonMissesIt) {
   EXPECT_EQ(kept_of_late_query({{"horizon", "1", ""}}), (Kept{{1, 2}, {1, 3}, {3, 4}}));
 }
 
-TEST(Golden, AgreesWithItsTranscription) {
-  expect_agrees("golden", {}, naive_golden(12, NaivePool::average, 0));
-  expect_agrees("golden", {{"horizon", "1", ""}}, naive_golden(12, NaivePool::average, 1));
-  expect_agrees("golden", {{"queries", "max", ""}}, naive_golden(12, NaivePool::max, 0));
-  expect_agrees("golden", {{"queries", "max", ""}, {"horizon", "2", ""}}, naive_golden(12, NaivePool::max, 2));
-  expect_agrees("golden", {{"queries", "max", ""}, {"group", "max", ""}},
+KV_OVER_BACKENDS(GoldenOn);
+
+TEST_P(GoldenOn, AgreesWithItsTranscription) {
+  KV_BACKEND_OR_SKIP(backend);
+  expect_agrees(*backend, "golden", {}, naive_golden(12, NaivePool::average, 0));
+  expect_agrees(*backend, "golden", {{"horizon", "1", ""}}, naive_golden(12, NaivePool::average, 1));
+  expect_agrees(*backend, "golden", {{"queries", "max", ""}}, naive_golden(12, NaivePool::max, 0));
+  expect_agrees(*backend, "golden", {{"queries", "max", ""}, {"horizon", "2", ""}},
+                naive_golden(12, NaivePool::max, 2));
+  expect_agrees(*backend, "golden", {{"queries", "max", ""}, {"group", "max", ""}},
                 naive_golden(12, NaivePool::max, 0, NaivePool::max));
 }
 

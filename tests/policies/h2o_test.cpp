@@ -3,6 +3,7 @@
 
 #include "tests/ref/frozen.h"
 #include "tests/ref/policy_runs.h"
+#include "tests/ref/slices.h"
 
 namespace kv::ref {
 namespace {
@@ -96,15 +97,19 @@ TEST(H2O, RefusesToCacheMoreQueriesThanThereAre) {
   make_policy("h2o", {{"queries", "80", ""}}).scorer->check(64, 16);
 }
 
-TEST(H2O, AgreesWithItsTranscription) {
+KV_OVER_BACKENDS(H2OOn);
+
+TEST_P(H2OOn, AgreesWithItsTranscription) {
+  KV_BACKEND_OR_SKIP(backend);
   for (const int queries : {1, 5, 12, 30, 36}) {
-    expect_agrees("h2o", {{"queries", fmt::format("{}", queries), ""}}, naive_cached_queries(24, 12, queries));
+    expect_agrees(*backend, "h2o", {{"queries", fmt::format("{}", queries), ""}},
+                  naive_cached_queries(24, 12, queries));
   }
-  expect_agrees("h2o", {}, naive_accumulated(false, 12));
-  expect_agrees("h2o", {{"normalize", "age", ""}}, naive_accumulated(true, 12));
-  expect_agrees("h2o", {{"recent", "3", ""}}, naive_accumulated(false, 3));
-  expect_agrees("h2o", {{"mode", "original", ""}}, naive_accumulated(false, 12));
-  expect_agrees("h2o", {}, naive_accumulated(false, 12), {.interval = 0});
+  expect_agrees(*backend, "h2o", {}, naive_accumulated(false, 12));
+  expect_agrees(*backend, "h2o", {{"normalize", "age", ""}}, naive_accumulated(true, 12));
+  expect_agrees(*backend, "h2o", {{"recent", "3", ""}}, naive_accumulated(false, 3));
+  expect_agrees(*backend, "h2o", {{"mode", "original", ""}}, naive_accumulated(false, 12));
+  expect_agrees(*backend, "h2o", {}, naive_accumulated(false, 12), {.interval = 0});
 }
 
 TEST(H2O, RefusesABudgetOfTheInterval) {

@@ -4,6 +4,7 @@
 
 #include "tests/ref/frozen.h"
 #include "tests/ref/policy_runs.h"
+#include "tests/ref/slices.h"
 
 namespace kv::ref {
 namespace {
@@ -35,10 +36,13 @@ TEST(KeyDiff, ProtectsWhatIsAsked) {
   EXPECT_EQ(event_of({{"recent", "1", ""}}, 2).kept, (std::vector<int32_t>{2, 3}));
 }
 
-TEST(KeyDiff, AgreesWithItsTranscription) {
-  expect_agrees("keydiff", {}, naive_keydiff(0, 0));
-  expect_agrees("keydiff", {}, naive_keydiff(0, 0), {.interval = 0});
-  expect_agrees("keydiff", {{"sinks", "4", ""}, {"recent", "1", ""}}, naive_keydiff(4, 1));
+KV_OVER_BACKENDS(KeyDiffOn);
+
+TEST_P(KeyDiffOn, AgreesWithItsTranscription) {
+  KV_BACKEND_OR_SKIP(backend);
+  expect_agrees(*backend, "keydiff", {}, naive_keydiff(0, 0));
+  expect_agrees(*backend, "keydiff", {}, naive_keydiff(0, 0), {.interval = 0});
+  expect_agrees(*backend, "keydiff", {{"sinks", "4", ""}, {"recent", "1", ""}}, naive_keydiff(4, 1));
 }
 
 TEST(KeyDiff, RefusesLessThanItProtects) {

@@ -2,6 +2,7 @@
 
 #include "tests/ref/frozen.h"
 #include "tests/ref/policy_runs.h"
+#include "tests/ref/slices.h"
 
 namespace kv::ref {
 namespace {
@@ -22,9 +23,12 @@ TEST(ObservedAttention, KeepsTheBetterMean) {
   EXPECT_EQ(kept_once("observed-attention", {}, {{1, 3, 1}}, 1), (std::vector<int32_t>{1}));
 }
 
-TEST(ObservedAttention, AgreesWithItsTranscription) {
-  expect_agrees("observed-attention", {}, naive_accumulated(true, 0));
-  expect_agrees("observed-attention", {}, naive_accumulated(true, 0), {.interval = 0});
+KV_OVER_BACKENDS(ObservedAttentionOn);
+
+TEST_P(ObservedAttentionOn, AgreesWithItsTranscription) {
+  KV_BACKEND_OR_SKIP(backend);
+  expect_agrees(*backend, "observed-attention", {}, naive_accumulated(true, 0));
+  expect_agrees(*backend, "observed-attention", {}, naive_accumulated(true, 0), {.interval = 0});
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include "tests/ref/frozen.h"
 #include "tests/ref/policy_runs.h"
+#include "tests/ref/slices.h"
 
 namespace kv::ref {
 namespace {
@@ -41,16 +42,22 @@ TEST(RKV, ScoresRedundancyAsTheTestVector) {
 TEST(RKV, WithAllWeightOnAttentionIsSnapKV) {
   const Event event = vector_event(options("1"), 3);
   EXPECT_EQ(event.kept, (std::vector<int32_t>{0, 1, 4}));
-  expect_agrees("r-kv", {{"lambda", "1", ""}}, naive_snapkv_decode(8, 7, NaivePool::max));
 }
 
-TEST(RKV, AgreesWithItsTranscription) {
+KV_OVER_BACKENDS(RKVOn);
+
+TEST_P(RKVOn, AgreesWithItsTranscription) {
+  KV_BACKEND_OR_SKIP(backend);
+  // All weight on attention.
+  expect_agrees(*backend, "r-kv", {{"lambda", "1", ""}}, naive_snapkv_decode(8, 7, NaivePool::max));
   const auto last = [](int) { return 1; };
-  expect_agrees("r-kv", {}, naive_r_kv(0.1, 8, 7, 0.5, last));
-  expect_agrees("r-kv", {}, naive_r_kv(0.1, 8, 7, 0.5, last), {.interval = 0});
-  expect_agrees("r-kv", {{"lambda", "0.07", ""}, {"window", "4", ""}, {"kernel", "3", ""}, {"threshold", "0.2", ""}},
+  expect_agrees(*backend, "r-kv", {}, naive_r_kv(0.1, 8, 7, 0.5, last));
+  expect_agrees(*backend, "r-kv", {}, naive_r_kv(0.1, 8, 7, 0.5, last), {.interval = 0});
+  expect_agrees(*backend, "r-kv",
+                {{"lambda", "0.07", ""}, {"window", "4", ""}, {"kernel", "3", ""}, {"threshold", "0.2", ""}},
                 naive_r_kv(0.07, 4, 3, 0.2, last));
-  expect_agrees("r-kv", {{"retain", "last_percent", ""}, {"retain_ratio", "0.1", ""}, {"threshold", "0.1", ""}},
+  expect_agrees(*backend, "r-kv",
+                {{"retain", "last_percent", ""}, {"retain_ratio", "0.1", ""}, {"threshold", "0.1", ""}},
                 naive_r_kv(0.1, 8, 7, 0.1, [](int n) { return std::max(1, static_cast<int>(n * 0.1f)); }));
 }
 

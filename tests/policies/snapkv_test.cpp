@@ -2,6 +2,7 @@
 
 #include "tests/ref/frozen.h"
 #include "tests/ref/policy_runs.h"
+#include "tests/ref/slices.h"
 
 namespace kv::ref {
 namespace {
@@ -50,19 +51,23 @@ TEST(SnapKV, KeepsSinksWhenAsked) {
   EXPECT_EQ(kept_by("snapkv", with_sinks, {{4, 2, 8, 9, 1, 1, 1}}, 4, 2), (Kept{{0, 1, 3, 5}}));
 }
 
-TEST(SnapKV, AgreesWithItsTranscription) {
-  expect_agrees("snapkv", {}, naive_snapkv_decode(8, 7, NaivePool::max));
-  expect_agrees("snapkv", {{"pool", "average", ""}, {"kernel", "3", ""}},
+KV_OVER_BACKENDS(SnapKVOn);
+
+TEST_P(SnapKVOn, AgreesWithItsTranscription) {
+  KV_BACKEND_OR_SKIP(backend);
+  expect_agrees(*backend, "snapkv", {}, naive_snapkv_decode(8, 7, NaivePool::max));
+  expect_agrees(*backend, "snapkv", {{"pool", "average", ""}, {"kernel", "3", ""}},
                 naive_snapkv_decode(8, 3, NaivePool::average));
-  expect_agrees("snapkv", options("decode", "5", "9"), naive_snapkv_decode(5, 9, NaivePool::max), {.interval = 0});
-  expect_agrees("snapkv", {{"mode", "kvpress", ""}}, naive_snapkv_per_head(32, 7, NaivePool::average),
+  expect_agrees(*backend, "snapkv", options("decode", "5", "9"), naive_snapkv_decode(5, 9, NaivePool::max),
+                {.interval = 0});
+  expect_agrees(*backend, "snapkv", {{"mode", "kvpress", ""}}, naive_snapkv_per_head(32, 7, NaivePool::average),
                 {.tokens = 100, .budget = 40});
-  expect_agrees("snapkv", {{"mode", "kvpress", ""}, {"window", "6", ""}},
+  expect_agrees(*backend, "snapkv", {{"mode", "kvpress", ""}, {"window", "6", ""}},
                 naive_snapkv_per_head(6, 7, NaivePool::average), {.interval = 0});
-  expect_agrees("snapkv", {{"mode", "original", ""}}, naive_snapkv_per_head(32, 5, NaivePool::average),
+  expect_agrees(*backend, "snapkv", {{"mode", "original", ""}}, naive_snapkv_per_head(32, 5, NaivePool::average),
                 {.tokens = 100, .budget = 40, .interval = 0});
-  expect_agrees("snapkv", {{"mode", "original", ""}, {"pool", "max", ""}}, naive_snapkv_per_head(32, 5, NaivePool::max),
-                {.tokens = 100, .budget = 40, .interval = 0});
+  expect_agrees(*backend, "snapkv", {{"mode", "original", ""}, {"pool", "max", ""}},
+                naive_snapkv_per_head(32, 5, NaivePool::max), {.tokens = 100, .budget = 40, .interval = 0});
 }
 
 TEST(SnapKV, RefusesABudgetOfTheWindow) {

@@ -2,6 +2,7 @@
 
 #include "tests/ref/frozen.h"
 #include "tests/ref/policy_runs.h"
+#include "tests/ref/slices.h"
 
 namespace kv::ref {
 namespace {
@@ -24,9 +25,12 @@ TEST(Streaming, CompressesOnceToSinkAndNewest) {
   EXPECT_EQ(kept_once("streaming", {{"sinks", "1", ""}}, {{1, 1, 1, 1, 1, 1}}, 3), (std::vector<int32_t>{0, 3, 4}));
 }
 
-TEST(Streaming, AgreesWithItsTranscription) {
-  expect_agrees("streaming", {}, naive_streaming(4, 24));
-  expect_agrees("streaming", {{"sinks", "7", ""}}, naive_streaming(7, 24), {.interval = 0});
+KV_OVER_BACKENDS(StreamingOn);
+
+TEST_P(StreamingOn, AgreesWithItsTranscription) {
+  KV_BACKEND_OR_SKIP(backend);
+  expect_agrees(*backend, "streaming", {}, naive_streaming(4, 24));
+  expect_agrees(*backend, "streaming", {{"sinks", "7", ""}}, naive_streaming(7, 24), {.interval = 0});
 }
 
 TEST(Streaming, RefusesABudgetOfItsSinks) {

@@ -2,6 +2,7 @@
 
 #include "tests/ref/frozen.h"
 #include "tests/ref/policy_runs.h"
+#include "tests/ref/slices.h"
 
 namespace kv::ref {
 namespace {
@@ -30,10 +31,13 @@ TEST(Tova, KeepsOneSetALayer) {
   for (size_t i = 0; i < run.events.size(); i += 2) EXPECT_EQ(run.events[i].kept, run.events[i + 1].kept);
 }
 
-TEST(Tova, AgreesWithItsTranscription) {
-  expect_agrees("tova", {}, naive_tova());
-  expect_agrees("tova", {}, naive_tova(), {.interval = 1});
-  expect_agrees("tova", {}, naive_tova(), {.interval = 0});
+KV_OVER_BACKENDS(TovaOn);
+
+TEST_P(TovaOn, AgreesWithItsTranscription) {
+  KV_BACKEND_OR_SKIP(backend);
+  expect_agrees(*backend, "tova", {}, naive_tova());
+  expect_agrees(*backend, "tova", {}, naive_tova(), {.interval = 1});
+  expect_agrees(*backend, "tova", {}, naive_tova(), {.interval = 0});
 }
 
 TEST(Tova, RefusesNoBudget) { expect_refused("tova", {}, 0, 1, "tova: budget 0 must be at least 1"); }

@@ -191,15 +191,14 @@ std::vector<int32_t> kept_once(const std::string& policy, const Options& options
   return run.events.empty() ? std::vector<int32_t>{} : run.events[0].kept;
 }
 
-void expect_agrees(const std::string& policy, const Options& options, const NaivePolicy& naive,
+void expect_agrees(Backend& backend, const std::string& policy, const Options& options, const NaivePolicy& naive,
                    const Agreement& agreement) {
-  const auto backend = make_backend("cpu");
   const SourceInfo info = tiny_info(2, 4, 2, 8);
-  TinySource source(*backend, info, {random_sample(info, agreement.tokens, 7)});
+  TinySource source(backend, info, {random_sample(info, agreement.tokens, 7)});
   const RunArgs args = agreement.interval > 0
                            ? decode_run(policy, options, {0}, {agreement.tokens}, agreement.budget, agreement.interval)
                            : one_shot_run(policy, options, {0}, {agreement.tokens}, {agreement.budget});
-  const PolicyRun run = run_policy(source, *backend, args);
+  const PolicyRun run = run_policy(source, backend, args);
   for (int layer = 0; layer < info.layers; ++layer) {
     for (int head = 0; head < info.kv_heads; ++head) {
       const auto expected = naive_replay(naive_layer(source, layer), head, naive, naive_steps(args.schedule));

@@ -60,15 +60,15 @@ std::vector<std::vector<int32_t>> kept_by(const std::string& policy, const Optio
 std::vector<int32_t> kept_once(const std::string& policy, const Options& options,
                                const std::vector<std::vector<float>>& weights, int keep);
 
-// The policy against its naive transcription on random tensors (2 layers, 2 KV heads, group 2), event by event: the
-// same sets, and scores within `tolerance` of the row's largest. Fails when there was no event.
+// The policy on a backend against its naive transcription on random tensors (2 layers, 2 KV heads, group 2), event by
+// event: the same sets, and scores within `tolerance` of the row's largest. Fails when there was no event.
 struct Agreement {
   int tokens = 70;
   int budget = 24;
   int interval = 12;  // 0 = one-shot compression to `budget` entries
   double tolerance = 1e-5;
 };
-void expect_agrees(const std::string& policy, const Options& options, const NaivePolicy& naive,
+void expect_agrees(Backend& backend, const std::string& policy, const Options& options, const NaivePolicy& naive,
                    const Agreement& agreement = {});
 
 // check() throws exactly this line.

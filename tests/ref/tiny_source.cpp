@@ -57,7 +57,14 @@ TinySample weighted_sample(const std::vector<std::vector<float>>& weights) {
 }
 
 TinySource::TinySource(Backend& backend, SourceInfo info, std::vector<TinySample> samples)
-    : backend_(backend), info_(std::move(info)), samples_(std::move(samples)) {}
+    : backend_(backend), info_(std::move(info)), samples_(std::move(samples)) {
+  for (TinySample& sample : samples_) {
+    for (const Member member :
+         {&TinySample::queries, &TinySample::keys, &TinySample::values, &TinySample::pre_rope_queries}) {
+      for (std::vector<float>& values : sample.*member) values = rounded(backend, std::move(values));
+    }
+  }
+}
 
 void TinySource::begin(std::span<const std::span<const int32_t>> sequences) {
   numbers_.clear();
