@@ -13,6 +13,7 @@
 #include "sim/baseline.h"
 #include "sim/metric.h"
 #include "sim/replay.h"
+#include "tests/ref/backends.h"
 #include "tests/ref/tiny_source.h"
 
 namespace kv::test {
@@ -46,8 +47,7 @@ class WithOutput final : public Source {
     info_.has_output_weight = true;
     std::vector<float> identity(static_cast<size_t>(info_.width * info_.width), 0);
     for (int i = 0; i < info_.width; ++i) identity[static_cast<size_t>(i * (info_.width + 1))] = 1;
-    weight_ = Tensor(backend, DType::f32, static_cast<int64_t>(identity.size()));
-    weight_.upload(identity.data(), identity.size() * sizeof(float));
+    weight_ = ref::upload_activations(backend, identity);
   }
   const SourceInfo& info() const override { return info_; }
   void begin(std::span<const std::span<const int32_t>> sequences) override { tiny_.begin(sequences); }

@@ -12,6 +12,7 @@
 #include "sim/budget_profile_file.h"
 #include "sim/resident_bound.h"
 #include "tests/harness/metrics/replayed.h"
+#include "tests/ref/backends.h"
 #include "tests/ref/policy_runs.h"
 #include "tests/sim/file_fixtures.h"
 
@@ -24,7 +25,7 @@ constexpr int kBudget = 24;
 constexpr int kInterval = 12;
 constexpr int kShortInterval = 4;  // below r-kv's window
 
-using Combination = std::tuple<std::string, std::string>;  // allocation, scorer
+using Combination = std::tuple<std::string, std::string, std::string>;  // backend, allocation, scorer
 
 std::vector<std::string> divided() {
   std::vector<std::string> names;
@@ -34,7 +35,9 @@ std::vector<std::string> divided() {
 
 class EveryAllocation : public testing::TestWithParam<Combination> {
  protected:
-  EveryAllocation() : backend_(make_backend("cpu")), info_(tiny_info(3, 4, 2, 8)) {
+  void SetUp() override {
+    backend_ = try_backend(std::get<0>(GetParam()));
+    if (!backend_) GTEST_SKIP() << std::get<0>(GetParam()) << " is not here";
     std::vector<TinySample> samples;
     for (size_t s = 0; s < kLengths.size(); ++s) {
       samples.push_back(random_sample(info_, kLengths[s], static_cast<uint32_t>(s) + 1));
@@ -49,7 +52,7 @@ class EveryAllocation : public testing::TestWithParam<Combination> {
       lengths.push_back(kLengths[static_cast<size_t>(sample)]);
       keep.push_back(kKeep[static_cast<size_t>(sample)]);
     }
-    const auto& [allocation, scorer] = GetParam();
+    const auto& [backend, allocation, scorer] = GetParam();
     Options options;
     if (allocation == "pyramid") options = {{"beta", "3", ""}, {"window", "4", ""}};  // small budgets
     if (allocation == "lu-kv") options = {{"profile", write_profile(scorer), ""}};
@@ -87,7 +90,7 @@ class EveryAllocation : public testing::TestWithParam<Combination> {
 
   test::TempFolder folder_;
   std::unique_ptr<Backend> backend_;
-  SourceInfo info_;
+  SourceInfo info_ = tiny_info(3, 4, 2, 8);
   std::unique_ptr<Source> source_;
 };
 
@@ -197,7 +200,7 @@ TEST_P(EveryAllocation, HoldsNoMoreThanIsForeseen) {
     int64_t pages = 0;
     for (const ResidentBound& bound : bounds) pages += bound.pages();
     const CacheShape shape{.kv_heads = info_.kv_heads, .head_dim = info_.head_dim};
-    const size_t most = static_cast<size_t>(pages) * page_bytes(shape, DType::f32);
+    const size_t most = static_cast<size_t>(pages) * page_bytes(shape, backend_->activation_type());
     EXPECT_LE(result.result.peak_kv_bytes, most);
     EXPECT_TRUE(args.allocation.name != "uniform" || result.result.peak_kv_bytes == most);
     for (const Event& event : result.events) {
@@ -217,14 +220,18 @@ const auto scorers = testing::Values("random", "keydiff", "streaming", "h2o", "r
                                      "snapkv", "observed-attention");
 
 std::string name_of(const testing::TestParamInfo<Combination>& test) {
-  std::string name = std::get<0>(test.param) + "_" + std::get<1>(test.param);
+  const auto& [backend, allocation, scorer] = test.param;
+  std::string name = backend + "_" + allocation + "_" + scorer;
   std::erase(name, '-');
   return name;
 }
 
-INSTANTIATE_TEST_SUITE_P(Registered, EveryAllocation, testing::Combine(testing::ValuesIn(divided()), scorers), name_of);
-INSTANTIATE_TEST_SUITE_P(Registered, ProtectingAllocation, testing::Combine(testing::ValuesIn(protecting()), scorers),
-                         name_of);
+auto combined(const std::vector<std::string>& allocations) {
+  return testing::Combine(testing::ValuesIn(backend_names()), testing::ValuesIn(allocations), scorers);
+}
+
+INSTANTIATE_TEST_SUITE_P(Registered, EveryAllocation, combined(divided()), name_of);
+INSTANTIATE_TEST_SUITE_P(Registered, ProtectingAllocation, combined(protecting()), name_of);
 
 // A head that keeps one entry has five at the next event, too few for the eight queries that judge it.
 TEST(Allocation, ThatMayThinAHeadRefusesIntervalsBelowTheWindow) {
