@@ -14,7 +14,7 @@ find kernels sim policies harness -type f \( -name '*.h' -o -name '*.cpp' -o -na
     allowed["policies"] = " kernels sim policies "
     allowed["harness"] = " kernels sim harness "
     project = " kernels sim policies harness tests experiments results "
-    cuda = "^(cuda|cublas|cub/|thrust/|cooperative_groups|mma\\.h|nv/|vector_types\\.h|device_|math_constants\\.h)"
+    cuda = "^(cuda|cublas|nvtx3/|cub/|thrust/|cooperative_groups|mma\\.h|nv/|vector_types\\.h|device_|math_constants\\.h)"
   }
   function reject(why) { printf "%s:%d: #include %s: %s\n", FILENAME, FNR, name, why; bad = 1 }
   /^[ \t]*#[ \t]*include[ \t]*["<]/ {
