@@ -9,12 +9,20 @@ namespace kv {
 
 namespace {
 
+#ifdef NDEBUG
+constexpr bool kDebugBuild = false;
+#else
+constexpr bool kDebugBuild = true;
+#endif
+
 std::map<std::string, BackendFactory, std::less<>>& factories() {
   static std::map<std::string, BackendFactory, std::less<>> map;
   return map;
 }
 
 }  // namespace
+
+Backend::Backend() : checks_every_op_(kDebugBuild) {}
 
 bool register_backend(std::string_view name, BackendFactory factory) {
   return factories().emplace(std::string(name), factory).second;

@@ -29,6 +29,7 @@ struct KeepRecentArgs;
 struct KeyDifferenceArgs;
 struct LayerMeanArgs;
 struct LinearArgs;
+struct PagedView;
 struct PoolArgs;
 struct ProjectedNormsArgs;
 struct QueryMomentsArgs;
@@ -127,6 +128,19 @@ class Backend {
   virtual void row_cosine(const RowCosineArgs& args) = 0;
   virtual void visibility(const VisibilityArgs& args) = 0;
   virtual void random_normal(const RandomNormalArgs& args) = 0;
+
+  // Throws PageError where a cache's view cannot be right (kernels/check_pages.h). Waits for the ops before it, so it
+  // is nothing to record.
+  virtual void check_pages(const PagedView& cache) = 0;
+  // Whether every op checks first the views that it reads, but for those of a GPU's recording. So debug builds begin.
+  void check_every_op(bool on) { checks_every_op_ = on; }
+
+ protected:
+  Backend();
+  bool checks_every_op() const { return checks_every_op_; }
+
+ private:
+  bool checks_every_op_;
 };
 
 using BackendFactory = std::unique_ptr<Backend> (*)();

@@ -15,4 +15,10 @@ struct MemoryError : UserError {
   using UserError::UserError;
 };
 
+// A cache's page table that cannot be right (kernels/check_pages.h). No user's mistake, but what it spoils is one case:
+// like a user's, it ends that one, and the run goes on.
+struct PageError : UserError {
+  using UserError::UserError;
+};
+
 }  // namespace kv

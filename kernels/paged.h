@@ -13,7 +13,8 @@ inline constexpr int kPageTokens = 16;
 // Entry `slot` of a row lives in page page_table[row * max_pages + slot / 16], place slot % 16.
 // Slots are in ascending order of position: the oldest entry is slot 0, the newest slot lengths[row] - 1.
 // Places beyond lengths[row] hold anything (NaN in tests); unused page-table entries are -1. In a recorded step
-// (Backend::record) lengths change from run to run: they decide, max_length only bounds them.
+// (Backend::record) lengths change from run to run: they decide, max_length only bounds them. Kernels take a view for
+// granted; Backend::check_pages looks whether it holds, in debug builds before every op.
 struct PagedView {
   ConstRef keys;                        // pool [pages, 16, head_dim], post-RoPE
   ConstRef values;                      // pool [pages, 16, head_dim]
@@ -21,6 +22,7 @@ struct PagedView {
   const float* columns = nullptr;       // pool [pages, 16, column_width]: the policy's per-entry state; null if none
   const int32_t* page_table = nullptr;  // [rows, max_pages]
   const int32_t* lengths = nullptr;     // [rows]
+  int64_t pool_pages = 0;               // of every pool
   int64_t rows = 0;
   int64_t max_pages = 0;
   int64_t max_length = 0;  // no length is larger; known on the host

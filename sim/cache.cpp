@@ -132,6 +132,7 @@ PagedView Cache::view(int layer) const {
           .columns = static_cast<const float*>(columns_.ref().data),
           .page_table = device_tables_.ref().as<int32_t>() + layer * rows() * max_pages_,
           .lengths = device_lengths_.ref().as<int32_t>() + layer * rows(),
+          .pool_pages = pool_pages_,
           .rows = rows(),
           .max_pages = max_pages_,
           .max_length = max_lengths_[static_cast<size_t>(layer)],

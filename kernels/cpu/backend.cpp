@@ -9,6 +9,7 @@
 #include "kernels/attend.h"
 #include "kernels/attention_mass.h"
 #include "kernels/blend.h"
+#include "kernels/check_pages.h"
 #include "kernels/column_add.h"
 #include "kernels/compact.h"
 #include "kernels/cpu/memory.h"
@@ -103,42 +104,54 @@ class CpuBackend final : public Backend {
     return std::make_unique<CpuRecording>(work, in_use_, recording_);
   }
 
-  void linear(const LinearArgs& args) override { cpu::linear(args); }
-  void rms_norm(const RmsNormArgs& args) override { cpu::rms_norm(args); }
-  void rope(const RopeArgs& args) override { cpu::rope(args); }
-  void silu_mul(const SiluMulArgs& args) override { cpu::silu_mul(args); }
-  void embed(const EmbedArgs& args) override { cpu::embed(args); }
-  void token_loss(const TokenLossArgs& args) override { cpu::token_loss(args); }
-  void sample(const SampleArgs& args) override { cpu::sample(args); }
-  void attend(const AttendArgs& args) override { cpu::attend(args); }
-  void advance(const AdvanceArgs& args) override { cpu::advance(args); }
-  void append(const AppendArgs& args) override { cpu::append(args); }
-  void compact(const CompactArgs& args) override { cpu::compact(args); }
-  void column_add(const ColumnAddArgs& args) override { cpu::column_add(args); }
-  void column_mean(const ColumnMeanArgs& args) override { cpu::column_mean(args); }
-  void keep_recent(const KeepRecentArgs& args) override { cpu::keep_recent(args); }
-  void window_attention(const WindowAttentionArgs& args) override { cpu::window_attention(args); }
-  void pool(const PoolArgs& args) override { cpu::pool(args); }
-  void group_mean(const GroupMeanArgs& args) override { cpu::group_mean(args); }
-  void redundancy(const RedundancyArgs& args) override { cpu::redundancy(args); }
-  void key_difference(const KeyDifferenceArgs& args) override { cpu::key_difference(args); }
-  void layer_mean(const LayerMeanArgs& args) override { cpu::layer_mean(args); }
-  void query_moments(const QueryMomentsArgs& args) override { cpu::query_moments(args); }
-  void expected_attention(const ExpectedAttentionArgs& args) override { cpu::expected_attention(args); }
-  void blend(const BlendArgs& args) override { cpu::blend(args); }
-  void future_scores(const FutureScoresArgs& args) override { cpu::future_scores(args); }
-  void future_table(const FutureTableArgs& args) override { cpu::future_table(args); }
-  void select_top(const SelectTopArgs& args) override { cpu::select_top(args); }
-  void select_pooled(const SelectPooledArgs& args) override { cpu::select_pooled(args); }
-  void projected_norms(const ProjectedNormsArgs& args) override { cpu::projected_norms(args); }
-  void attention_mass(const AttentionMassArgs& args) override { cpu::attention_mass(args); }
-  void retained_mass(const RetainedMassArgs& args) override { cpu::retained_mass(args); }
-  void survival(const SurvivalArgs& args) override { cpu::survival(args); }
-  void row_cosine(const RowCosineArgs& args) override { cpu::row_cosine(args); }
-  void visibility(const VisibilityArgs& args) override { cpu::visibility(args); }
-  void random_normal(const RandomNormalArgs& args) override { cpu::random_normal(args); }
+  void linear(const LinearArgs& args) override { run(cpu::linear, args); }
+  void rms_norm(const RmsNormArgs& args) override { run(cpu::rms_norm, args); }
+  void rope(const RopeArgs& args) override { run(cpu::rope, args); }
+  void silu_mul(const SiluMulArgs& args) override { run(cpu::silu_mul, args); }
+  void embed(const EmbedArgs& args) override { run(cpu::embed, args); }
+  void token_loss(const TokenLossArgs& args) override { run(cpu::token_loss, args); }
+  void sample(const SampleArgs& args) override { run(cpu::sample, args); }
+  void attend(const AttendArgs& args) override { run(cpu::attend, args); }
+  void advance(const AdvanceArgs& args) override { run(cpu::advance, args); }
+  void append(const AppendArgs& args) override { run(cpu::append, args); }
+  void compact(const CompactArgs& args) override { run(cpu::compact, args); }
+  void column_add(const ColumnAddArgs& args) override { run(cpu::column_add, args); }
+  void column_mean(const ColumnMeanArgs& args) override { run(cpu::column_mean, args); }
+  void keep_recent(const KeepRecentArgs& args) override { run(cpu::keep_recent, args); }
+  void window_attention(const WindowAttentionArgs& args) override { run(cpu::window_attention, args); }
+  void pool(const PoolArgs& args) override { run(cpu::pool, args); }
+  void group_mean(const GroupMeanArgs& args) override { run(cpu::group_mean, args); }
+  void redundancy(const RedundancyArgs& args) override { run(cpu::redundancy, args); }
+  void key_difference(const KeyDifferenceArgs& args) override { run(cpu::key_difference, args); }
+  void layer_mean(const LayerMeanArgs& args) override { run(cpu::layer_mean, args); }
+  void query_moments(const QueryMomentsArgs& args) override { run(cpu::query_moments, args); }
+  void expected_attention(const ExpectedAttentionArgs& args) override { run(cpu::expected_attention, args); }
+  void blend(const BlendArgs& args) override { run(cpu::blend, args); }
+  void future_scores(const FutureScoresArgs& args) override { run(cpu::future_scores, args); }
+  void future_table(const FutureTableArgs& args) override { run(cpu::future_table, args); }
+  void select_top(const SelectTopArgs& args) override { run(cpu::select_top, args); }
+  void select_pooled(const SelectPooledArgs& args) override { run(cpu::select_pooled, args); }
+  void projected_norms(const ProjectedNormsArgs& args) override { run(cpu::projected_norms, args); }
+  void attention_mass(const AttentionMassArgs& args) override { run(cpu::attention_mass, args); }
+  void retained_mass(const RetainedMassArgs& args) override { run(cpu::retained_mass, args); }
+  void survival(const SurvivalArgs& args) override { run(cpu::survival, args); }
+  void row_cosine(const RowCosineArgs& args) override { run(cpu::row_cosine, args); }
+  void visibility(const VisibilityArgs& args) override { run(cpu::visibility, args); }
+  void random_normal(const RandomNormalArgs& args) override { run(cpu::random_normal, args); }
+
+  void check_pages(const PagedView& cache) override {
+    KV_CHECK(!recording_);
+    cpu::check_pages(cache);
+  }
 
  private:
+  // Every op comes through here.
+  template <class Args>
+  void run(void (*op)(const Args&), const Args& args) {
+    if (checks_every_op()) for_each_view(args, cpu::check_pages);
+    op(args);
+  }
+
   size_t in_use_ = 0;
   size_t peak_ = 0;
   bool recording_ = false;  // a recording runs

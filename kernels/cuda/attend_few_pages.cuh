@@ -64,9 +64,6 @@ struct Pages {
     const int page = at - part.row_first();
     ahead.page = cache.page_table[part.row * cache.max_pages + page];
     ahead.filled = min(kPageTokens, part.length - page * kPageTokens);
-#ifndef NDEBUG
-    KV_DEVICE_CHECK(ahead.page >= 0);
-#endif
     return ahead;
   }
 

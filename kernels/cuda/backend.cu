@@ -8,6 +8,7 @@
 #include "kernels/attend.h"
 #include "kernels/attention_mass.h"
 #include "kernels/blend.h"
+#include "kernels/check_pages.h"
 #include "kernels/column_add.h"
 #include "kernels/compact.h"
 #include "kernels/cuda/facts.cuh"
@@ -77,42 +78,52 @@ class CudaBackend final : public Backend {
   Memory memory() const override { return cuda::device_memory(); }
   std::unique_ptr<Recording> record(const std::function<void()>& work) override { return cuda::record(work); }
 
-  void linear(const LinearArgs& args) override { cuda::linear(args); }
-  void rms_norm(const RmsNormArgs& args) override { cuda::rms_norm(args); }
-  void rope(const RopeArgs& args) override { cuda::rope(args); }
-  void silu_mul(const SiluMulArgs& args) override { cuda::silu_mul(args); }
-  void embed(const EmbedArgs& args) override { cuda::embed(args); }
-  void token_loss(const TokenLossArgs& args) override { cuda::token_loss(args); }
-  void sample(const SampleArgs& args) override { cuda::sample(args); }
-  void attend(const AttendArgs& args) override { cuda::attend(args); }
-  void advance(const AdvanceArgs& args) override { cuda::advance(args); }
-  void append(const AppendArgs& args) override { cuda::append(args); }
-  void compact(const CompactArgs& args) override { cuda::compact(args); }
-  void column_add(const ColumnAddArgs& args) override { cuda::column_add(args); }
-  void column_mean(const ColumnMeanArgs& args) override { cuda::column_mean(args); }
-  void keep_recent(const KeepRecentArgs& args) override { cuda::keep_recent(args); }
-  void window_attention(const WindowAttentionArgs& args) override { cuda::window_attention(args); }
-  void pool(const PoolArgs& args) override { cuda::pool(args); }
-  void group_mean(const GroupMeanArgs& args) override { cuda::group_mean(args); }
-  void redundancy(const RedundancyArgs& args) override { cuda::redundancy(args); }
-  void key_difference(const KeyDifferenceArgs& args) override { cuda::key_difference(args); }
-  void layer_mean(const LayerMeanArgs& args) override { cuda::layer_mean(args); }
-  void query_moments(const QueryMomentsArgs& args) override { cuda::query_moments(args); }
-  void expected_attention(const ExpectedAttentionArgs& args) override { cuda::expected_attention(args); }
-  void blend(const BlendArgs& args) override { cuda::blend(args); }
-  void future_scores(const FutureScoresArgs& args) override { cuda::future_scores(args); }
-  void future_table(const FutureTableArgs& args) override { cuda::future_table(args); }
-  void select_top(const SelectTopArgs& args) override { cuda::select_top(args); }
-  void select_pooled(const SelectPooledArgs& args) override { cuda::select_pooled(args); }
-  void projected_norms(const ProjectedNormsArgs& args) override { cuda::projected_norms(args); }
-  void attention_mass(const AttentionMassArgs& args) override { cuda::attention_mass(args); }
-  void retained_mass(const RetainedMassArgs& args) override { cuda::retained_mass(args); }
-  void survival(const SurvivalArgs& args) override { cuda::survival(args); }
-  void row_cosine(const RowCosineArgs& args) override { cuda::row_cosine(args); }
-  void visibility(const VisibilityArgs& args) override { cuda::visibility(args); }
-  void random_normal(const RandomNormalArgs& args) override { cuda::random_normal(args); }
+  void linear(const LinearArgs& args) override { run(cuda::linear, args); }
+  void rms_norm(const RmsNormArgs& args) override { run(cuda::rms_norm, args); }
+  void rope(const RopeArgs& args) override { run(cuda::rope, args); }
+  void silu_mul(const SiluMulArgs& args) override { run(cuda::silu_mul, args); }
+  void embed(const EmbedArgs& args) override { run(cuda::embed, args); }
+  void token_loss(const TokenLossArgs& args) override { run(cuda::token_loss, args); }
+  void sample(const SampleArgs& args) override { run(cuda::sample, args); }
+  void attend(const AttendArgs& args) override { run(cuda::attend, args); }
+  void advance(const AdvanceArgs& args) override { run(cuda::advance, args); }
+  void append(const AppendArgs& args) override { run(cuda::append, args); }
+  void compact(const CompactArgs& args) override { run(cuda::compact, args); }
+  void column_add(const ColumnAddArgs& args) override { run(cuda::column_add, args); }
+  void column_mean(const ColumnMeanArgs& args) override { run(cuda::column_mean, args); }
+  void keep_recent(const KeepRecentArgs& args) override { run(cuda::keep_recent, args); }
+  void window_attention(const WindowAttentionArgs& args) override { run(cuda::window_attention, args); }
+  void pool(const PoolArgs& args) override { run(cuda::pool, args); }
+  void group_mean(const GroupMeanArgs& args) override { run(cuda::group_mean, args); }
+  void redundancy(const RedundancyArgs& args) override { run(cuda::redundancy, args); }
+  void key_difference(const KeyDifferenceArgs& args) override { run(cuda::key_difference, args); }
+  void layer_mean(const LayerMeanArgs& args) override { run(cuda::layer_mean, args); }
+  void query_moments(const QueryMomentsArgs& args) override { run(cuda::query_moments, args); }
+  void expected_attention(const ExpectedAttentionArgs& args) override { run(cuda::expected_attention, args); }
+  void blend(const BlendArgs& args) override { run(cuda::blend, args); }
+  void future_scores(const FutureScoresArgs& args) override { run(cuda::future_scores, args); }
+  void future_table(const FutureTableArgs& args) override { run(cuda::future_table, args); }
+  void select_top(const SelectTopArgs& args) override { run(cuda::select_top, args); }
+  void select_pooled(const SelectPooledArgs& args) override { run(cuda::select_pooled, args); }
+  void projected_norms(const ProjectedNormsArgs& args) override { run(cuda::projected_norms, args); }
+  void attention_mass(const AttentionMassArgs& args) override { run(cuda::attention_mass, args); }
+  void retained_mass(const RetainedMassArgs& args) override { run(cuda::retained_mass, args); }
+  void survival(const SurvivalArgs& args) override { run(cuda::survival, args); }
+  void row_cosine(const RowCosineArgs& args) override { run(cuda::row_cosine, args); }
+  void visibility(const VisibilityArgs& args) override { run(cuda::visibility, args); }
+  void random_normal(const RandomNormalArgs& args) override { run(cuda::random_normal, args); }
+
+  void check_pages(const PagedView& cache) override { cuda::check_pages(cache); }
 
  private:
+  // Every op comes through here. While a recording is captured nothing runs yet, so there is nothing to check: the
+  // steps that a graph repeats go unchecked.
+  template <class Args>
+  void run(void (*op)(const Args&), const Args& args) {
+    if (checks_every_op() && !cuda::is_capturing()) for_each_view(args, cuda::check_pages);
+    op(args);
+  }
+
   size_t before_;
 };
 

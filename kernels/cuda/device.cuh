@@ -61,9 +61,6 @@ __device__ inline bool is_due(const uint8_t* rows_due, int64_t row) { return !ro
 __device__ inline int64_t place_of(const PagedView& cache, int64_t row, int64_t slot) {
   const auto at = static_cast<uint32_t>(slot);  // slots fit 32 bits, and unsigned ones divide by shifting
   const int32_t page = cache.page_table[row * cache.max_pages + at / kPageTokens];
-#ifndef NDEBUG
-  KV_DEVICE_CHECK(page >= 0);
-#endif
   return int64_t{page} * kPageTokens + at % kPageTokens;
 }
 

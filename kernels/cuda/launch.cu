@@ -109,6 +109,7 @@ void* allocate_for_good(size_t bytes) {
 }
 
 void set_arena(Arena* arena) { device().arena = arena; }
+bool is_capturing() { return device().arena != nullptr; }
 
 void* Arena::take(size_t bytes) {
   for (Block& block : blocks_) {

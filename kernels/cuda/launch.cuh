@@ -72,8 +72,9 @@ class Arena {
   std::vector<Block> blocks_;
 };
 
-// While set, allocate() and release() turn to the arena.
+// While set, allocate() and release() turn to the arena, and the stream is being captured.
 void set_arena(Arena* arena);
+bool is_capturing();
 
 // Bytes handed out: tensors, scratch and what stays for good alike.
 struct MemoryUse {

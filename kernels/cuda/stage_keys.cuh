@@ -14,12 +14,7 @@ __device__ void stage_keys(bf16* tile, const PagedView& cache, int64_t row, int 
   const int32_t* table = cache.page_table + row * cache.max_pages + first / kPageTokens;
   int32_t pages[kPages];
 #pragma unroll
-  for (int p = 0; p < kPages; ++p) {
-    pages[p] = first + p * kPageTokens < end ? table[p] : 0;
-#ifndef NDEBUG
-    KV_DEVICE_CHECK(pages[p] >= 0);
-#endif
-  }
+  for (int p = 0; p < kPages; ++p) pages[p] = first + p * kPageTokens < end ? table[p] : 0;
   const int dim = cache.head_dim;
 #pragma unroll
   for (int p = 0; p < kPages; ++p) {

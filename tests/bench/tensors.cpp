@@ -122,6 +122,7 @@ CacheLayer::CacheLayer(Backend& backend, const CacheShape& shape) {
            .columns = pool_columns(),
            .page_table = table_.ref().as<int32_t>(),
            .lengths = lengths_.ref().as<int32_t>(),
+           .pool_pages = pages,
            .rows = rows,
            .max_pages = most,
            .max_length = *std::max_element(shape.lengths.begin(), shape.lengths.end()),

@@ -88,6 +88,7 @@ PagedView PagedCache::view() const {
           .columns = rows_.column_width ? columns_.ref().as<float>() : nullptr,
           .page_table = table_.ref().as<int32_t>(),
           .lengths = lengths_.ref().as<int32_t>(),
+          .pool_pages = positions_.elements() / kPageTokens,
           .rows = rows_.rows(),
           .max_pages = max_pages_,
           .max_length = host_lengths_.empty() ? 0 : *std::max_element(host_lengths_.begin(), host_lengths_.end()),

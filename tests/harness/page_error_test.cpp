@@ -1,0 +1,53 @@
+#include <string>
+#include <vector>
+
+#include "sim/metric.h"
+#include "tests/harness/run_fixture.h"
+
+namespace kv {
+namespace {
+
+// What a bug would do: after the first block that pages of a case with a budget of 16 hold, row 1 loses its first page.
+// Which ops check their pages is as in a debug build.
+class LosesAPage final : public Metric {
+ public:
+  void begin_case(const CaseView& view) override {
+    view.batch.backend->check_every_op(true);
+    breaks_ = view.batch.budget == 16;
+  }
+  void attended(const LayerView& view, ConstRef) override {
+    if (!breaks_ || view.layer != 2) return;
+    const int32_t none = -1;
+    view.backend.upload(const_cast<int32_t*>(view.cache.page_table) + view.cache.max_pages, &none, sizeof(none));
+  }
+  void report(const ReplayResult&, std::vector<Measured>&) override {}
+
+ private:
+  bool breaks_ = false;
+};
+
+const RegisterMetric loses_a_page{
+    {.name = "loses_a_page", .summary = "", .make = [](Params&) { return std::make_unique<LosesAPage>(); }}};
+
+using PageErrors = RunFixture;
+
+TEST_F(PageErrors, AreRowsWithTheirReasonAndTheOtherCasesRun) {
+  const RunSummary whole = run_experiment(spec({"policies=[h2o]", "axes.budget=[24]"}), options("whole"));
+  EXPECT_EQ(whole.skipped, 0);
+  const RunSummary summary = run_experiment(spec({"policies=[h2o]", "metrics=[loss, loses_a_page]"}), options("out"));
+  EXPECT_EQ(summary.cases, 2 * 3);
+  EXPECT_EQ(summary.skipped, 3);
+  const RowTable table = read_rows(folder_ / "out" / "rows.csv");
+  std::vector<Row> good, failed;
+  for (const Row& row : table.rows) {
+    if (!is_timing(row.metric)) (row.axes[0] == "24" ? good : failed).push_back(row);
+  }
+  ASSERT_EQ(failed.size(), 3u);  // one a sample
+  for (const Row& row : failed) {
+    EXPECT_TRUE(row.skipped.starts_with("page table: entry 0 of row 1 is -1 (expected 0 to ")) << row.skipped;
+  }
+  EXPECT_EQ(format_rows(table.axes, good), rows_of("whole"));
+}
+
+}  // namespace
+}  // namespace kv
