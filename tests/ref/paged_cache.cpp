@@ -12,6 +12,21 @@ namespace {
 
 int64_t pages_for(int64_t slots) { return (slots + kPageTokens - 1) / kPageTokens; }
 
+// `part` behind so many elements as the backend makes them.
+Tensor place_behind(Backend& backend, int64_t elements, Tensor part) {
+  if (elements == 0) return part;
+  Tensor whole(backend, part.dtype(), elements + part.elements());
+  backend.copy(whole.at(elements).data, part.ref().data, part.bytes());
+  return whole;
+}
+
+// What is behind them.
+Tensor copy_behind(Backend& backend, int64_t elements, const Tensor& whole) {
+  Tensor part(backend, whole.dtype(), whole.elements() - elements);
+  backend.copy(part.ref().data, whole.at(elements).data, part.bytes());
+  return part;
+}
+
 }  // namespace
 
 int64_t CacheRows::max_length() const {
@@ -36,7 +51,8 @@ CacheRows random_rows(const std::vector<int32_t>& lengths, int kv_heads, int hea
   return rows;
 }
 
-PagedCache::PagedCache(Backend& backend, CacheRows rows, int spare_pages) : rows_(std::move(rows)) {
+PagedCache::PagedCache(Backend& backend, CacheRows rows, int spare_pages, int64_t below)
+    : backend_(&backend), rows_(std::move(rows)), below_(below) {
   int64_t pages = 3;  // never mapped: they stay poisoned
   for (int64_t row = 0; row < rows_.rows(); ++row) {
     host_lengths_.push_back(static_cast<int32_t>(rows_.length(row)));
@@ -64,21 +80,29 @@ PagedCache::PagedCache(Backend& backend, CacheRows rows, int spare_pages) : rows
     rows_.values[row] = rounded(backend, std::move(rows_.values[row]));
     const int64_t slots = rows_.length(static_cast<int64_t>(row));
     int32_t* table = host_table_.data() + static_cast<int64_t>(row) * max_pages_;
-    for (int64_t page = 0; page < pages_for(slots) + spare_pages; ++page) table[page] = order[next++];
+    for (int64_t page = 0; page < pages_for(slots) + spare_pages; ++page) {
+      table[page] = static_cast<int32_t>(below_ + order[next++]);
+    }
     for (size_t slot = 0; slot < static_cast<size_t>(slots); ++slot) {
-      const size_t place = static_cast<size_t>(table[slot / kPageTokens]) * kPageTokens + slot % kPageTokens;
+      const size_t place = place_of(row, slot);
       std::copy_n(rows_.keys[row].data() + slot * dim, dim, keys.data() + place * dim);
       std::copy_n(rows_.values[row].data() + slot * dim, dim, values.data() + place * dim);
       if (width) std::copy_n(rows_.columns[row].data() + slot * width, width, columns.data() + place * width);
       positions[place] = rows_.positions[row][slot];
     }
   }
-  keys_ = upload_activations(backend, keys);
-  values_ = upload_activations(backend, values);
-  positions_ = upload_array(backend, positions);
-  columns_ = upload_array(backend, columns);
+  const int64_t below_places = below_ * kPageTokens;
+  keys_ = place_behind(backend, below_places * rows_.head_dim, upload_activations(backend, keys));
+  values_ = place_behind(backend, below_places * rows_.head_dim, upload_activations(backend, values));
+  positions_ = place_behind(backend, below_places, upload_array(backend, positions));
+  columns_ = place_behind(backend, below_places * rows_.column_width, upload_array(backend, columns));
   table_ = upload_array(backend, host_table_);
   lengths_ = upload_array(backend, host_lengths_);
+}
+
+size_t PagedCache::place_of(size_t row, size_t slot) const {
+  const auto page = static_cast<size_t>(host_table_[row * static_cast<size_t>(max_pages_) + slot / kPageTokens]);
+  return (page - static_cast<size_t>(below_)) * kPageTokens + slot % kPageTokens;
 }
 
 PagedView PagedCache::view() const {
@@ -103,10 +127,13 @@ void PagedCache::set_lengths(const std::vector<int32_t>& lengths) {
 }
 
 CacheRows PagedCache::download() const {
-  const std::vector<float> keys = download_activations(keys_);
-  const std::vector<float> values = download_activations(values_);
-  const std::vector<float> columns = download_array<float>(columns_);
-  const std::vector<int32_t> positions = download_array<int32_t>(positions_);
+  const auto behind = [&](int64_t width, const Tensor& pool) {
+    return copy_behind(*backend_, below_ * kPageTokens * width, pool);
+  };
+  const std::vector<float> keys = download_activations(behind(rows_.head_dim, keys_));
+  const std::vector<float> values = download_activations(behind(rows_.head_dim, values_));
+  const std::vector<float> columns = download_array<float>(behind(rows_.column_width, columns_));
+  const std::vector<int32_t> positions = download_array<int32_t>(behind(1, positions_));
   const auto dim = static_cast<size_t>(rows_.head_dim);
   const auto width = static_cast<size_t>(rows_.column_width);
   CacheRows out{.kv_heads = rows_.kv_heads, .head_dim = rows_.head_dim, .column_width = rows_.column_width};
@@ -114,8 +141,7 @@ CacheRows PagedCache::download() const {
     std::vector<float> row_keys, row_values, row_columns;
     std::vector<int32_t> row_positions;
     for (size_t slot = 0; slot < static_cast<size_t>(host_lengths_[row]); ++slot) {
-      const auto page = static_cast<size_t>(host_table_[row * static_cast<size_t>(max_pages_) + slot / kPageTokens]);
-      const size_t place = page * kPageTokens + slot % kPageTokens;
+      const size_t place = place_of(row, slot);
       row_keys.insert(row_keys.end(), keys.data() + place * dim, keys.data() + (place + 1) * dim);
       row_values.insert(row_values.end(), values.data() + place * dim, values.data() + (place + 1) * dim);
       row_columns.insert(row_columns.end(), columns.data() + place * width, columns.data() + (place + 1) * width);

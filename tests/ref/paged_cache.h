@@ -29,10 +29,11 @@ CacheRows random_rows(const std::vector<int32_t>& lengths, int kv_heads, int hea
                       int column_width = 0, int position_gap = 1);
 
 // The same rows in a backend's paged pools: pages in shuffled order, NaN (−1 for positions) in places and pages that
-// hold nothing, −1 in unused page-table entries. `spare_pages` extra pages are mapped after each row's last one.
+// hold nothing, −1 in unused page-table entries. `spare_pages` extra pages are mapped after each row's last one. The
+// first `below` pages of the pools are never mapped; nor do they cost memory of the host.
 class PagedCache {
  public:
-  PagedCache(Backend& backend, CacheRows rows, int spare_pages = 0);
+  PagedCache(Backend& backend, CacheRows rows, int spare_pages = 0, int64_t below = 0);
 
   // What the pools hold, rounded to the backend's activation type. References start from this.
   const CacheRows& rows() const { return rows_; }
@@ -50,10 +51,15 @@ class PagedCache {
   CacheRows download() const;
 
  private:
+  // Of a slot's entry, counted from the first page after those that are never mapped.
+  size_t place_of(size_t row, size_t slot) const;
+
+  Backend* backend_;
   CacheRows rows_;
   std::vector<int32_t> host_lengths_;
   std::vector<int32_t> host_table_;
   int64_t max_pages_ = 0;
+  int64_t below_ = 0;
   Tensor keys_, values_, positions_, columns_, table_, lengths_;
 };
 
