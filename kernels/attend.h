@@ -13,8 +13,8 @@ namespace kv {
 //   column_sums[row, g, slot] = Σ_i A_ij     column_max[row, g, slot] = max_i A_ij     (A = probability, f32)
 // Written for slots [0, length) of rows whose segment has count > 0; other places stay untouched.
 // Work is split in fixed pieces: results do not depend on the number of threads.
-// `on_any_card`: a backend that has faster kernels for one kind of card leaves them aside. For tests and benchmarks,
-// which show on one machine what others run.
+// `on_any_card`: a backend that has faster kernels for one kind of card leaves them aside. For tests, which show on
+// one machine what others run.
 struct AttendArgs {
   ConstRef queries;  // [tokens, q_heads, head_dim], post-RoPE
   PagedView cache;

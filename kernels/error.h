@@ -15,8 +15,8 @@ struct MemoryError : UserError {
   using UserError::UserError;
 };
 
-// A cache's page table that cannot be right (kernels/check_pages.h). No user's mistake, but what it spoils is one case:
-// like a user's, it ends that one, and the run goes on.
+// A cache's page table that cannot be right (kernels/check_pages.h). A bug, not a user's mistake; but since nothing has
+// been read through the table yet, it spoils one case only, which ends as it would for a user's: the run goes on.
 struct PageError : UserError {
   using UserError::UserError;
 };

@@ -107,13 +107,9 @@ void Cache::reset() {
   publish();
 }
 
-void Cache::upload_lengths() {
+void Cache::publish() {
   device_lengths_.reserve(*backend_, DType::i32, std::ssize(lengths_));
   device_lengths_.upload(lengths_.data(), lengths_.size() * sizeof(int32_t));
-}
-
-void Cache::publish() {
-  upload_lengths();
   upload_tables();
 }
 

@@ -40,7 +40,8 @@ class Cache {
   const CacheShape& shape() const { return shape_; }
   int64_t rows() const { return static_cast<int64_t>(shape_.sequences) * shape_.kv_heads; }
 
-  // The view is valid until the next grow or settle.
+  // The view is valid until the next grow, settle, reserve or reset. What the host knows of lengths, entries and pages
+  // is as of the last grow, advance or settle: between evict() and settle() the backend alone knows better.
   PagedView view(int layer) const;
   std::span<const int32_t> lengths(int layer) const;  // [rows], host
 
@@ -87,9 +88,8 @@ class Cache {
   int32_t take_page();
   void hold_pages(int64_t index, int64_t pages);
   void widen_tables(int64_t pages);
-  void upload_lengths();
   void upload_tables();             // where they have changed
-  void publish();                   // both
+  void publish();                   // lengths, and tables where they have changed
   void note_max_length(int layer);  // of what is resident
 
   Backend* backend_;

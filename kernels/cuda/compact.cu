@@ -83,7 +83,8 @@ __global__ void compact_kernel(CompactArgs args, Word* keys, Word* values, int w
       if (moves) args.pool_columns[to[slot] * cache.column_width + c] = column;
     }
   }
-  // Over cache.lengths, too: every thread has read the row's length before the barriers of its first chunk.
+  // Over cache.lengths, too: every thread has read the row's length before the barriers of its first chunk, or it is 0
+  // and stays so.
   if (args.lengths && threadIdx.x == 0) args.lengths[row] = static_cast<int32_t>(kept);
 }
 

@@ -3,14 +3,9 @@
 #include <cublasLt.h>
 
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/machine.h"
 
 namespace kv::cuda {
-
-namespace {
-
-std::string version(int code) { return std::to_string(code / 1000) + "." + std::to_string(code % 1000 / 10); }
-
-}  // namespace
 
 Facts facts() {
   int id = 0, driver = 0;
@@ -21,8 +16,8 @@ Facts facts() {
   return {{"gpu", properties.name},
           {"gpu_multiprocessors", std::to_string(properties.multiProcessorCount)},
           {"gpu_memory_bytes", std::to_string(properties.totalGlobalMem)},
-          {"cuda_driver", version(driver)},
-          {"cuda_runtime", version(CUDART_VERSION)},
+          {"cuda_driver", version_text(driver)},
+          {"cuda_runtime", version_text(CUDART_VERSION)},
           {"cublaslt", std::to_string(cublasLtGetVersion())}};
 }
 

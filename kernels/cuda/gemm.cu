@@ -96,7 +96,7 @@ class Library {
   Library() {
     workspace_ = allocate_for_good(kWorkspaceBytes);  // first: it may throw, and the next product tries again
     KV_CUBLAS_CHECK(cublasLtCreate(&handle_));
-    mark_written(workspace_, kWorkspaceBytes);  // within one call by one kernel for the next
+    mark_written(workspace_, kWorkspaceBytes);  // what one kernel of a call writes there, the next reads
   }
 
   void run(const Gemm& args) {

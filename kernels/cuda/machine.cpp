@@ -7,23 +7,23 @@ namespace {
 constexpr int kAmpere = 80;
 constexpr int kHopper = 90;
 
-std::string version_text(int version) {
-  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
-}
-
 std::string expected(const Machine& machine) {
-  return "expected a GPU and a driver for CUDA " + version_text(machine.runtime) + " or later)";
+  return "expected a GPU and a driver for CUDA " + version_text(machine.runtime) + " or later";
 }
 
 std::string drivers(const Machine& machine) {
-  return " (driver for CUDA " + version_text(machine.driver) + "; " + expected(machine);
+  return " (driver for CUDA " + version_text(machine.driver) + "; " + expected(machine) + ")";
 }
 
 }  // namespace
 
+std::string version_text(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
 std::string why_unusable(const Machine& machine) {
   // CUDA's own word for that is a driver of an insufficient version.
-  if (machine.driver == 0) return "no driver (" + expected(machine);
+  if (machine.driver == 0) return "no driver (" + expected(machine) + ")";
   if (!machine.error.empty()) return machine.error + drivers(machine);
   if (machine.devices == 0) return "no GPU" + drivers(machine);
   if (machine.capability < kAmpere) {

@@ -14,6 +14,9 @@ struct Machine {
   int capability = 0;  // of the device, 10 · major + minor
 };
 
+// "13.0", of such a number.
+std::string version_text(int version);
+
 // Why it cannot, in one line; empty where it can.
 std::string why_unusable(const Machine& machine);
 

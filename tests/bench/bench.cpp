@@ -52,7 +52,7 @@ void Device::add(const std::string& name, std::function<void(Device&, Samples&)>
 }
 
 void Samples::take(const Work& work, const std::function<void()>& op) {
-  device_.peaks();
+  device_.peaks();               // not between warm-up and samples
   device_.timing().seconds(op);  // the first call pays for plans, pools and page faults
   std::vector<double> seconds(static_cast<size_t>(sample_count(device_, device_.timing().seconds(op))));
   for (double& sample : seconds) sample = device_.timing().seconds(op);

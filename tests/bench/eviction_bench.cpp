@@ -229,7 +229,7 @@ void advance(Device& device, Samples& samples, const Steps& shape) {
   });
 }
 
-// The window's queries, read and written, and each sequence's new one.
+// The window's queries, of which one is new, read and written.
 void keep_recent(Device& device, Samples& samples, const Steps& shape) {
   constexpr int kWindow = 32;
   Backend& backend = device.backend();
@@ -237,7 +237,7 @@ void keep_recent(Device& device, Samples& samples, const Steps& shape) {
   const Tensor vectors = random_activations(backend, values, 5);
   Tensor recent = random_activations(backend, kWindow * values, 6);
   const Tensor segments = upload_segments(backend, one_token_each(shape.sequences));
-  samples.take({.bytes = (2.0 * kWindow + 1) * device.activation() * static_cast<double>(values)}, [&] {
+  samples.take({.bytes = 2.0 * kWindow * device.activation() * static_cast<double>(values)}, [&] {
     backend.keep_recent({.vectors = vectors.ref(),
                          .segments = segments_of(segments),
                          .segment_count = shape.sequences,

@@ -1,5 +1,6 @@
-#include <array>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "sim/generate.h"
 #include "sim/named_models.h"
@@ -17,20 +18,22 @@ struct Shape {
   int32_t length;
 };
 
+constexpr int kSamples = 10;
+constexpr int kSteps = 16;  // of a sample, the last of them at the full length
+
 // What a step has to read: every weight but the rows of the embedding that no token of the batch asks for, and all keys
 // and values.
 Work work_of(const Device& device, const ModelSource& source, const ModelConfig& config, const Shape& shape) {
   const double activation = device.activation();
   const double table = activation * config.vocab_size * config.hidden_size;  // of a tied model it is the last product's
   const double weights = static_cast<double>(source.weight_bytes()) - (config.tie_word_embeddings ? 0 : table);
-  const double entries = 1.0 * shape.batch * config.layers * shape.length;
+  const double entries = 1.0 * shape.batch * config.layers * (shape.length - kSteps / 2);
   const double pairs = entries * config.q_size();
   return {.bytes = weights + 2 * activation * entries * config.kv_size(),
           .flops = 2 * shape.batch * weights / activation + 4 * pairs};
 }
 
 void decode_step(Device& device, Samples& samples, const Shape& shape) {
-  constexpr int kSamples = 10, kSteps = 16;
   const ModelConfig config = find_named_model(shape.model).parse();
   ModelSource source(device.backend(), RandomWeights(config, 1));
   Policy policy = make_policy("full", {});

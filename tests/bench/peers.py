@@ -73,6 +73,7 @@ class Events:
 def recorded(operation):
     """The operation as a CUDA graph: torch's own time on the host, longer than a short kernel, is not the peer's."""
     aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(aside):
         operation()  # what is done once, such as choosing a plan, cannot be recorded
     aside.synchronize()

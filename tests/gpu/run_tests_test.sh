@@ -12,10 +12,11 @@ program() {
 }
 
 program nvidia-smi <<< 'echo "Made-up GPU, 1.0"'
-program nproc <<< 'echo 4'
+program nproc <<< 'echo "${OMP_NUM_THREADS:-4}"'
 program compute-sanitizer <<'END'
 #!/usr/bin/env bash
 echo "$2" >> "$CALLS"
+[[ -z ${RACE-} ]] || echo "========= Error: Race reported between Read access at $RACE+0x10 in x.cu:1"
 while [[ $1 != */tests ]]; do shift; done
 SANITIZED=1 "$@"
 END
@@ -65,11 +66,11 @@ expect() {
 
 expect 0 'dev: tests: 4 tests in [0-9]+ s: 4 passed \(3 of them on the GPU\), 0 skipped, 0 failed, 0 without a result' \
   'dev: test --gpu: all passed' --
-[[ ! -e $CALLS ]]
+[[ ! -e $CALLS ]] || { echo 'a sanitizer ran unasked' && exit 1; }
 
 # Options in any order.
 expect 0 'dev: memcheck: 3 tests .*' -- --gtest_shuffle --sanitize=memcheck --limit=5
-[[ $(sort -u "$CALLS") == memcheck ]]
+[[ $(sort -u "$CALLS") == memcheck ]] || { echo "not memcheck alone: $(< "$CALLS")" && exit 1; }
 expect 0 'dev: initcheck: 3 tests .*' 'dev: racecheck: 3 tests .*' -- --limit=5 --sanitize --gtest_shuffle
 expect 1 "dev: test --gpu: unknown option '--sanitise', expected .*" -- --sanitise
 expect 1 "dev: test --gpu: --sanitize: unknown tool 'lint', expected .*" -- --sanitize=memcheck,lint
@@ -77,8 +78,12 @@ expect 1 'dev: test --gpu: --limit=soon: expected whole seconds, at least 1' -- 
 
 expect 1 'the reason' '.* 3 passed .* 1 failed, 0 without a result' 'dev: test --gpu: FAILED' -- FAIL=Copy/cuda
 
+expect 1 '---- racecheck: races' '.* at attend_few.*' 'dev: test --gpu: FAILED' -- RACE=attend_few --sanitize=racecheck
+expect 0 "dev: racecheck: 2 reports of cuBLASLt's own kernels" 'dev: test --gpu: all passed' \
+  -- RACE=nvjet_sm90 --sanitize=racecheck
+
 # A case that hangs ends its shard: neither it nor what would have come after it in its shard has a result.
-expect 1 '---- tests, shard 0 of 2 was ended at its limit of 1 s' '---- tests: no result of' '  Ops.Add/cpu' \
-  '  Ops.Copy/cuda' '.* 2 passed .* 0 failed, 2 without a result' 'dev: test --gpu: FAILED' -- HANG=Add/cpu --limit=1
+expect 1 '---- tests, shard 0 of 2 was ended at its limit of 3 s' '---- tests: no result of' '  Ops.Add/cpu' \
+  '  Ops.Copy/cuda' '.* 2 passed .* 0 failed, 2 without a result' 'dev: test --gpu: FAILED' -- HANG=Add/cpu --limit=3
 expect 1 'dev: tests: .* 4 passed .*' '---- racecheck: no result of' '  Ops.Move/cuda' '.* 2 passed .* 1 without a result' \
-  -- SANITIZED_HANG=Move/cuda --limit=1 --sanitize=racecheck
+  -- SANITIZED_HANG=Move/cuda --limit=3 --sanitize=racecheck

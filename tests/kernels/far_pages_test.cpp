@@ -3,6 +3,8 @@
 #include "kernels/append.h"
 #include "kernels/attend.h"
 #include "kernels/compact.h"
+#include "kernels/key_difference.h"
+#include "kernels/redundancy.h"
 #include "kernels/window_attention.h"
 #include "tests/ref/attend.h"
 #include "tests/ref/close.h"
@@ -197,6 +199,24 @@ void expect_window(Backend& backend, const ref::PagedCache& cache, int window, i
   }
 }
 
+// Scores of keys are those of the same keys in a pool of their own, to the bit. score(cache, scores, pitch) runs the
+// op.
+template <class Score>
+void expect_scores_as_near(Backend& backend, const ref::PagedCache& far, const Score& score) {
+  const ref::PagedCache near(backend, far.rows());
+  const int64_t pitch = far.rows().max_length();
+  const auto scores_of = [&](const ref::PagedCache& cache) {
+    Tensor scores(backend, DType::f32, far.rows().rows() * pitch);
+    score(cache.view(), ref::data_of<float>(scores), pitch);
+    return ref::download_array<float>(scores);
+  };
+  const std::vector<float> got = scores_of(far), want = scores_of(near);
+  for (int64_t row = 0; row < far.rows().rows(); ++row) {
+    const int64_t length = far.rows().length(row);
+    EXPECT_EQ(ref::slice(got, row * pitch, length), ref::slice(want, row * pitch, length)) << "row " << row;
+  }
+}
+
 // Head dimensions of the kernels for Hopper and of those for any card.
 TEST_F(FarPages, AreReadAndWrittenWhereTheyLie) {
   for (const int dim : {128, 80}) {
@@ -217,6 +237,12 @@ TEST_F(FarPages, AreReadAndWrittenWhereTheyLie) {
                                    .chain = 300});
     }
     expect_window(*backend_, cache, 8, kGroup);
+    expect_scores_as_near(*backend_, cache, [&](const PagedView& view, float* scores, int64_t pitch) {
+      backend_->redundancy({.cache = view, .scores = scores, .pitch = pitch});
+    });
+    expect_scores_as_near(*backend_, cache, [&](const PagedView& view, float* scores, int64_t pitch) {
+      backend_->key_difference({.cache = view, .scores = scores, .pitch = pitch});
+    });
     expect_append(*backend_, cache, 20);
     cache.set_lengths(lengths);
     expect_compact(*backend_, cache);

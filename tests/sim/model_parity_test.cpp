@@ -14,6 +14,7 @@
 #include "sim/random.h"
 #include "sim/safetensors.h"
 #include "tests/ref/backends.h"
+#include "tests/ref/largest.h"
 #include "tests/ref/naive_model.h"
 #include "tests/ref/paths.h"
 
@@ -54,14 +55,6 @@ std::vector<double> errors(const std::vector<Value>& got, const std::vector<doub
 
 double mean(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
-}
-
-double largest(const std::vector<double>& values) {
-  double most = 0;
-  for (const double value : values) {
-    if (!(std::abs(value) <= most)) most = std::abs(value);  // keeps NaN
-  }
-  return most;
 }
 
 // A backend by name, and what runs on it.
@@ -134,8 +127,8 @@ TEST_P(Families, LossesAndLogitsAgree) {
   ASSERT_EQ(scored.logits.size(), known.logits.size());
   const auto nll = errors(scored.nll, known.nll), logits = errors(scored.logits, known.logits);
   if (!stores_bf16()) {
-    EXPECT_LE(largest(nll), 1e-4);
-    EXPECT_LE(largest(logits), 1e-4 * largest(known.logits));
+    EXPECT_LE(ref::largest(nll), 1e-4);
+    EXPECT_LE(ref::largest(logits), 1e-4 * ref::largest(known.logits));
     return;
   }
   const ref::NaiveScores bf16 = ref::naive_scores(*known.weights, known.ids, kTail, ref::Stored::bf16);
@@ -150,8 +143,8 @@ TEST(NaiveModel, AgreesWithTransformers) {
   for (const char* family : {"llama", "qwen3"}) {
     const Known known = stored_result(family);
     const ref::NaiveScores scores = ref::naive_scores(*known.weights, known.ids, kTail, ref::Stored::exact);
-    EXPECT_LE(largest(errors(scores.nll, known.nll)), 1e-4) << family;
-    EXPECT_LE(largest(errors(scores.logits_tail, known.logits)), 1e-4 * largest(known.logits)) << family;
+    EXPECT_LE(ref::largest(errors(scores.nll, known.nll)), 1e-4) << family;
+    EXPECT_LE(ref::largest(errors(scores.logits_tail, known.logits)), 1e-4 * ref::largest(known.logits)) << family;
   }
 }
 
@@ -170,11 +163,11 @@ TEST_P(SlowReferenceParity, LossesAndEntropiesAgreeWithTransformers) {
     RecordProperty("ratio", std::to_string(mean(own) / mean(bf16)));
     return;
   }
-  EXPECT_LE(largest(errors(scored.nll, nll)), 1e-3);
-  EXPECT_LE(largest(errors(scored.entropy, tensor(".entropy"))), 1e-3);
+  EXPECT_LE(ref::largest(errors(scored.nll, nll)), 1e-3);
+  EXPECT_LE(ref::largest(errors(scored.entropy, tensor(".entropy"))), 1e-3);
   const std::vector<double> predicted(scored.nll.begin(), scored.nll.begin() + std::ssize(nll));
   EXPECT_LE(std::abs(mean(predicted) - mean(nll)), 1e-5);
-  EXPECT_LE(largest(errors(scored.logits, logits)), 1e-4 * largest(logits));
+  EXPECT_LE(ref::largest(errors(scored.logits, logits)), 1e-4 * ref::largest(logits));
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, SlowReferenceParity, on_every_backend({"book0", "code0"}), name_of);

@@ -8,6 +8,7 @@
 #include "kernels/error.h"
 #include "sim/baseline.h"
 #include "sim/safetensors.h"
+#include "tests/ref/largest.h"
 #include "tests/ref/paths.h"
 
 namespace kv {
@@ -17,12 +18,9 @@ const std::filesystem::path kData = ref::source_path("tests/data");
 
 double largest_error(const std::vector<float>& got, const std::vector<float>& want) {
   EXPECT_GE(got.size(), want.size());
-  double most = 0;
-  for (size_t i = 0; i < want.size(); ++i) {
-    const double error = std::abs(static_cast<double>(got[i]) - static_cast<double>(want[i]));
-    if (!(error <= most)) most = error;  // keeps NaN
-  }
-  return most;
+  std::vector<double> errors(want.size());
+  for (size_t i = 0; i < want.size(); ++i) errors[i] = static_cast<double>(got.at(i)) - static_cast<double>(want[i]);
+  return ref::largest(errors);
 }
 
 std::vector<int32_t> llama_ids(size_t count) {
