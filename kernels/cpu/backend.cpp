@@ -87,11 +87,11 @@ class CpuBackend final : public Backend {
   }
   void upload(void* to, const void* host, size_t bytes) override {
     KV_CHECK(!recording_);
-    std::memcpy(to, host, bytes);
+    if (bytes > 0) std::memcpy(to, host, bytes);  // nothing may come from nowhere, which memcpy forbids
   }
   void download(void* host, const void* from, size_t bytes) override {
     KV_CHECK(!recording_);
-    std::memcpy(host, from, bytes);
+    if (bytes > 0) std::memcpy(host, from, bytes);
   }
   void copy(void* to, const void* from, size_t bytes) override { std::memmove(to, from, bytes); }
   void fill_zero(void* data, size_t bytes) override { std::memset(data, 0, bytes); }
