@@ -27,7 +27,7 @@ Work work_of(const Device& device, const ModelSource& source, const ModelConfig&
   const double activation = device.activation();
   const double table = activation * config.vocab_size * config.hidden_size;  // of a tied model it is the last product's
   const double weights = static_cast<double>(source.weight_bytes()) - (config.tie_word_embeddings ? 0 : table);
-  const double entries = 1.0 * shape.batch * config.layers * (shape.length - kSteps / 2);
+  const double entries = 1.0 * shape.batch * config.layers * (shape.length - 0.5 * kSteps);
   const double pairs = entries * config.q_size();
   return {.bytes = weights + 2 * activation * entries * config.kv_size(),
           .flops = 2 * shape.batch * weights / activation + 4 * pairs};
