@@ -76,6 +76,7 @@ const std::vector<Shape> kCuda = {
     {"prefill/32K d128", 32 * kK, 32 * kK, 128},
     {"prefill/128K d128", 128 * kK, 128 * kK, 128},
     {"prefill/200K d128", 200 * kK, 200 * kK, 128},
+    {"prefill/400K d128", 400 * kK, 400 * kK, 128},
     {"prefill/32K d128 sums", 32 * kK, 32 * kK, 128, Columns::sums},
     {"prefill/128K d128 sums", 128 * kK, 128 * kK, 128, Columns::sums},
     {"prefill/32K d128 sums+max", 32 * kK, 32 * kK, 128, Columns::sums_and_max},

@@ -122,6 +122,7 @@ run() {
     "($(count '^\[       OK .*/cuda' "$logs/$name".*) of them on the GPU)," \
     "$skipped skipped, $(count '^\[  FAILED  \].*\([0-9]+ ms\)$' "$logs/$name".*) failed," \
     "$(grep -c . <<< "$open" || true) without a result"
+  sed -nE 's/^\[  SKIPPED \] ([^ ,]+).* \([0-9]+ ms\)$/  skipped: \1/p' "$logs/$name".* | sort
   ((ran > skipped)) || { echo "dev: $name: nothing ran" && failed=1; }
   ((failed == 0)) || status=1
 }

@@ -38,7 +38,9 @@ hang=${HANG-}
 for ((i = GTEST_SHARD_INDEX; i < ${#cases[@]}; i += GTEST_TOTAL_SHARDS)); do
   echo "[ RUN      ] Ops.${cases[i]}"
   [[ ${cases[i]} != "$hang" ]] || exec sleep 60
-  if [[ ${cases[i]} == "${FAIL-}" ]]; then
+  if [[ ${cases[i]} == "${SKIP-}" ]]; then
+    echo "[  SKIPPED ] Ops.${cases[i]} (1 ms)"
+  elif [[ ${cases[i]} == "${FAIL-}" ]]; then
     printf 'the reason\n[  FAILED  ] Ops.%s, where GetParam() = "x" (1 ms)\n' "${cases[i]}"
     bad=1
   else
@@ -81,6 +83,8 @@ expect 1 'the reason' '.* 3 passed .* 1 failed, 0 without a result' 'dev: test -
 expect 1 '---- racecheck: races' '.* at attend_few.*' 'dev: test --gpu: FAILED' -- RACE=attend_few --sanitize=racecheck
 expect 0 "dev: racecheck: 2 reports of cuBLASLt's own kernels" 'dev: test --gpu: all passed' \
   -- RACE=nvjet_sm90 --sanitize=racecheck
+
+expect 0 '.* 3 passed .* 1 skipped, .*' '  skipped: Ops.Move/cuda' 'dev: test --gpu: all passed' -- SKIP=Move/cuda
 
 # A case that hangs ends its shard: neither it nor what would have come after it in its shard has a result.
 expect 1 '---- tests, shard 0 of 2 was ended at its limit of 3 s' '---- tests: no result of' '  Ops.Add/cpu' \

@@ -64,8 +64,7 @@ class SlowRunOnCuda : public RunFixture, public testing::WithParamInterface<std:
     };
     std::map<std::pair<std::string, std::string>, Sums> all;
     for (const auto& [key, row] : cpu) {
-      // Differences of losses, small beside them: nll_* are these losses.
-      if (!row.value || row.metric.starts_with("loss_increase")) continue;
+      if (!row.value) continue;
       Sums& sums = all[{row.policy, row.metric}];
       sums.error += std::abs(*row.value - cuda.at(key).value.value());
       sums.values += std::abs(*row.value);
@@ -73,7 +72,10 @@ class SlowRunOnCuda : public RunFixture, public testing::WithParamInterface<std:
     }
     for (const auto& [name, sums] : all) {
       const double tolerance = name.first == "full" ? 0.03 : 0.3;
-      EXPECT_LE(sums.error, tolerance * sums.values + sums.rows * kRounding) << name.first << " " << name.second;
+      // loss_increase* are ratios of losses less one: what noise moves, by 2.3 roundings on the CPU, is the ratio.
+      const double noise =
+          name.second.starts_with("loss_increase") ? 4 * kRounding * (sums.rows + sums.values) : kRounding * sums.rows;
+      EXPECT_LE(sums.error, tolerance * sums.values + noise) << name.first << " " << name.second;
     }
   }
 
