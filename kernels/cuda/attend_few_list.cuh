@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/cuda/attend.cuh"
+#include "kernels/cuda/scan.cuh"
 
 // The list of all rows' pages that decode attention (attend_few.cu) streams, and what part of it belongs to whom: a
 // share to a block, of which a run to each warp. All of it follows from the lengths, which every block reads for
@@ -127,12 +128,7 @@ __device__ inline uint64_t page_count(int pages) { return static_cast<uint32_t>(
 __device__ inline uint64_t sum_before(uint64_t value, uint64_t& total) {
   __shared__ uint64_t warps[kMaxWarps];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  uint64_t until = value;
-#pragma unroll
-  for (int offset = 1; offset < 32; offset *= 2) {
-    const uint64_t other = __shfl_up_sync(kWarp, until, offset);
-    if (lane >= offset) until += other;
-  }
+  const uint64_t until = warp_sum_until(value);
   __syncthreads();  // readers of the previous call are done
   if (lane == 31) warps[warp] = until;
   __syncthreads();

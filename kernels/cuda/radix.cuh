@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/cuda/device.cuh"
+#include "kernels/cuda/scan.cuh"
 
 // Selection by radix: the cut of "the largest keys until their weights reach a target", exactly and without a sort.
 // Weights are integers, so atomic sums do not depend on their order.
@@ -38,16 +39,31 @@ __device__ void find_bin(const Weight* bins, Weight target, const Write& write) 
   Weight own = 0;
   // Each lane starts elsewhere, or all would read the same bank.
   for (int b = 0; b < kBinsALane; ++b) own += bins[top - (b + lane) % kBinsALane];
-  Weight until = own;
-  for (int offset = 1; offset < 32; offset *= 2) {
-    const Weight other = __shfl_up_sync(kWarp, until, offset);
-    if (lane >= offset) until += other;
-  }
+  const Weight until = warp_sum_until(own);
   Weight before = until - own;
   if (before < target && target <= until) {
     int b = top;
     while (before + bins[b] < target) before += bins[b--];
     write(Bin<Weight>{b, before});
+  }
+}
+
+// Calls visit(j, key(j)) for this thread's candidates. Keys come in batches, or each would wait for the one before.
+template <class Key, class KeyOf, class Visit>
+__device__ void visit_keys(int64_t count, const KeyOf& key, const Visit& visit) {
+  constexpr int kBatch = 8;
+  for (int64_t base = threadIdx.x; base < count; base += int64_t{blockDim.x} * kBatch) {
+    Key keys[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int64_t j = base + i * int64_t{blockDim.x};
+      keys[i] = j < count ? key(j) : 0;
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int64_t j = base + i * int64_t{blockDim.x};
+      if (j < count) visit(j, keys[i]);
+    }
   }
 }
 
@@ -68,10 +84,9 @@ __device__ Cut<Key, Weight> radix_cut(int64_t count, Weight target, const KeyOf&
     __syncthreads();
     for (int b = threadIdx.x; b < kBins; b += blockDim.x) bins[b] = 0;
     __syncthreads();
-    for (int64_t j = threadIdx.x; j < count; j += blockDim.x) {
-      const Key k = key(j);
+    visit_keys<Key>(count, key, [&](int64_t j, Key k) {
       if ((k & mask) == prefix) atomicAdd(&bins[(k >> shift) & digit_mask], weight(j));
-    }
+    });
     __syncthreads();
     if (threadIdx.x < 32) find_bin<kBins>(bins, target, [&](Bin<Weight> bin) { chosen = bin; });
     __syncthreads();
@@ -84,36 +99,27 @@ __device__ Cut<Key, Weight> radix_cut(int64_t count, Weight target, const KeyOf&
   return {prefix, target};
 }
 
-// For each thread the number of lower threads whose flag is set; `total` gets the block's count.
-template <int kThreads>
-__device__ int rank_in_block(bool flag, int& total) {
-  __shared__ int warps[kThreads / 32];
-  const int warp = threadIdx.x / 32;
-  const unsigned votes = __ballot_sync(kWarp, flag);
-  __syncthreads();  // readers of the previous call are done
-  if (threadIdx.x % 32 == 0) warps[warp] = __popc(votes);
-  __syncthreads();
-  int before = 0;
-  total = 0;
-  for (int w = 0; w < kThreads / 32; ++w) {
-    before += w < warp ? warps[w] : 0;
-    total += warps[w];
-  }
-  return before + __popc(votes & ((1u << threadIdx.x % 32) - 1));
-}
-
 // Calls select(j) for the candidates of the selection: those above the cut, then the first `quota` of those equal to
 // it, counted from the highest j, which is the newest.
 template <int kThreads, class Key, class KeyOf, class Select>
 __device__ void select_from_newest(int64_t count, Key cut, int64_t quota, const KeyOf& key, const Select& select) {
-  for (int64_t end = count; end > 0; end -= kThreads) {
-    const int64_t j = end - 1 - threadIdx.x;
-    const Key k = j >= 0 ? key(j) : 0;
-    const bool equal = j >= 0 && k == cut;
+  constexpr int kItems = 8;  // neighbours of a thread
+  for (int64_t end = count; end > 0; end -= kThreads * kItems) {
+    const int64_t newest = end - 1 - int64_t{threadIdx.x} * kItems;
+    Key keys[kItems];
     int equals = 0;
-    const int rank = rank_in_block<kThreads>(equal, equals);
-    if (j >= 0 && (k > cut || (equal && rank < quota))) select(j);
-    quota -= equals;
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      keys[i] = newest >= i ? key(newest - i) : 0;
+      equals += newest >= i && keys[i] == cut;
+    }
+    int all_equals = 0;
+    int rank = block_sum_before<kThreads>(equals, all_equals);
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      if (newest >= i && (keys[i] > cut || (keys[i] == cut && rank++ < quota))) select(newest - i);
+    }
+    quota -= all_equals;
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/best.cuh"
 #include "kernels/cuda/radix.cuh"
+#include "kernels/cuda/scan.cuh"
 
 namespace kv::cuda {
 
@@ -54,11 +55,7 @@ __device__ int32_t draw(const Row& row, Mass cut, uint64_t random) {
   const Mass target = draw_below(random, total);
   if (before <= target && target < before + own) {
     for (int64_t id = first + lane;; id += 32) {
-      Mass until = id < end ? row.mass_above(id, cut) : 0;
-      for (int offset = 1; offset < 32; offset *= 2) {
-        const Mass other = __shfl_up_sync(kWarp, until, offset);
-        if (lane >= offset) until += other;
-      }
+      const Mass until = warp_sum_until(id < end ? row.mass_above(id, cut) : Mass{0});
       const unsigned beyond = __ballot_sync(kWarp, before + until > target);
       if (beyond != 0) {
         if (lane == __ffs(beyond) - 1) drawn = static_cast<int32_t>(id);

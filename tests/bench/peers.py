@@ -1,7 +1,8 @@
 """Peers of our kernels, timed as kvlab_bench times ours: CUDA events, cold L2, the same shapes and sample counts,
 each recorded as a CUDA graph.
 
-cudnn and flash: torch's scaled_dot_product_attention with that backend forced; torch: its linear (cuBLAS or cuBLASLt).
+cudnn and flash: torch's scaled_dot_product_attention with that backend forced; torch: its linear (cuBLAS or cuBLASLt)
+and its topk, unsorted, which returns the scores and their indices where ours marks.
 """
 
 import re
@@ -36,6 +37,7 @@ def operations(kernel, shape):
     prefill = re.fullmatch(r"(\d+)(K?) d(\d+)", shape) if kernel == "prefill" else None
     decode = re.fullmatch(r"(\d+)x(\d+)(K?) d(\d+)", shape) if kernel == "decode" else None
     linear = re.fullmatch(r"(\d+)x(\d+)x(\d+)", shape) if kernel == "linear" else None
+    selection = re.fullmatch(r"(\d+)x(\d+)(K?) keep (\d+)(%?)", shape) if kernel.startswith("select_") else None
     if prefill:
         tokens, dim = int(prefill[1]) * THOUSAND[prefill[2]], int(prefill[3])
         q, k, v = (random(1, heads, tokens, dim) for heads in (Q_HEADS, KV_HEADS, KV_HEADS))
@@ -52,6 +54,13 @@ def operations(kernel, shape):
         rows, width, out = (int(n) for n in linear.groups())
         x, weight = random(rows, width), random(out, width)
         yield "torch", lambda: F.linear(x, weight)
+    elif selection:
+        heads, tokens = int(selection[1]), int(selection[2]) * THOUSAND[selection[3]]
+        kept = int(selection[4]) * tokens // 100 if selection[5] else int(selection[4])
+        scores = torch.randn(heads, tokens, device="cuda")
+        if kernel == "select_pooled":
+            scores, kept = scores.flatten(), heads * kept
+        yield "torch", lambda: torch.topk(scores, kept, sorted=False)
 
 
 class Events:

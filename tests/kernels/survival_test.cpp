@@ -69,6 +69,21 @@ TEST_P(Survival, GivesTiesToTheNewerKeyAndKeepsLaterRecords) {
   EXPECT_EQ(got, (std::vector<int32_t>{-1, -1, 9, 3}));
 }
 
+// More keys than a thread block looks at in one round.
+TEST_P(Survival, CountsTiesOverALongText) {
+  KV_BACKEND_OR_SKIP(backend);
+  constexpr int kKeys = 5003, kTop = 3001;
+  std::vector<float> c(kKeys, 1);
+  c[7] = 2;
+  const ref::PagedCache cache(*backend, keys_along_an_axis(c));
+  std::vector<int32_t> want(kKeys, -1);
+  std::fill(want.end() - (kTop - 1), want.end(), kKeys - 1);
+  want[7] = kKeys - 1;
+  EXPECT_EQ(survival(*backend, cache, {{.count = 1, .first_position = kKeys - 1}}, axis_queries(1),
+                     {.q_heads = 1, .top_k = kTop, .pitch = kKeys}, std::vector<int32_t>(kKeys, -1)),
+            want);
+}
+
 TEST_P(Survival, TakesTheSmallestSetThatReachesTheMass) {
   KV_BACKEND_OR_SKIP(backend);
   // Weights ∝ 4, 2, 1, 1 (logits c / 4): 1/2 + 1/4 reaches 0.7 and not 0.8, for which the newer quarter joins.
