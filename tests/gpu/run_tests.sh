@@ -4,7 +4,9 @@
 # but for FarPages, which wants 20 GB.
 # Needs neither a network, nor a compiler, nor gnuplot. --sanitize: afterwards the CUDA cases once more under each of
 # compute-sanitizer's tools (default: memcheck, racecheck and initcheck), but for the suites named *Slow*, which compare
-# numbers over whole models and run no kernel that the small cases do not; a --gtest_filter holds for them, too.
+# numbers over whole models or many draws and run no kernel that the small cases do not. racecheck takes the cases of
+# single ops alone (Ops/): it is far slower than the others, and kills processes that run a whole model, without a
+# finding. A --gtest_filter holds for them, too.
 # --limit: after so many seconds (default 900) a shard of the tests, or of a tool, is ended: a kernel that hangs is a
 # failure. Fails when any test fails, or none ran, or one has no result; those are named.
 set -euo pipefail
@@ -147,7 +149,9 @@ run tests "$tests" -- "${options[@]}"
 for tool in "${tools[@]}"; do
   checks=(compute-sanitizer --tool "$tool")
   [[ $tool == racecheck ]] || checks+=(--error-exitcode 9)
-  run "$tool" "${checks[@]}" "$tests" -- --gtest_filter='*/cuda*-*Slow*' "${options[@]}"
+  chosen='*/cuda*-*Slow*'
+  [[ $tool != racecheck ]] || chosen="Ops/$chosen"
+  run "$tool" "${checks[@]}" "$tests" -- --gtest_filter="$chosen" "${options[@]}"
   [[ $tool != racecheck ]] || judge_races
 done
 if ((status)); then echo "dev: test --gpu: FAILED"; else echo "dev: test --gpu: all passed"; fi

@@ -40,7 +40,7 @@ class DoesNotFit : public RunFixture, public testing::WithParamInterface<std::st
   std::vector<Row> rows() const { return read_rows(folder_ / "out" / "rows.csv").rows; }
 };
 
-INSTANTIATE_TEST_SUITE_P(Backends, DoesNotFit, testing::ValuesIn(ref::backend_names()), ref::backend_case);
+INSTANTIATE_TEST_SUITE_P(Runs, DoesNotFit, testing::ValuesIn(ref::backend_names()), ref::backend_case);
 
 TEST_P(DoesNotFit, ABatchIsARowWithItsReasonAndTheOthersRun) {
   EXPECT_EQ(run("tiny", "[1000000000, 2]").skipped, 1);

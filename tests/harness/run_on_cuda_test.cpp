@@ -92,7 +92,7 @@ class SlowRunOnCuda : public RunFixture, public testing::WithParamInterface<std:
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Backends, SlowRunOnCuda, testing::Values("cuda"), ref::backend_case);
+INSTANTIATE_TEST_SUITE_P(Runs, SlowRunOnCuda, testing::Values("cuda"), ref::backend_case);
 
 constexpr const char* kPolicies =
     "h2o, snapkv, r-kv, keydiff, tova, expected-attention, observed-attention, random, "

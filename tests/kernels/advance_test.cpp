@@ -7,7 +7,7 @@
 namespace kv {
 namespace {
 
-KV_OVER_BACKENDS(Advance);
+KV_OVER_BACKENDS(Ops, Advance);
 
 // Two layers of 3 sequences with 2 KV heads; sequence 1 has ended, segments are in another order than sequences.
 TEST_P(Advance, MovesSequencesThatGoOnByOneTokenInEveryLayer) {

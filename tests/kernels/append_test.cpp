@@ -6,7 +6,7 @@
 namespace kv {
 namespace {
 
-KV_OVER_BACKENDS(Append);
+KV_OVER_BACKENDS(Ops, Append);
 
 struct Growth {
   int32_t length;  // before, of KV head 0; head 1 holds one entry more

@@ -11,11 +11,11 @@
 namespace kv {
 namespace {
 
-KV_OVER_BACKENDS(Attend);
+KV_OVER_BACKENDS(Ops, Attend);
 
 // The kernels for any card, which a card with faster ones of its own does not choose by itself.
 class AttendOnAnyCard : public ::testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Backends, AttendOnAnyCard, ::testing::Values("cuda"), ref::backend_case);
+INSTANTIATE_TEST_SUITE_P(Ops, AttendOnAnyCard, ::testing::Values("cuda"), ref::backend_case);
 
 struct Sequence {
   int32_t length;  // of its first KV head; head h holds h fewer, but at least `count`

@@ -8,7 +8,7 @@
 namespace kv {
 namespace {
 
-KV_OVER_BACKENDS(AttentionMass);
+KV_OVER_BACKENDS(Ops, AttentionMass);
 
 struct Query {
   int32_t sequence = 0;

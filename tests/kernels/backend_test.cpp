@@ -8,7 +8,7 @@
 namespace kv {
 namespace {
 
-KV_OVER_BACKENDS(BackendFacts);
+KV_OVER_BACKENDS(Ops, BackendFacts);
 
 // What a manifest must say of a GPU, and nothing where the host computes: it describes itself.
 TEST_P(BackendFacts, NameTheAcceleratorItsDriverAndLibraries) {

@@ -7,7 +7,7 @@
 namespace kv {
 namespace {
 
-KV_OVER_BACKENDS(Blend);
+KV_OVER_BACKENDS(Ops, Blend);
 
 TEST_P(Blend, WeighsBothInputsAndLeavesTheNewestAlone) {
   KV_BACKEND_OR_SKIP(backend);

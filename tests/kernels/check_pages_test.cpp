@@ -9,7 +9,7 @@
 namespace kv {
 namespace {
 
-KV_OVER_BACKENDS(CheckPages);
+KV_OVER_BACKENDS(Ops, CheckPages);
 
 // Rows of 3, 0, 1, 2 and 1 pages in tables of 4 entries, a pool of 10 pages; tables and lengths are the test's to
 // break.

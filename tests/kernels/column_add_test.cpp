@@ -7,7 +7,7 @@
 namespace kv {
 namespace {
 
-KV_OVER_BACKENDS(ColumnAdd);
+KV_OVER_BACKENDS(Ops, ColumnAdd);
 
 const std::vector<int32_t> kLengths = {0, 1, 15, 16, 17, 33};  // 3 sequences of 2 KV heads
 constexpr int64_t kPitch = 40;
@@ -43,7 +43,7 @@ TEST_P(ColumnAdd, AddsToTheChosenColumnsOfActiveSequencesOnly) {
   }
 }
 
-KV_OVER_BACKENDS(ColumnMean);
+KV_OVER_BACKENDS(Ops, ColumnMean);
 
 TEST_P(ColumnMean, AveragesTheChosenColumns) {
   KV_BACKEND_OR_SKIP(backend);

@@ -9,7 +9,7 @@
 namespace kv {
 namespace {
 
-KV_OVER_BACKENDS(Compact);
+KV_OVER_BACKENDS(Ops, Compact);
 
 // Which slots stay, in rows of several lengths around a page, some of them not due.
 void check(Backend& backend, const std::vector<uint8_t>& due, const std::function<bool(int64_t, int64_t)>& stays) {

@@ -5,7 +5,7 @@
 namespace kv {
 namespace {
 
-KV_OVER_BACKENDS(Embed);
+KV_OVER_BACKENDS(Ops, Embed);
 
 TEST_P(Embed, CopiesTheRowOfEachToken) {
   KV_BACKEND_OR_SKIP(backend);

@@ -11,8 +11,8 @@
 namespace kv {
 namespace {
 
-KV_OVER_BACKENDS(ExpectedAttention);
-KV_OVER_BACKENDS(QueryMoments);
+KV_OVER_BACKENDS(Ops, ExpectedAttention);
+KV_OVER_BACKENDS(Ops, QueryMoments);
 
 // f64 arrays, which Tensor has no type for.
 Tensor doubles(Backend& backend, size_t count) {

@@ -8,8 +8,8 @@
 namespace kv {
 namespace {
 
-KV_OVER_BACKENDS(FutureScores);
-KV_OVER_BACKENDS(FutureTable);
+KV_OVER_BACKENDS(Ops, FutureScores);
+KV_OVER_BACKENDS(Ops, FutureTable);
 
 using Combine = FutureTableArgs::Combine;
 

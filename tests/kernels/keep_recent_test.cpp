@@ -7,7 +7,7 @@
 namespace kv {
 namespace {
 
-KV_OVER_BACKENDS(KeepRecent);
+KV_OVER_BACKENDS(Ops, KeepRecent);
 
 // Against a list a sequence that every block is appended to. Blocks of none, some, as many and more than the window.
 TEST_P(KeepRecent, HoldsTheNewestVectorsOldestFirst) {

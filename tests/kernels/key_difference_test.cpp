@@ -8,7 +8,7 @@
 namespace kv {
 namespace {
 
-KV_OVER_BACKENDS(KeyDifference);
+KV_OVER_BACKENDS(Ops, KeyDifference);
 
 std::vector<float> key_difference(Backend& backend, const ref::PagedCache& cache, int64_t pitch,
                                   const std::vector<uint8_t>& due) {

@@ -7,7 +7,7 @@
 namespace kv {
 namespace {
 
-KV_OVER_BACKENDS(LayerMean);
+KV_OVER_BACKENDS(Ops, LayerMean);
 
 std::vector<float> layer_mean(Backend& backend, const ref::PagedCache& cache, const std::vector<float>& input,
                               int group, int64_t pitch, const std::vector<uint8_t>& due = {}) {

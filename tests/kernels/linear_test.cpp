@@ -8,7 +8,7 @@
 namespace kv {
 namespace {
 
-KV_OVER_BACKENDS(Linear);
+KV_OVER_BACKENDS(Ops, Linear);
 
 struct Shape {
   int64_t rows, in, out;

@@ -7,7 +7,7 @@
 namespace kv {
 namespace {
 
-KV_OVER_BACKENDS(Pool);
+KV_OVER_BACKENDS(Ops, Pool);
 
 std::vector<float> pooled(Backend& backend, PoolArgs::Kind kind, int kernel, const std::vector<float>& values) {
   const int32_t count = static_cast<int32_t>(values.size());

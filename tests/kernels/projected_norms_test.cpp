@@ -7,7 +7,7 @@
 namespace kv {
 namespace {
 
-KV_OVER_BACKENDS(ProjectedNorms);
+KV_OVER_BACKENDS(Ops, ProjectedNorms);
 
 struct Case {
   int64_t tokens = 1;

@@ -8,7 +8,7 @@
 namespace kv {
 namespace {
 
-KV_OVER_BACKENDS(RandomNormal);
+KV_OVER_BACKENDS(Ops, RandomNormal);
 
 // SplitMix64's output number `index` as its authors write it: the state moves on, one output a call.
 uint64_t splitmix64(uint64_t seed, int64_t index) {

@@ -8,7 +8,7 @@
 namespace kv {
 namespace {
 
-KV_OVER_BACKENDS(Record);
+KV_OVER_BACKENDS(Ops, Record);
 
 // One head, one layer, one sequence: each run makes its length one longer.
 TEST_P(Record, RunsItsOpsAtEachRunAndNotBefore) {

@@ -12,7 +12,7 @@
 namespace kv {
 namespace {
 
-KV_OVER_BACKENDS(Redundancy);
+KV_OVER_BACKENDS(Ops, Redundancy);
 
 using Retain = RedundancyArgs::Retain;
 

@@ -11,7 +11,7 @@
 namespace kv {
 namespace {
 
-KV_OVER_BACKENDS(RetainedMass);
+KV_OVER_BACKENDS(Ops, RetainedMass);
 
 struct Case {
   int64_t tokens = 1;

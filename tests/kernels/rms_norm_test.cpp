@@ -9,7 +9,7 @@
 namespace kv {
 namespace {
 
-KV_OVER_BACKENDS(RmsNorm);
+KV_OVER_BACKENDS(Ops, RmsNorm);
 
 TEST_P(RmsNorm, MatchesTheReferenceOverShapes) {
   KV_BACKEND_OR_SKIP(backend);

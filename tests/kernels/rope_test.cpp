@@ -11,7 +11,7 @@
 namespace kv {
 namespace {
 
-KV_OVER_BACKENDS(Rope);
+KV_OVER_BACKENDS(Ops, Rope);
 
 std::vector<float> run(Backend& backend, const std::vector<float>& input, const std::vector<int32_t>& positions,
                        const std::vector<float>& inv_freq, int heads, float factor) {

@@ -7,7 +7,7 @@
 namespace kv {
 namespace {
 
-KV_OVER_BACKENDS(RowCosine);
+KV_OVER_BACKENDS(Ops, RowCosine);
 
 std::vector<float> row_cosine(Backend& backend, const std::vector<float>& a, const std::vector<float>& b,
                               int64_t width) {

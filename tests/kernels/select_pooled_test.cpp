@@ -10,7 +10,7 @@
 namespace kv {
 namespace {
 
-KV_OVER_BACKENDS(SelectPooled);
+KV_OVER_BACKENDS(Ops, SelectPooled);
 
 using Keep = std::vector<uint8_t>;
 constexpr uint8_t kUntouched = 0xFF;

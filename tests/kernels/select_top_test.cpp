@@ -9,7 +9,7 @@
 namespace kv {
 namespace {
 
-KV_OVER_BACKENDS(SelectTop);
+KV_OVER_BACKENDS(Ops, SelectTop);
 
 struct Case {
   std::vector<float> scores;     // [rows, pitch]

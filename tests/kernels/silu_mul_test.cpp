@@ -9,7 +9,7 @@
 namespace kv {
 namespace {
 
-KV_OVER_BACKENDS(SiluMul);
+KV_OVER_BACKENDS(Ops, SiluMul);
 
 TEST_P(SiluMul, MatchesTheReferenceIncludingFarTails) {
   KV_BACKEND_OR_SKIP(backend);

@@ -9,7 +9,7 @@
 namespace kv {
 namespace {
 
-KV_OVER_BACKENDS(Survival);
+KV_OVER_BACKENDS(Ops, Survival);
 
 struct Options {
   int q_heads = 1;

@@ -12,7 +12,7 @@
 namespace kv {
 namespace {
 
-KV_OVER_BACKENDS(TokenLoss);
+KV_OVER_BACKENDS(Ops, TokenLoss);
 
 struct Shape {
   int64_t rows, width, vocab;

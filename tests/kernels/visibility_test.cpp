@@ -46,7 +46,7 @@ TEST_P(Visibility, LeavesRowsThatAreNotDue) {
   EXPECT_EQ(download_array<float>(scores), (std::vector<float>{6, 6, 2, 3}));
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, Visibility, testing::ValuesIn(backend_names()),
+INSTANTIATE_TEST_SUITE_P(Ops, Visibility, testing::ValuesIn(backend_names()),
                          [](const auto& test) { return test.param; });
 
 }  // namespace

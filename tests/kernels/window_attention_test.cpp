@@ -12,7 +12,7 @@
 namespace kv {
 namespace {
 
-KV_OVER_BACKENDS(WindowAttention);
+KV_OVER_BACKENDS(Ops, WindowAttention);
 
 using Mode = WindowAttentionArgs::Mode;
 

@@ -47,7 +47,7 @@ TEST(ExpectedAttention, ProtectsSinks) {
   EXPECT_EQ(event_of({1, 3, 2, 5, 1, 1}, "1", 2).kept, (std::vector<int32_t>{0, 3}));
 }
 
-KV_OVER_BACKENDS(ExpectedAttentionOn);
+KV_OVER_BACKENDS(Runs, ExpectedAttentionOn);
 
 TEST_P(ExpectedAttentionOn, AgreesWithItsTranscription) {
   KV_BACKEND_OR_SKIP(backend);

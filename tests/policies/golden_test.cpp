@@ -40,7 +40,7 @@ TEST(Golden, AShortHorizonMissesIt) {
   EXPECT_EQ(kept_of_late_query({{"horizon", "1", ""}}), (Kept{{1, 2}, {1, 3}, {3, 4}}));
 }
 
-KV_OVER_BACKENDS(GoldenOn);
+KV_OVER_BACKENDS(Runs, GoldenOn);
 
 TEST_P(GoldenOn, AgreesWithItsTranscription) {
   KV_BACKEND_OR_SKIP(backend);

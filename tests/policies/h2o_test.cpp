@@ -97,7 +97,7 @@ TEST(H2O, RefusesToCacheMoreQueriesThanThereAre) {
   make_policy("h2o", {{"queries", "80", ""}}).scorer->check(64, 16);
 }
 
-KV_OVER_BACKENDS(H2OOn);
+KV_OVER_BACKENDS(Runs, H2OOn);
 
 TEST_P(H2OOn, AgreesWithItsTranscription) {
   KV_BACKEND_OR_SKIP(backend);

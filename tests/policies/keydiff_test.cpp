@@ -36,7 +36,7 @@ TEST(KeyDiff, ProtectsWhatIsAsked) {
   EXPECT_EQ(event_of({{"recent", "1", ""}}, 2).kept, (std::vector<int32_t>{2, 3}));
 }
 
-KV_OVER_BACKENDS(KeyDiffOn);
+KV_OVER_BACKENDS(Runs, KeyDiffOn);
 
 TEST_P(KeyDiffOn, AgreesWithItsTranscription) {
   KV_BACKEND_OR_SKIP(backend);

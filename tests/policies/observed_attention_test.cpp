@@ -23,7 +23,7 @@ TEST(ObservedAttention, KeepsTheBetterMean) {
   EXPECT_EQ(kept_once("observed-attention", {}, {{1, 3, 1}}, 1), (std::vector<int32_t>{1}));
 }
 
-KV_OVER_BACKENDS(ObservedAttentionOn);
+KV_OVER_BACKENDS(Runs, ObservedAttentionOn);
 
 TEST_P(ObservedAttentionOn, AgreesWithItsTranscription) {
   KV_BACKEND_OR_SKIP(backend);

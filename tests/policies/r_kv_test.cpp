@@ -44,7 +44,7 @@ TEST(RKV, WithAllWeightOnAttentionIsSnapKV) {
   EXPECT_EQ(event.kept, (std::vector<int32_t>{0, 1, 4}));
 }
 
-KV_OVER_BACKENDS(RKVOn);
+KV_OVER_BACKENDS(Runs, RKVOn);
 
 TEST_P(RKVOn, AgreesWithItsTranscription) {
   KV_BACKEND_OR_SKIP(backend);

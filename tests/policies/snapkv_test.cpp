@@ -51,7 +51,7 @@ TEST(SnapKV, KeepsSinksWhenAsked) {
   EXPECT_EQ(kept_by("snapkv", with_sinks, {{4, 2, 8, 9, 1, 1, 1}}, 4, 2), (Kept{{0, 1, 3, 5}}));
 }
 
-KV_OVER_BACKENDS(SnapKVOn);
+KV_OVER_BACKENDS(Runs, SnapKVOn);
 
 TEST_P(SnapKVOn, AgreesWithItsTranscription) {
   KV_BACKEND_OR_SKIP(backend);

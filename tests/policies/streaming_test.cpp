@@ -25,7 +25,7 @@ TEST(Streaming, CompressesOnceToSinkAndNewest) {
   EXPECT_EQ(kept_once("streaming", {{"sinks", "1", ""}}, {{1, 1, 1, 1, 1, 1}}, 3), (std::vector<int32_t>{0, 3, 4}));
 }
 
-KV_OVER_BACKENDS(StreamingOn);
+KV_OVER_BACKENDS(Runs, StreamingOn);
 
 TEST_P(StreamingOn, AgreesWithItsTranscription) {
   KV_BACKEND_OR_SKIP(backend);

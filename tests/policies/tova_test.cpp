@@ -31,7 +31,7 @@ TEST(Tova, KeepsOneSetALayer) {
   for (size_t i = 0; i < run.events.size(); i += 2) EXPECT_EQ(run.events[i].kept, run.events[i + 1].kept);
 }
 
-KV_OVER_BACKENDS(TovaOn);
+KV_OVER_BACKENDS(Runs, TovaOn);
 
 TEST_P(TovaOn, AgreesWithItsTranscription) {
   KV_BACKEND_OR_SKIP(backend);

@@ -37,8 +37,10 @@ inline std::string backend_case(const ::testing::TestParamInfo<std::string>& inf
 
 }  // namespace kv::ref
 
+// A suite whose cases run on each backend. Kind: Ops for those of single ops, else Runs; tests/gpu/run_tests.sh tells
+// them apart.
 // NOLINTBEGIN(bugprone-macro-parentheses): a class name cannot be parenthesised
-#define KV_OVER_BACKENDS(Suite)                                  \
+#define KV_OVER_BACKENDS(Kind, Suite)                            \
   class Suite : public ::testing::TestWithParam<std::string> {}; \
-  INSTANTIATE_TEST_SUITE_P(Backends, Suite, ::testing::ValuesIn(::kv::ref::backend_names()), ::kv::ref::backend_case)
+  INSTANTIATE_TEST_SUITE_P(Kind, Suite, ::testing::ValuesIn(::kv::ref::backend_names()), ::kv::ref::backend_case)
 // NOLINTEND(bugprone-macro-parentheses)

@@ -13,7 +13,7 @@
 namespace kv {
 namespace {
 
-KV_OVER_BACKENDS(CacheOn);
+KV_OVER_BACKENDS(Runs, CacheOn);
 
 constexpr int kHeadDim = 2;
 

@@ -51,7 +51,7 @@ class FootprintOfTiny : public testing::TestWithParam<std::string> {
   std::vector<int32_t> too_long_ = std::vector<int32_t>(kTooLong, 7);
 };
 
-INSTANTIATE_TEST_SUITE_P(Backends, FootprintOfTiny, testing::ValuesIn(ref::backend_names()), ref::backend_case);
+INSTANTIATE_TEST_SUITE_P(Runs, FootprintOfTiny, testing::ValuesIn(ref::backend_names()), ref::backend_case);
 
 TEST_P(FootprintOfTiny, CountsTheWeights) {
   // tiny: embedding and head 2 · 1024 · 64, a final norm; two layers of q, o 64 · 64, k, v 32 · 64, three of 128 · 64

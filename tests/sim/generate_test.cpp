@@ -133,7 +133,7 @@ void expect_teacher_forced(Bench& bench, const Ask& ask) {
   EXPECT_EQ(Ids(likely.begin() + prompt - 1, likely.end()), made);
 }
 
-KV_OVER_BACKENDS(Generate);
+KV_OVER_BACKENDS(Runs, Generate);
 
 TEST_P(Generate, GreedyIsReplaysMostLikelyTokenOverTheFullCache) {
   KV_BACKEND_OR_SKIP(backend);

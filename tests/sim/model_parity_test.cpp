@@ -136,7 +136,7 @@ TEST_P(Families, LossesAndLogitsAgree) {
   EXPECT_LE(mean(logits), kBf16Ratio * mean(errors(bf16.logits_tail, known.logits)));
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, Families, on_every_backend({"llama", "qwen3", "qwen2", "mistral"}), name_of);
+INSTANTIATE_TEST_SUITE_P(Runs, Families, on_every_backend({"llama", "qwen3", "qwen2", "mistral"}), name_of);
 
 // What the families without a stored result are compared with.
 TEST(NaiveModel, AgreesWithTransformers) {
@@ -170,7 +170,7 @@ TEST_P(SlowReferenceParity, LossesAndEntropiesAgreeWithTransformers) {
   EXPECT_LE(ref::largest(errors(scored.logits, logits)), 1e-4 * ref::largest(logits));
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, SlowReferenceParity, on_every_backend({"book0", "code0"}), name_of);
+INSTANTIATE_TEST_SUITE_P(Runs, SlowReferenceParity, on_every_backend({"book0", "code0"}), name_of);
 
 }  // namespace
 }  // namespace kv

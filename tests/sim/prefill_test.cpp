@@ -85,7 +85,7 @@ Policies several() {
   return policies;
 }
 
-KV_OVER_BACKENDS(Prefilling);
+KV_OVER_BACKENDS(Runs, Prefilling);
 
 TEST_P(Prefilling, EachPolicyKeepsWhatItKeepsAlone) {
   KV_BACKEND_OR_SKIP(backend);
