@@ -10,6 +10,7 @@
 #include "harness/metrics/token_record.h"
 #include "kernels/check.h"
 #include "kernels/row_cosine.h"
+#include "sim/to_host.h"
 
 namespace kv {
 
@@ -32,10 +33,17 @@ class Cosine : public Metric {
   }
 
   void attended(const LayerView& view, ConstRef head_outputs) override {
+    int64_t tokens = 0;
+    for (const Segment& segment : view.segments) tokens += counted(segment);
+    if (tokens == 0) return;
+    cosines_.reserve(view.backend, DType::f32, tokens * view.q_heads);
+    int64_t done = 0;
     for (const Segment& segment : view.segments) {
-      const int32_t skipped = std::clamp(first(segment.sequence) - segment.first_position, 0, segment.count);
-      if (skipped < segment.count) compare(view, segment, skipped, head_outputs);
+      if (counted(segment) == 0) continue;
+      compare(view, segment, head_outputs, cosines_.at(done * view.q_heads).as<float>());
+      done += counted(segment);
     }
+    add(view, to_host(view.backend, std::as_const(cosines_).ref().as<float>(), tokens * view.q_heads));
   }
 
   void report(const ReplayResult&, std::vector<Measured>& rows) override {
@@ -45,31 +53,40 @@ class Cosine : public Metric {
  private:
   int32_t first(int sequence) const { return std::max(0, view_.first_event[static_cast<size_t>(sequence)]); }
 
+  // Tokens of a block that count: those from `first` on, its last ones.
+  int32_t counted(const Segment& segment) const {
+    return std::clamp(segment.first_position + segment.count - first(segment.sequence), 0, segment.count);
+  }
+
   double& sum(int sequence, int layer, int head) {
     const SourceInfo& source = *view_.batch.source;
     return sums_[static_cast<size_t>((sequence * source.layers + layer) * source.q_heads + head)];
   }
 
-  void compare(const LayerView& view, const Segment& segment, int32_t skipped, ConstRef head_outputs) {
+  void compare(const LayerView& view, const Segment& segment, ConstRef head_outputs, float* cosines) {
+    const int64_t tokens = counted(segment), skipped = segment.count - tokens;
     const int64_t token_elements = static_cast<int64_t>(view.q_heads) * view.head_dim;
     const int64_t full_token = segment.sequence * view_.baseline->max_tokens + segment.first_position + skipped;
-    const size_t token_bytes = static_cast<size_t>(token_elements) * bytes_of(head_outputs.dtype);
-    const size_t offset = static_cast<size_t>(segment.first_token + skipped) * token_bytes;
-    const int64_t tokens = segment.count - skipped;
-    const int64_t values = tokens * view.q_heads;
-    cosines_.reserve(view.backend, DType::f32, values);
+    const size_t offset =
+        static_cast<size_t>((segment.first_token + skipped) * token_elements) * bytes_of(head_outputs.dtype);
     view.backend.row_cosine(
         {.a = {static_cast<const char*>(head_outputs.data) + offset, head_outputs.dtype},
          .b = view_.baseline->layers[static_cast<size_t>(view.layer)].outputs.at(full_token * token_elements),
-         .cosine = cosines_.ref().as<float>(),
-         .rows = values,
+         .cosine = cosines,
+         .rows = tokens * view.q_heads,
          .width = view.head_dim});
-    host_.resize(static_cast<size_t>(values));
-    cosines_.download(host_.data(), host_.size() * sizeof(float));
-    for (int64_t i = 0; i < values; ++i) {
-      sum(segment.sequence, view.layer, static_cast<int>(i % view.q_heads)) += host_[static_cast<size_t>(i)];
+  }
+
+  // cosines: of the tokens that count, segment after segment, [tokens, q_heads].
+  void add(const LayerView& view, const std::vector<float>& cosines) {
+    size_t next = 0;
+    for (const Segment& segment : view.segments) {
+      const int32_t tokens = counted(segment);
+      for (int32_t token = 0; token < tokens; ++token) {
+        for (int head = 0; head < view.q_heads; ++head) sum(segment.sequence, view.layer, head) += cosines[next++];
+      }
+      if (view.layer == 0) tokens_[static_cast<size_t>(segment.sequence)] += tokens;
     }
-    if (view.layer == 0) tokens_[static_cast<size_t>(segment.sequence)] += tokens;
   }
 
   void report_sample(int s, std::vector<Measured>& rows) {
@@ -102,8 +119,7 @@ class Cosine : public Metric {
   CaseView view_;
   std::vector<double> sums_;  // [sequences, layers, q_heads]
   std::vector<int64_t> tokens_;
-  Tensor cosines_;
-  std::vector<float> host_;
+  Tensor cosines_;  // of the block's tokens that count, [tokens, q_heads]
 };
 
 const RegisterMetric kCosine{

@@ -16,24 +16,14 @@
 #include <cmath>
 #include <memory>
 
-#include "harness/metrics/residents.h"
 #include "harness/metrics/token_record.h"
 #include "kernels/check.h"
 #include "kernels/retained_mass.h"
-#include "sim/half.h"
+#include "sim/to_host.h"
 
 namespace kv {
 
 namespace {
-
-std::vector<float> floats_of(Backend& backend, ConstRef data, int64_t count) {
-  if (data.dtype == DType::f32) return to_host(backend, data.as<float>(), count);
-  KV_CHECK(data.dtype == DType::bf16);
-  const auto bits = to_host(backend, static_cast<const uint16_t*>(data.data), count);
-  std::vector<float> values(bits.size());
-  std::transform(bits.begin(), bits.end(), values.begin(), bf16_to_f32);
-  return values;
-}
 
 struct Sums {
   int64_t values = 0;  // (query, head, layer)
@@ -55,21 +45,12 @@ class LocalError : public Metric {
   void begin_case(const CaseView& view) override {
     KV_CHECK(view.baseline && view.baseline->has.projections);
     view_ = view;
-    residents_.begin(view);
     sums_.assign(view.samples.size(), {});
-    norms_.assign(view.samples.size() * view.baseline->layers.size(), {});
   }
 
   void attended(const LayerView& view, ConstRef) override {
-    residents_.append(view);
-    for (const Segment& segment : view.segments) {
-      choose(segment);
-      if (!positions_.empty()) measure(view, segment.sequence);
-    }
-  }
-
-  void evicting(const EvictionView& view) override {
-    residents_.cut(view, to_host(view.layer.backend, view.keep, view.layer.rows() * view.pitch));
+    if (view.layer == 0) choose(view);
+    if (!positions_.empty()) measure(view);
   }
 
   void report(const ReplayResult&, std::vector<Measured>& rows) override {
@@ -91,78 +72,63 @@ class LocalError : public Metric {
   }
 
  private:
-  // Positions of the measured queries of a segment.
-  void choose(const Segment& segment) {
+  // The measured queries of a block, for all of its layers.
+  void choose(const LayerView& view) {
+    sequences_.clear();
     positions_.clear();
-    const int32_t first = view_.first_event[static_cast<size_t>(segment.sequence)];
-    if (first < 0) return;
-    for (int32_t i = 0; i < segment.count; ++i) {
-      const int32_t position = segment.first_position + i;
-      if (position >= first && (position - first) % stride_ == 0) positions_.push_back(position);
-    }
-  }
-
-  void measure(const LayerView& view, int s) {
-    const Baseline& baseline = *view_.baseline;
-    const BaselineLayer& layer = baseline.layers[static_cast<size_t>(view.layer)];
-    const int64_t tokens = baseline.max_tokens;
-    const int64_t count = static_cast<int64_t>(positions_.size());
-    const int64_t values = count * view.q_heads;
-    upload_inputs(view, s, layer);
-    for (Tensor* tensor : {&evicted_, &error_, &cosine_}) tensor->reserve(view.backend, DType::f32, values);
-    const int64_t first_key = s * tokens * view.kv_heads * view.head_dim;
-    view.backend.retained_mass({.queries = std::as_const(queries_).ref(),
-                                .keys = layer.keys.at(first_key),
-                                .values = layer.values.at(first_key),
-                                .query_positions = device_positions_.ref().as<int32_t>(),
-                                .keep = device_keep_.ref().as<uint8_t>(),
-                                .count = count,
-                                .tokens = tokens,
-                                .q_heads = view.q_heads,
-                                .kv_heads = view.kv_heads,
-                                .head_dim = view.head_dim,
-                                .scale = view.scale,
-                                .evicted = evicted_.ref().as<float>(),
-                                .error = error_.ref().as<float>(),
-                                .cosine = cosine_.ref().as<float>()});
-    add(view, s);
-  }
-
-  void upload_inputs(const LayerView& view, int s, const BaselineLayer& layer) {
-    const int64_t tokens = view_.baseline->max_tokens;
-    keep_.assign(static_cast<size_t>(view.kv_heads * tokens), 0);
-    for (int head = 0; head < view.kv_heads; ++head) {
-      for (const int32_t position : residents_.row(view.layer, s * view.kv_heads + head)) {
-        keep_[static_cast<size_t>(head * tokens + position)] = 1;
+    for (const Segment& segment : view.segments) {
+      const int32_t first = view_.first_event[static_cast<size_t>(segment.sequence)];
+      if (first < 0) continue;
+      for (int32_t i = 0; i < segment.count; ++i) {
+        const int32_t position = segment.first_position + i;
+        if (position < first || (position - first) % stride_ != 0) continue;
+        sequences_.push_back(segment.sequence);
+        positions_.push_back(position);
       }
     }
-    device_keep_.reserve(view.backend, DType::u8, static_cast<int64_t>(keep_.size()));
-    device_keep_.upload(keep_.data(), keep_.size());
-    const int64_t count = static_cast<int64_t>(positions_.size());
-    device_positions_.reserve(view.backend, DType::i32, count);
-    device_positions_.upload(positions_.data(), positions_.size() * sizeof(int32_t));
-    const int64_t query = static_cast<int64_t>(view.q_heads) * view.head_dim;
-    queries_.reserve(view.backend, layer.queries.dtype(), count * query);
-    for (int64_t n = 0; n < count; ++n) {
-      const int64_t from = (s * tokens + positions_[static_cast<size_t>(n)]) * query;
-      view.backend.copy(queries_.at(n * query).data, layer.queries.at(from).data,
-                        static_cast<size_t>(query) * bytes_of(layer.queries.dtype()));
-    }
+    if (positions_.empty()) return;
+    const auto count = static_cast<int64_t>(positions_.size());
+    device_queries_.reserve(view.backend, DType::i32, 2 * count);
+    device_queries_.upload(sequences_.data(), sequences_.size() * sizeof(int32_t));
+    view.backend.upload(device_queries_.at(count).data, positions_.data(), positions_.size() * sizeof(int32_t));
   }
 
-  void add(const LayerView& view, int s) {
-    const int64_t values = static_cast<int64_t>(positions_.size()) * view.q_heads;
-    const auto evicted = to_host(view.backend, evicted_.ref().as<float>(), values);
-    const auto error = to_host(view.backend, error_.ref().as<float>(), values);
-    const auto cosine = to_host(view.backend, cosine_.ref().as<float>(), values);
-    const auto& norms = largest_norms(view, s);
-    Sums& sums = sums_[static_cast<size_t>(s)];
-    for (size_t i = 0; i < static_cast<size_t>(values); ++i) {
-      const size_t position = static_cast<size_t>(positions_[i / static_cast<size_t>(view.q_heads)]);
-      const size_t head = i % static_cast<size_t>(view.q_heads) / static_cast<size_t>(view.group());
-      const double largest = norms[position * static_cast<size_t>(view.kv_heads) + head];
+  void measure(const LayerView& view) {
+    const Baseline& baseline = *view_.baseline;
+    const BaselineLayer& layer = baseline.layers[static_cast<size_t>(view.layer)];
+    const auto count = static_cast<int64_t>(positions_.size());
+    const int64_t values = count * view.q_heads;
+    results_.reserve(view.backend, DType::f32, 3 * values + count * view.kv_heads);
+    view.backend.retained_mass({.queries = layer.queries.ref(),
+                                .keys = layer.keys.ref(),
+                                .values = layer.values.ref(),
+                                .cache = view.cache,
+                                .sequences = std::as_const(device_queries_).ref().as<int32_t>(),
+                                .positions = std::as_const(device_queries_).at(count).as<int32_t>(),
+                                .count = count,
+                                .tokens = baseline.max_tokens,
+                                .q_heads = view.q_heads,
+                                .scale = view.scale,
+                                .evicted = results_.ref().as<float>(),
+                                .error = results_.at(values).as<float>(),
+                                .cosine = results_.at(2 * values).as<float>(),
+                                .longest = results_.at(3 * values).as<float>()});
+    add(view, to_host(view.backend, results_.ref().as<float>(), 3 * values + count * view.kv_heads));
+  }
+
+  void add(const LayerView& view, const std::vector<float>& results) {
+    const auto q_heads = static_cast<size_t>(view.q_heads), kv_heads = static_cast<size_t>(view.kv_heads);
+    const size_t values = positions_.size() * q_heads;
+    const float* evicted = results.data();
+    const float* error = evicted + values;
+    const float* cosine = error + values;
+    const float* longest = cosine + values;
+    for (size_t i = 0; i < values; ++i) {
+      const size_t query = i / q_heads, head = i % q_heads / static_cast<size_t>(view.group());
+      const double largest = longest[query * kv_heads + head];
       const double bound = 2 * largest * evicted[i];
-      const double slack = 4 * (static_cast<double>(position) + 17) * 0x1p-24 * largest;
+      const double slack = 4 * (static_cast<double>(positions_[query]) + 17) * 0x1p-24 * largest;
+      Sums& sums = sums_[static_cast<size_t>(sequences_[query])];
       ++sums.values;
       sums.cosine += cosine[i];
       sums.evicted += evicted[i];
@@ -173,39 +139,12 @@ class LocalError : public Metric {
     }
   }
 
-  // [tokens, kv_heads]: max over positions up to this one of ‖v‖₂. Read once a layer and sequence, in pieces.
-  const std::vector<float>& largest_norms(const LayerView& view, int s) {
-    auto& norms = norms_[static_cast<size_t>(s) * view_.baseline->layers.size() + static_cast<size_t>(view.layer)];
-    if (!norms.empty()) return norms;
-    const BaselineLayer& layer = view_.baseline->layers[static_cast<size_t>(view.layer)];
-    const int64_t length = view_.baseline->lengths[static_cast<size_t>(s)];
-    const int64_t token = static_cast<int64_t>(view.kv_heads) * view.head_dim;
-    constexpr int64_t kPiece = 512;
-    for (int64_t begin = 0; begin < length; begin += kPiece) {
-      const int64_t count = std::min(kPiece, length - begin);
-      const auto values =
-          floats_of(view.backend, layer.values.at((s * view_.baseline->max_tokens + begin) * token), count * token);
-      for (int64_t i = 0; i < count * view.kv_heads; ++i) {
-        double square = 0;
-        for (int64_t d = i * view.head_dim; d < (i + 1) * view.head_dim; ++d) {
-          square += static_cast<double>(values[static_cast<size_t>(d)]) * values[static_cast<size_t>(d)];
-        }
-        const size_t heads = static_cast<size_t>(view.kv_heads);
-        const float before = norms.size() < heads ? 0 : norms[norms.size() - heads];
-        norms.push_back(std::max(before, static_cast<float>(std::sqrt(square))));
-      }
-    }
-    return norms;
-  }
-
   int stride_;
   CaseView view_;
-  Residents residents_;
   std::vector<Sums> sums_;
-  std::vector<std::vector<float>> norms_;  // [sequences, layers]
-  std::vector<int32_t> positions_;
-  std::vector<uint8_t> keep_;
-  Tensor queries_, device_positions_, device_keep_, evicted_, error_, cosine_;
+  std::vector<int32_t> sequences_, positions_;  // of the block's measured queries
+  Tensor device_queries_;                       // [2, count]: the same
+  Tensor results_;                              // evicted, error, cosine [count, q_heads]; longest [count, kv_heads]
 };
 
 const RegisterMetric kLocalError{

@@ -2,8 +2,8 @@
 
 #include "kernels/cuda/device.cuh"
 
-// Two kernels. A replay asks for a few queries at a time, so a query's keys are cut into pieces that run side by side;
-// `combine_pieces` joins them in their order.
+// What a row retains and the lengths of its values come first. A replay asks for a few queries at a time, so a query's
+// keys are cut into pieces that run side by side; `combine_pieces` joins them in their order.
 
 namespace kv::cuda {
 
@@ -20,18 +20,48 @@ struct Piece {
   float largest;
   double kept;
   double evicted;
+  float longest;  // of the values
 };
 
 struct Work {
   const bf16* queries;
   const bf16* keys;
   const bf16* values;
+  uint8_t* keep;        // [rows, tokens]
+  float* norms;         // [sequences, tokens, kv_heads], of the values
   Piece* pieces;        // [vectors, most]
   float* kept_outputs;  // [vectors, most, head_dim], not divided by any mass
   float* evicted_outputs;
   int most;  // pieces of the longest row
   int parts;
 };
+
+constexpr int kTile = 1024;  // slots a block
+
+// Marks the positions that the rows hold.
+__global__ void __launch_bounds__(kThreads) mark_retained(RetainedMassArgs args, Work work, int64_t tiles) {
+  const RowTile tile = row_tile(tiles, kTile);
+  const int64_t end = min(tile.first + kTile, int64_t{args.cache.lengths[tile.row]});
+  for (int64_t slot = tile.first + threadIdx.x; slot < end; slot += kThreads) {
+    const int32_t position = args.cache.positions[place_of(args.cache, tile.row, slot)];
+    KV_DEVICE_CHECK(position >= 0 && position < args.tokens);
+    work.keep[tile.row * args.tokens + position] = 1;
+  }
+}
+
+// One warp a value. Beyond a sequence's end it is that of whatever is there, and nobody reads it.
+__global__ void __launch_bounds__(kThreads) measure_values(RetainedMassArgs args, Work work, int64_t count) {
+  const int64_t index = blockIdx.x * int64_t{kThreads / 32} + threadIdx.x / 32;
+  if (index >= count) return;
+  const int dim = args.cache.head_dim;
+  double square = 0;
+  for (int d = static_cast<int>(threadIdx.x) % 32; d < dim; d += 32) {
+    const double x = __bfloat162float(work.values[index * dim + d]);
+    square += x * x;
+  }
+  square = warp_reduce(square, Add());
+  if (threadIdx.x % 32 == 0) work.norms[index] = static_cast<float>(sqrt(square));
+}
 
 __device__ int pieces_of(int64_t seen) { return static_cast<int>((seen + kPieceKeys - 1) / kPieceKeys); }
 
@@ -54,29 +84,32 @@ __global__ void __launch_bounds__(kThreads) weigh_pieces(RetainedMassArgs args, 
   __shared__ float weights[kHeads][kPieceKeys];
   __shared__ float lane_sums[2][kThreads];
   constexpr int kDims = kMaxDim / kThreads;
-  const int dim = args.head_dim;
-  const int group = args.q_heads / args.kv_heads;
+  const int dim = args.cache.head_dim, kv_heads = args.cache.kv_heads;
+  const int group = args.q_heads / kv_heads;
   int64_t rest = blockIdx.x;
   const int piece = static_cast<int>(rest % work.most);
   rest /= work.most;
   const int part = static_cast<int>(rest % work.parts);
   rest /= work.parts;
-  const int64_t kv_head = rest % args.kv_heads, n = rest / args.kv_heads;
-  const int64_t seen = int64_t{args.query_positions[n]} + 1;
+  const int64_t kv_head = rest % kv_heads, n = rest / kv_heads;
+  const int64_t sequence = args.sequences[n], seen = int64_t{args.positions[n]} + 1;
   KV_DEVICE_CHECK(seen <= args.tokens);
   if (piece >= pieces_of(seen)) return;
   const int heads = min(kHeads, group - part * kHeads);
-  const int64_t first_vector = n * args.q_heads + kv_head * group + part * kHeads;
+  const int first_head = static_cast<int>(kv_head) * group + part * kHeads;
+  const bf16* own_queries = work.queries + ((sequence * args.tokens + seen - 1) * args.q_heads + first_head) * dim;
   for (int i = threadIdx.x; i < kHeads * dim; i += kThreads) {
-    queries[i] = i < heads * dim ? __bfloat162float(work.queries[first_vector * dim + i]) : 0.0f;
+    queries[i] = i < heads * dim ? __bfloat162float(own_queries[i]) : 0.0f;
   }
   __syncthreads();
-  const int64_t stride = int64_t{args.kv_heads} * dim;
+  const int64_t stride = int64_t{kv_heads} * dim;
   const int64_t first = int64_t{piece} * kPieceKeys;
   const int count = static_cast<int>(min(int64_t{kPieceKeys}, seen - first));
-  const bf16* keys = work.keys + first * stride + kv_head * dim;
-  const bf16* values = work.values + first * stride + kv_head * dim;
-  const uint8_t* keep = args.keep + kv_head * args.tokens + first;
+  const int64_t first_token = sequence * args.tokens + first;
+  const bf16* keys = work.keys + first_token * stride + kv_head * dim;
+  const bf16* values = work.values + first_token * stride + kv_head * dim;
+  const float* norms = work.norms + first_token * kv_heads + kv_head;
+  const uint8_t* keep = work.keep + (sequence * kv_heads + kv_head) * args.tokens + first;
 
   float largest[kHeads];
 #pragma unroll
@@ -90,6 +123,9 @@ __global__ void __launch_bounds__(kThreads) weigh_pieces(RetainedMassArgs args, 
       largest[h] = fmaxf(largest[h], weights[h][j]);
     }
   }
+  float longest = 0;
+  for (int j = threadIdx.x; j < count; j += kThreads) longest = fmaxf(longest, norms[int64_t{j} * kv_heads]);
+  longest = block_reduce(longest, 0.0f, Larger());
   double kept_mass[kHeads] = {}, evicted_mass[kHeads] = {};
 #pragma unroll
   for (int h = 0; h < kHeads; ++h) {
@@ -123,8 +159,8 @@ __global__ void __launch_bounds__(kThreads) weigh_pieces(RetainedMassArgs args, 
   for (int h = 0; h < kHeads; ++h) {
     const double stayed = block_reduce(kept_mass[h], 0.0, Add());
     const double gone = block_reduce(evicted_mass[h], 0.0, Add());
-    const int64_t at = (first_vector + h) * work.most + piece;
-    if (threadIdx.x == 0 && h < heads) work.pieces[at] = {largest[h], stayed, gone};
+    const int64_t at = (n * args.q_heads + first_head + h) * work.most + piece;
+    if (threadIdx.x == 0 && h < heads) work.pieces[at] = {largest[h], stayed, gone, longest};
 #pragma unroll
     for (int e = 0; e < kDims; ++e) {
       __syncthreads();
@@ -147,11 +183,14 @@ __global__ void __launch_bounds__(kThreads) weigh_pieces(RetainedMassArgs args, 
 // One block a (query, query head).
 __global__ void __launch_bounds__(kThreads) combine_pieces(RetainedMassArgs args, Work work) {
   const int64_t vector = blockIdx.x;
-  const int dim = args.head_dim;
-  const int count = pieces_of(int64_t{args.query_positions[vector / args.q_heads]} + 1);
+  const int dim = args.cache.head_dim;
+  const int count = pieces_of(int64_t{args.positions[vector / args.q_heads]} + 1);
   const Piece* pieces = work.pieces + vector * work.most;
-  float largest = -kInfinity;
-  for (int p = 0; p < count; ++p) largest = fmaxf(largest, pieces[p].largest);
+  float largest = -kInfinity, longest = 0;
+  for (int p = 0; p < count; ++p) {
+    largest = fmaxf(largest, pieces[p].largest);
+    longest = fmaxf(longest, pieces[p].longest);
+  }
   double stayed = 0, gone = 0;
   for (int p = 0; p < count; ++p) {
     const double share = exp(double{pieces[p].largest} - largest);
@@ -181,26 +220,39 @@ __global__ void __launch_bounds__(kThreads) combine_pieces(RetainedMassArgs args
   args.evicted[vector] = static_cast<float>(gone / (stayed + gone));
   args.error[vector] = static_cast<float>(sqrt(difference));
   args.cosine[vector] = norms > 0 ? static_cast<float>(product / norms) : 0.0f;
+  const int group = args.q_heads / args.cache.kv_heads;
+  if (vector % group == 0) args.longest[vector / group] = longest;
 }
 
 }  // namespace
 
 void retained_mass(const RetainedMassArgs& args) {
-  KV_CHECK(args.head_dim > 0 && args.head_dim <= kMaxDim);
+  const PagedView& cache = args.cache;
+  const int dim = cache.head_dim;
+  KV_CHECK(dim > 0 && dim <= kMaxDim && args.q_heads % cache.kv_heads == 0);
+  if (args.count == 0) return;
   const int64_t vectors = args.count * args.q_heads, most = ceil_div(args.tokens, kPieceKeys);
+  const int64_t values = cache.rows * args.tokens;
+  Scratch<uint8_t> keep(values);
+  const Scratch<float> norms(values), kept(vectors * most * dim), evicted(vectors * most * dim);
   const Scratch<Piece> pieces(vectors * most);
-  const Scratch<float> kept(vectors * most * args.head_dim), evicted(vectors * most * args.head_dim);
   const Work work{.queries = args.queries.as<bf16>(),
                   .keys = args.keys.as<bf16>(),
                   .values = args.values.as<bf16>(),
+                  .keep = keep.data(),
+                  .norms = norms.data(),
                   .pieces = pieces.data(),
                   .kept_outputs = kept.data(),
                   .evicted_outputs = evicted.data(),
                   .most = static_cast<int>(most),
-                  .parts = static_cast<int>(ceil_div(args.q_heads / args.kv_heads, kHeads))};
-  check_vectors(work.keys, args.head_dim);
-  launch(weigh_pieces, args.count * args.kv_heads * work.parts * most, kThreads, kHeads * args.head_dim * sizeof(float),
-         args, work);
+                  .parts = static_cast<int>(ceil_div(args.q_heads / cache.kv_heads, kHeads))};
+  check_vectors(work.keys, dim);
+  keep.fill_zero();
+  const int64_t tiles = ceil_div(cache.max_length, kTile);
+  launch(mark_retained, cache.rows * tiles, kThreads, 0, args, work, tiles);
+  launch(measure_values, ceil_div(values, kThreads / 32), kThreads, 0, args, work, values);
+  launch(weigh_pieces, args.count * cache.kv_heads * work.parts * most, kThreads, kHeads * dim * sizeof(float), args,
+         work);
   launch(combine_pieces, vectors, kThreads, 0, args, work);
 }
 

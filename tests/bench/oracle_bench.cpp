@@ -96,37 +96,40 @@ void attention_mass(Device& device, Samples& samples) {
 }
 
 // A query product and two value products a pair: all keys, and the retained half of them.
+// The older half of the keys is retained.
 void retained_mass(Device& device, Samples& samples) {
   const Shape shape = shape_of(device);
   const Heads heads = heads_of(device);
   Backend& backend = device.backend();
   const int64_t count = int64_t{shape.tokens} * heads.kv * shape.head_dim;
   const Tensor keys = random_activations(backend, count, 1), values = random_activations(backend, count, 2);
-  const Tensor queries = random_activations(backend, int64_t{shape.queries} * heads.query * shape.head_dim, 5);
+  const Tensor queries = random_activations(backend, int64_t{shape.tokens} * heads.query * shape.head_dim, 5);
+  const CacheLayer cache(backend, {.lengths = equal_lengths(heads.kv, shape.tokens / 2),
+                                   .kv_heads = heads.kv,
+                                   .head_dim = shape.head_dim,
+                                   .positions_only = true});
   const Tensor positions = upload(backend, sampled_positions(shape));
-  std::vector<uint8_t> half(static_cast<size_t>(heads.kv) * static_cast<size_t>(shape.tokens));
-  for (size_t i = 0; i < half.size(); i += 2) half[i] = 1;
-  const Tensor keep = upload(backend, half);
+  const Tensor sequences = upload(backend, std::vector<int32_t>(static_cast<size_t>(shape.queries)));
   const int64_t results = int64_t{shape.queries} * heads.query;
   Tensor evicted(backend, DType::f32, results), error(backend, DType::f32, results),
-      cosine(backend, DType::f32, results);
+      cosine(backend, DType::f32, results), longest(backend, DType::f32, int64_t{shape.queries} * heads.kv);
   const Work work = {.bytes = 2 * device.activation() * static_cast<double>(count),
                      .flops = 5.0 * shape.head_dim * heads.query * pairs_of(shape)};
   samples.take(work, [&] {
     backend.retained_mass({.queries = queries.ref(),
                            .keys = keys.ref(),
                            .values = values.ref(),
-                           .query_positions = positions.ref().as<int32_t>(),
-                           .keep = keep.ref().as<uint8_t>(),
+                           .cache = cache.view(),
+                           .sequences = sequences.ref().as<int32_t>(),
+                           .positions = positions.ref().as<int32_t>(),
                            .count = shape.queries,
                            .tokens = shape.tokens,
                            .q_heads = heads.query,
-                           .kv_heads = heads.kv,
-                           .head_dim = shape.head_dim,
                            .scale = scale_of(shape.head_dim),
                            .evicted = evicted.ref().as<float>(),
                            .error = error.ref().as<float>(),
-                           .cosine = cosine.ref().as<float>()});
+                           .cosine = cosine.ref().as<float>(),
+                           .longest = longest.ref().as<float>()});
   });
 }
 
