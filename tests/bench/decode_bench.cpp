@@ -65,9 +65,12 @@ const std::vector<Shape> kCuda = {
     {"decode/1x100K d128", 1, 100'000, 128},
     {"decode/1x100K d128 ragged", 1, 100'000, 128, Lengths::ragged},
     {"decode/1x100K d128 shuffled", 1, 100'000, 128, Lengths::equal, PageOrder::shuffled},
+    {"decode/1x200K d128", 1, 200'000, 128},
     {"decode/1x400K d128", 1, 400'000, 128},
     {"decode/1x400K d128 ragged", 1, 400'000, 128, Lengths::ragged},
     {"decode/96x1280 d64", 96, 1280, 64},
+    {"decode/32x4096 d64", 32, 4096, 64},
+    {"decode/1x100K d64", 1, 100'000, 64},
 };
 
 const Family kDecode{[](Device& device) {
