@@ -120,8 +120,8 @@ __global__ void future_moments(ExpectedAttentionArgs args, Work work) {
   }
 }
 
-// u of 64 slots of a row and one query head.
-template <int E>
+// u of 128 slots of a row and one query head.
+template <int D>
 __global__ void __launch_bounds__(kQuadraticThreads)
     future_logits(ExpectedAttentionArgs args, Work work, int64_t tiles) {
   const PagedView& cache = args.cache;
@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(kQuadraticThreads)
   const int64_t length = cache.lengths[row];
   if (!is_due(args.rows_due, row) || first >= length) return;
   const int64_t head = row / cache.kv_heads * args.q_heads + row % cache.kv_heads * work.group + vector % work.group;
-  quadratic_forms<E>(
+  quadratic_forms<D>(
       work.weights ? work.weights + head * dim * dim : nullptr, work.biases + head * dim, cache.head_dim,
       [&](int j) { return first + j < length ? key_of(cache, row, first + j) : nullptr; },
       [&](int j, double logit) { work.logits[vector * cache.max_length + first + j] = static_cast<float>(logit); });
@@ -218,9 +218,9 @@ void expected_attention(const ExpectedAttentionArgs& args) {
   launch(average_rotations, work.sequences * dim / 2, 128, 0, args, work);
   launch(future_moments, heads, kThreads, 0, args, work);
   const int64_t tiles = ceil_div(cache.max_length, kQuadraticVectors);
-  with_quadratic_columns(cache.head_dim, [&](auto columns) {
-    launch(future_logits<columns>, cache.rows * work.group * tiles, kQuadraticThreads,
-           quadratic_shared_bytes(cache.head_dim), args, work, tiles);
+  with_width(cache.head_dim, [&](auto width) {
+    launch(future_logits<width>, cache.rows * work.group * tiles, kQuadraticThreads, quadratic_shared_bytes<width>(),
+           args, work, tiles);
   });
   launch(score_rows, cache.rows, kRowThreads, 0, args, work);
 }

@@ -26,14 +26,14 @@ struct Grams {
   }
 };
 
-template <int E>
+template <int D>
 __global__ void __launch_bounds__(kQuadraticThreads)
     norms_kernel(ProjectedNormsArgs args, const bf16* values, const float* grams) {
   const int64_t head = blockIdx.x % args.q_heads;
   const int64_t first = blockIdx.x / args.q_heads * kQuadraticVectors;
   const int64_t kv_head = head / (args.q_heads / args.kv_heads);
   const int64_t dim = args.head_dim;
-  quadratic_forms<E>(
+  quadratic_forms<D>(
       grams + head * dim * dim, nullptr, args.head_dim,
       [&](int j) { return first + j < args.tokens ? values + ((first + j) * args.kv_heads + kv_head) * dim : nullptr; },
       [&](int j, double square) {
@@ -50,9 +50,11 @@ void projected_norms(const ProjectedNormsArgs& args) {
   const WeightRows rows{args.output_weight.as<bf16>(), args.width, args.q_heads * dim, args.head_dim};
   launch(outer_sums<WeightRows, Grams>, outer_blocks(args.q_heads, args.head_dim), kOuterThreads, 0, rows,
          Grams{grams.data(), dim}, args.head_dim);
-  with_quadratic_columns(args.head_dim, [&](auto columns) {
-    launch(norms_kernel<columns>, ceil_div(args.tokens, kQuadraticVectors) * args.q_heads, kQuadraticThreads,
-           quadratic_shared_bytes(args.head_dim), args, args.values.as<bf16>(), grams.data());
+  const bf16* values = args.values.as<bf16>();
+  check_vectors(values, args.head_dim);
+  with_width(args.head_dim, [&](auto width) {
+    launch(norms_kernel<width>, ceil_div(args.tokens, kQuadraticVectors) * args.q_heads, kQuadraticThreads,
+           quadratic_shared_bytes<width>(), args, values, grams.data());
   });
 }
 

@@ -1,81 +1,105 @@
 #pragma once
 
-#include <type_traits>
+#include "kernels/cuda/mma.cuh"
 
-#include "kernels/cuda/device.cuh"
-
-// xᵀ M x of many bf16 vectors with an f32 matrix. The matrix keeps its f32 digits, so this runs on the FMA units.
+// xᵀ M x of many bf16 vectors with an f32 matrix. Three bf16 numbers hold every digit of an f32, so X·M is three
+// products on the tensor cores, whose terms are exact; what rounds are the f32 sums.
 
 namespace kv::cuda {
 
-inline constexpr int kQuadraticVectors = 64;
+inline constexpr int kQuadraticVectors = 128;
 inline constexpr int kQuadraticThreads = 256;
-inline constexpr int kQuadraticSlice = 16;  // rows of the matrix in shared memory at a time
+inline constexpr int kQuadraticColumns = 32;  // of the matrix in shared memory at a time
+inline constexpr int kQuadraticParts = 3;
 
-inline size_t quadratic_shared_bytes(int dim) {
-  return static_cast<size_t>(dim) * (kQuadraticVectors + 4 + kQuadraticSlice) * sizeof(float);
+template <int D>
+constexpr size_t quadratic_shared_bytes() {
+  return static_cast<size_t>(D) * (kQuadraticVectors + kQuadraticParts * kQuadraticColumns) * sizeof(bf16);
 }
 
-// For a block of 64 vectors: vector(j) is a pointer or null; store(j, xᵀMx + x·bias) is called once a vector with a
-// pointer. Thread (y, x) holds vectors 4y … 4y + 3 and columns x, x + 16, … of T = X·M. E: columns a thread.
-template <int E, class Vector, class Store>
+// Columns [first, first + 32) of the matrix, zero beyond dim, as tiles of D rows: the leading digits, the next, the
+// last.
+template <int D>
+__device__ void stage_parts(bf16* parts, const float* matrix, int dim, int first) {
+  constexpr int kTile = D * kQuadraticColumns;
+  for (int i = threadIdx.x; i < kTile; i += kQuadraticThreads) {
+    const int row = i / kQuadraticColumns, column = i % kQuadraticColumns;
+    float rest = row < dim && first + column < dim ? matrix[row * dim + first + column] : 0.0f;
+#pragma unroll
+    for (int part = 0; part < kQuadraticParts; ++part) {
+      const bf16 digits = __float2bfloat16(rest);
+      parts[part * kTile + place<kQuadraticColumns>(row, column)] = digits;
+      rest -= __bfloat162float(digits);
+    }
+  }
+}
+
+// Of a warp's 16 vectors times these columns.
+template <int D>
+__device__ void multiply_parts(const HeldRows<D, 1>& vectors, const bf16* parts, int lane, float (&turned)[4][4]) {
+#pragma unroll
+  for (int n = 0; n < 4; ++n) turned[n][0] = turned[n][1] = turned[n][2] = turned[n][3] = 0;
+#pragma unroll
+  for (int part = kQuadraticParts - 1; part >= 0; --part) {  // the small terms first
+#pragma unroll
+    for (int step = 0; step < D / 16; ++step) {
+#pragma unroll
+      for (int pair = 0; pair < 2; ++pair) {
+        uint32_t b[4];
+        load_right_by_columns<kQuadraticColumns>(b, parts + part * D * kQuadraticColumns, step * 16, pair, lane);
+        multiply_add(turned[2 * pair], vectors.a[0][step], b[0], b[1]);
+        multiply_add(turned[2 * pair + 1], vectors.a[0][step], b[2], b[3]);
+      }
+    }
+  }
+}
+
+// For a block of 128 vectors: vector(j) is a pointer or null; store(j, xᵀMx + x·bias) is called once a vector with a
+// pointer. Without a matrix or a bias its term is left out. dim <= D.
+template <int D, class Vector, class Store>
 __device__ void quadratic_forms(const float* matrix, const float* bias, int dim, const Vector& vector,
                                 const Store& store) {
-  extern __shared__ __align__(16) float quadratic_shared[];
-  constexpr int kPitch = kQuadraticVectors + 4;
-  float* by_dim = quadratic_shared;      // [dim, kPitch], so that four vectors' values are one load
-  float* slice = by_dim + dim * kPitch;  // [kQuadraticSlice, dim]
-  const int x = threadIdx.x % 16, y = threadIdx.x / 16;
-  for (int i = threadIdx.x; i < kQuadraticVectors * dim; i += kQuadraticThreads) {
-    const int j = i / dim, d = i % dim;
-    const bf16* from = vector(j);
-    by_dim[d * kPitch + j] = from ? __bfloat162float(from[d]) : 0.0f;
-  }
-  float turned[4][E] = {};
-  if (matrix) {
-    for (int first = 0; first < dim; first += kQuadraticSlice) {
+  extern __shared__ __align__(128) bf16 quadratic_shared[];
+  bf16* vectors = quadratic_shared;               // [128, D]
+  bf16* parts = vectors + kQuadraticVectors * D;  // [3, D, 32]
+  const int lane = threadIdx.x % 32, first_row = static_cast<int>(threadIdx.x) / 32 * 16;
+  stage_rows<D>(vectors, kQuadraticVectors, dim, threadIdx.x, kQuadraticThreads, vector);
+  commit_copies();
+  wait_copies<0>();
+  __syncthreads();
+  HeldRows<D, 1> held;
+  held.load(vectors, first_row, lane);
+  double sums[2] = {};  // of rows lane / 4 and lane / 4 + 8
+  for (int first = 0; first < dim; first += kQuadraticColumns) {
+    float turned[4][4] = {};
+    if (matrix) {
+      __syncthreads();  // readers of the previous columns are done
+      stage_parts<D>(parts, matrix, dim, first);
       __syncthreads();
-      const int rows = min(kQuadraticSlice, dim - first);
-      for (int i = threadIdx.x; i < rows * dim; i += kQuadraticThreads) slice[i] = matrix[first * dim + i];
-      __syncthreads();
-      for (int a = 0; a < rows; ++a) {
-        const float4 values = *reinterpret_cast<const float4*>(by_dim + (first + a) * kPitch + 4 * y);
+      multiply_parts<D>(held, parts, lane, turned);
+    }
 #pragma unroll
-        for (int e = 0; e < E; ++e) {
-          const int column = x + 16 * e;
-          const float m = column < dim ? slice[a * dim + column] : 0.0f;
-          turned[0][e] += values.x * m;
-          turned[1][e] += values.y * m;
-          turned[2][e] += values.z * m;
-          turned[3][e] += values.w * m;
+    for (int i = 0; i < 2; ++i) {
+      const int row = first_row + lane / 4 + 8 * i;
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          const int column = first + 8 * n + lane % 4 * 2 + c;
+          if (column >= dim) continue;
+          const double value = __bfloat162float(vectors[place<D>(row, column)]);
+          sums[i] += value * turned[n][2 * i + c];
+          if (bias) sums[i] += value * bias[column];
         }
       }
     }
   }
-  __syncthreads();
 #pragma unroll
-  for (int k = 0; k < 4; ++k) {
-    double sum = 0;
-#pragma unroll
-    for (int e = 0; e < E; ++e) {
-      const int column = x + 16 * e;
-      if (column >= dim) continue;
-      const double value = by_dim[column * kPitch + 4 * y + k];
-      sum += value * turned[k][e];
-      if (bias) sum += value * bias[column];
-    }
-    for (int offset = 1; offset < 16; offset *= 2) sum += __shfl_xor_sync(kWarp, sum, offset);
-    if (x == 0 && vector(4 * y + k)) store(4 * y + k, sum);
+  for (int i = 0; i < 2; ++i) {
+    for (int offset = 1; offset < 4; offset *= 2) sums[i] += __shfl_xor_sync(kWarp, sums[i], offset);
+    const int j = first_row + lane / 4 + 8 * i;
+    if (lane % 4 == 0 && vector(j)) store(j, sums[i]);
   }
-}
-
-// Calls with an integral constant: columns a thread for vectors of dim values.
-template <class Call>
-void with_quadratic_columns(int dim, const Call& call) {
-  KV_CHECK(dim > 0 && dim <= 256);
-  if (dim <= 64) return call(std::integral_constant<int, 4>());
-  if (dim <= 128) return call(std::integral_constant<int, 8>());
-  return call(std::integral_constant<int, 16>());
 }
 
 }  // namespace kv::cuda

@@ -96,23 +96,23 @@ ref::Tolerance score_tolerance(int dim, double logit, const std::vector<double>&
 
 TEST_P(ExpectedAttention, AgreesWithTheDenseFormulas) {
   KV_BACKEND_OR_SKIP(backend);
-  for (const int dim : {16, 64}) {
+  for (const int dim : {16, 20, 64, 128}) {
     for (const bool use_covariance : {true, false}) {
       Case c{.kv_heads = 2,
              .group = 2,
              .options = {.dim = dim,
                          .future = 96,
-                         .next_position = 70,
+                         .next_position = 150,
                          .use_covariance = use_covariance,
                          .inv_freq = frequencies(dim)}};
       // Row 1 holds nothing but sinks.
-      const ref::CacheRows rows = ref::random_rows({70, 3, 17, 5}, 2, dim, 1);
+      const ref::CacheRows rows = ref::random_rows({150, 3, 17, 5}, 2, dim, 1);
       const ref::PagedCache cache(*backend, rows, 1);
       std::vector<std::vector<float>> queries;
       for (int s = 0; s < 2; ++s) {
-        queries.push_back(ref::rounded(*backend, ref::random_values((70 - 9 * s) * c.q_heads() * dim, 2 + s)));
+        queries.push_back(ref::rounded(*backend, ref::random_values((150 - 9 * s) * c.q_heads() * dim, 2 + s)));
       }
-      const int64_t pitch = 75;
+      const int64_t pitch = 155;
       const std::vector<uint8_t> due = {1, 1, 0, 1};
       const std::vector<float> got = expected_attention(*backend, c, cache, queries, pitch, due);
       for (int64_t row = 0; row < 4; ++row) {

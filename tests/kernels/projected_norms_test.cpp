@@ -38,7 +38,10 @@ TEST_P(ProjectedNorms, AgreeWithTheProjectionItself) {
   KV_BACKEND_OR_SKIP(backend);
   for (const Case& c : {Case{}, Case{.tokens = 17, .q_heads = 4, .kv_heads = 2, .dim = 16, .width = 33},
                         Case{.tokens = 257, .q_heads = 8, .kv_heads = 4, .dim = 64, .width = 96},
-                        Case{.tokens = 3, .q_heads = 6, .kv_heads = 2, .dim = 32, .width = 200}}) {
+                        Case{.tokens = 3, .q_heads = 6, .kv_heads = 2, .dim = 32, .width = 200},
+                        Case{.tokens = 130, .q_heads = 2, .dim = 80, .width = 60},
+                        Case{.tokens = 40, .q_heads = 4, .kv_heads = 2, .dim = 128, .width = 140},
+                        Case{.tokens = 5, .q_heads = 2, .dim = 256, .width = 40}}) {
     const std::vector<float> values = ref::rounded(*backend, ref::random_values(c.tokens * c.kv_heads * c.dim, 1));
     const std::vector<float> weight = ref::rounded(*backend, ref::random_values(c.width * c.q_heads * c.dim, 2));
     const std::vector<float> got = projected_norms(*backend, c, values, weight);
