@@ -34,6 +34,7 @@ struct PoolArgs;
 struct ProjectedNormsArgs;
 struct QueryMomentsArgs;
 struct RandomNormalArgs;
+struct RandomUniformArgs;
 struct RedundancyArgs;
 struct RetainedMassArgs;
 struct RmsNormArgs;
@@ -128,6 +129,7 @@ class Backend {
   virtual void row_cosine(const RowCosineArgs& args) = 0;
   virtual void visibility(const VisibilityArgs& args) = 0;
   virtual void random_normal(const RandomNormalArgs& args) = 0;
+  virtual void random_uniform(const RandomUniformArgs& args) = 0;
 
   // Throws PageError where a cache's view cannot be right (kernels/check_pages.h). Waits for the ops before it, so it
   // is nothing to record.

@@ -5,13 +5,12 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <vector>
 
 #include "kernels/error.h"
+#include "kernels/random_uniform.h"
 #include "policies/parts/options.h"
 #include "sim/policy.h"
-#include "sim/random.h"
 
 namespace kv {
 
@@ -34,35 +33,29 @@ class RandomScorer final : public Scorer {
 
   void begin(const BatchShape& shape) override {
     seed_ = shape.seed;
-    sample_numbers_.assign(shape.sample_numbers.begin(), shape.sample_numbers.end());
+    numbers_ = Tensor(*shape.backend, DType::i32, std::ssize(shape.sample_numbers));
+    numbers_.upload(shape.sample_numbers.data(), shape.sample_numbers.size_bytes());
     layer_numbers_ = shape.source->layer_numbers;
   }
 
   void score(const LayerView& view, const ScoreOutput& out) override {
-    scores_.assign(static_cast<size_t>(view.rows() * out.pitch), 0.0f);
-    for (int row = 0; row < view.rows(); ++row) score_row(view, out, row);
-    view.backend.upload(out.scores, scores_.data(), scores_.size() * sizeof(float));
+    const auto layer = static_cast<uint32_t>(layer_numbers_[static_cast<size_t>(view.layer)]);
+    view.backend.random_uniform({.cache = view.cache,
+                                 .seed = seed_,
+                                 .numbers = numbers_.ref().as<int32_t>(),
+                                 .tokens_seen = out.device_tokens_seen,
+                                 .first_head = layer << 16,
+                                 .rows_due = out.rows_due,
+                                 .scores = out.scores,
+                                 .pitch = out.pitch});
   }
 
  private:
-  void score_row(const LayerView& view, const ScoreOutput& out, int row) {
-    const size_t sequence = static_cast<size_t>(row / view.kv_heads);
-    const auto sample = static_cast<uint32_t>(sample_numbers_[sequence]);
-    const auto layer = static_cast<uint32_t>(layer_numbers_[static_cast<size_t>(view.layer)]);
-    const uint32_t head = layer << 16 | static_cast<uint32_t>(row % view.kv_heads);
-    const auto event = static_cast<uint32_t>(out.tokens_seen[sequence]);
-    float* scores = scores_.data() + row * out.pitch;
-    for (int32_t slot = 0; slot < view.lengths[static_cast<size_t>(row)]; ++slot) {
-      scores[slot] = hash_uniform(seed_, sample, head, event, static_cast<uint32_t>(slot));
-    }
-  }
-
   int sinks_;
   int recent_;
   uint64_t seed_ = 0;
-  std::vector<int32_t> sample_numbers_;
+  Tensor numbers_;  // [sequences], of their samples
   std::vector<int> layer_numbers_;
-  std::vector<float> scores_;  // [rows, pitch]
 };
 
 const RegisterPolicy registered{{

@@ -46,11 +46,4 @@ std::vector<size_t> Random::sample(size_t population, size_t count) {
   return indices;
 }
 
-float hash_uniform(uint64_t seed, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-  // Another key than Random's, so that a policy's scores never repeat the numbers that made the text.
-  constexpr uint64_t kSalt = 0xA0761D6478BD642F;
-  const uint64_t key = seed ^ kSalt;
-  return static_cast<float>(philox4x32({a, b, c, d}, {low(key), high(key)})[0] >> 8) * 0x1p-24f;
-}
-
 }  // namespace kv

@@ -57,8 +57,4 @@ class Random {
   size_t used_ = 4;
 };
 
-// In [0, 1), a multiple of 2^-24: a stateless function of its arguments, for scores that must not depend on the order
-// in which they are asked for. Independent of every Random of the same seed.
-float hash_uniform(uint64_t seed, uint32_t a, uint32_t b = 0, uint32_t c = 0, uint32_t d = 0);
-
 }  // namespace kv

@@ -24,6 +24,7 @@
 #include "kernels/pool.h"
 #include "kernels/projected_norms.h"
 #include "kernels/random_normal.h"
+#include "kernels/random_uniform.h"
 #include "kernels/redundancy.h"
 #include "kernels/retained_mass.h"
 #include "kernels/rms_norm.h"
@@ -138,6 +139,7 @@ class CpuBackend final : public Backend {
   void row_cosine(const RowCosineArgs& args) override { run(cpu::row_cosine, args); }
   void visibility(const VisibilityArgs& args) override { run(cpu::visibility, args); }
   void random_normal(const RandomNormalArgs& args) override { run(cpu::random_normal, args); }
+  void random_uniform(const RandomUniformArgs& args) override { run(cpu::random_uniform, args); }
 
   void check_pages(const PagedView& cache) override {
     KV_CHECK(!recording_);

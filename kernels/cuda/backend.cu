@@ -26,6 +26,7 @@
 #include "kernels/pool.h"
 #include "kernels/projected_norms.h"
 #include "kernels/random_normal.h"
+#include "kernels/random_uniform.h"
 #include "kernels/redundancy.h"
 #include "kernels/retained_mass.h"
 #include "kernels/rms_norm.h"
@@ -112,6 +113,7 @@ class CudaBackend final : public Backend {
   void row_cosine(const RowCosineArgs& args) override { run(cuda::row_cosine, args); }
   void visibility(const VisibilityArgs& args) override { run(cuda::visibility, args); }
   void random_normal(const RandomNormalArgs& args) override { run(cuda::random_normal, args); }
+  void random_uniform(const RandomUniformArgs& args) override { run(cuda::random_uniform, args); }
 
   void check_pages(const PagedView& cache) override { cuda::check_pages(cache); }
 

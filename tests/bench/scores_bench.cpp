@@ -9,6 +9,7 @@
 #include "kernels/key_difference.h"
 #include "kernels/layer_mean.h"
 #include "kernels/pool.h"
+#include "kernels/random_uniform.h"
 #include "kernels/redundancy.h"
 #include "kernels/visibility.h"
 #include "kernels/window_attention.h"
@@ -316,6 +317,25 @@ void visibility(Device& device, Samples& samples) {
   });
 }
 
+void random_uniform(Device& device, Samples& samples) {
+  const Event event = event_of(device);
+  Backend& backend = device.backend();
+  const CacheLayer cache(
+      backend,
+      {.lengths = equal_lengths(event.rows, event.length), .kv_heads = heads_of(device).kv, .positions_only = true});
+  const int64_t sequences = event.rows / heads_of(device).kv;
+  const Tensor seen = upload(backend, std::vector<int32_t>(static_cast<size_t>(sequences), event.length));
+  Tensor scores(backend, DType::f32, event.rows * event.length);
+  samples.take({.bytes = 4 * entries_of(event)}, [&] {
+    backend.random_uniform({.cache = cache.view(),
+                            .seed = 1,
+                            .numbers = seen.ref().as<int32_t>(),
+                            .tokens_seen = seen.ref().as<int32_t>(),
+                            .scores = scores.ref().as<float>(),
+                            .pitch = event.length});
+  });
+}
+
 const Family kScores{[](Device& device) {
   for (const Window& shape : device.pick(kCpuWindows, kCudaWindows)) {
     device.add(shape.name, [shape](Device& on, Samples& samples) { window_attention(on, samples, shape); });
@@ -335,6 +355,7 @@ const Family kScores{[](Device& device) {
   device.add("group_mean/" + shape, group_mean);
   device.add("layer_mean/" + shape, layer_mean);
   device.add("visibility/" + shape, visibility);
+  device.add("random_uniform/" + shape, random_uniform);
 }};
 
 }  // namespace

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-#include "sim/random.h"
+#include "kernels/random_uniform.h"
 #include "tests/ref/frozen.h"
 #include "tests/ref/policy_runs.h"
 

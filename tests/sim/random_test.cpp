@@ -72,23 +72,5 @@ TEST(Random, StreamsAndSeedsDiffer) {
   EXPECT_EQ(firsts.size(), 100u);
 }
 
-TEST(HashUniform, DependsOnEveryArgumentAndOnNothingElse) {
-  EXPECT_EQ(hash_uniform(1, 2, 3, 4, 5), hash_uniform(1, 2, 3, 4, 5));
-  const std::set<float> values = {hash_uniform(1, 2, 3, 4, 5), hash_uniform(2, 2, 3, 4, 5),
-                                  hash_uniform(1, 3, 3, 4, 5), hash_uniform(1, 2, 4, 4, 5),
-                                  hash_uniform(1, 2, 3, 5, 5), hash_uniform(1, 2, 3, 4, 6)};
-  EXPECT_EQ(values.size(), 6u);
-}
-
-TEST(HashUniform, HasTheMeanOfAUniformNumber) {
-  double sum = 0;
-  for (uint32_t i = 0; i < 10000; ++i) {
-    const float value = hash_uniform(9, i);
-    ASSERT_TRUE(value >= 0.0f && value < 1.0f);
-    sum += value;
-  }
-  EXPECT_NEAR(sum / 10000, 0.5, 5 * 0.2887 / 100);  // five standard errors
-}
-
 }  // namespace
 }  // namespace kv
