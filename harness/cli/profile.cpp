@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 
+#include "harness/cli/overrides.h"
 #include "harness/cli/verbs.h"
 
 namespace kv {
@@ -12,13 +13,13 @@ namespace {
 
 struct Arguments {
   std::string spec, out;
-  std::vector<std::string> overrides;
+  Overrides overrides;
   bool quiet = false;
 };
 
 void run_profile(const Arguments& arguments) {
   const auto made =
-      make_profiles(load_spec(arguments.spec, arguments.overrides),
+      make_profiles(load_spec(arguments.spec, arguments.overrides.texts()),
                     {.out = arguments.out, .verbosity = arguments.quiet ? Verbosity::quiet : Verbosity::normal});
   if (arguments.quiet) return;
   fmt::print("{}", profile_table(made));
@@ -32,10 +33,7 @@ void add_profile(CLI::App& app, Verbs&) {
   CLI::App* verb = app.add_subcommand("profile", "Makes the budget profiles that allocation lu-kv looks up");
   verb->add_option("SPEC", arguments->spec, "file (YAML) with protocol: profile")->required();
   verb->add_option("--out", arguments->out, "folder of the profiles (default: profiles/ in the model's)");
-  verb->add_option("--set", arguments->overrides, "key=value, as for run")
-      ->expected(1)
-      ->allow_extra_args(false)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  add_override_options(*verb, arguments->overrides);
   verb->add_flag("--quiet", arguments->quiet, "no progress and no table");
   verb->footer(
       "Examples:\n"

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 
+#include "harness/cli/overrides.h"
 #include "harness/cli/verbs.h"
 #include "harness/spec.h"
 #include "kernels/error.h"
@@ -15,7 +16,8 @@ namespace {
 namespace fs = std::filesystem;
 
 struct Arguments {
-  std::vector<std::string> specs, overrides;
+  std::vector<std::string> specs;
+  Overrides overrides;
   std::string out;
   bool fresh = false;
   bool no_draw = false;
@@ -23,12 +25,13 @@ struct Arguments {
 };
 
 void run_one(const std::string& file, const Arguments& arguments, Verbs& verbs) {
-  const Spec spec = load_spec(file, arguments.overrides);
+  const std::vector<std::string> overrides = arguments.overrides.texts();
+  const Spec spec = load_spec(file, overrides);
   const RunOptions options{.out = arguments.out.empty() ? fs::path("results") / spec.name : fs::path(arguments.out),
                            .start = arguments.fresh ? Start::fresh : Start::resume,
                            .draw = arguments.no_draw ? Draw::later : Draw::now,
                            .verbosity = arguments.quiet ? Verbosity::quiet : Verbosity::normal,
-                           .overrides = arguments.overrides};
+                           .overrides = overrides};
   if (!arguments.quiet) fmt::print(stderr, "{}\n", validate_experiment(spec));
   const RunSummary summary = run_experiment(spec, options);
   if (!arguments.quiet && !arguments.no_draw) fmt::print("{}\n", summary.markdown);
@@ -48,10 +51,7 @@ void add_run(CLI::App& app, Verbs& verbs) {
   CLI::App* verb = app.add_subcommand("run", "Runs experiments: rows.csv, tables, plots and index.html of each");
   verb->add_option("SPEC", arguments->specs, "experiment files (YAML)")->required();
   verb->add_option("--out", arguments->out, "result folder (default: results/<spec name>)");
-  verb->add_option("--set", arguments->overrides, "key=value: replaces a value of the spec, dots lead inside")
-      ->expected(1)
-      ->allow_extra_args(false)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  add_override_options(*verb, arguments->overrides);
   verb->add_flag("--fresh", arguments->fresh, "starts over instead of keeping finished cases");
   verb->add_flag("--no-draw", arguments->no_draw, "rows only, without gnuplot: kvlab report draws them later");
   verb->add_flag("--quiet", arguments->quiet, "no progress and no tables; problems are still shown");
@@ -59,6 +59,7 @@ void add_run(CLI::App& app, Verbs& verbs) {
       "Examples:\n"
       "  kvlab run experiments/quickstart.yaml\n"
       "  kvlab run experiments/001-table2.yaml --set samples=2 --set data.reason.tokens=4096 --out /tmp/t2\n"
+      "  kvlab run experiments/001-table2.yaml --device cuda --out /tmp/t2-cuda\n"
       "  kvlab run my.yaml --set 'policies=[full, h2o]' --set policies.h2o.mode=original\n"
       "A killed run goes on where it stopped when it is started again.");
   verb->callback([arguments, &verbs] {
@@ -73,14 +74,11 @@ void add_validate(CLI::App& app, Verbs&) {
   auto arguments = std::make_shared<Arguments>();
   CLI::App* verb = app.add_subcommand("validate", "Checks experiments without running them");
   verb->add_option("SPEC", arguments->specs, "experiment files (YAML)")->required();
-  verb->add_option("--set", arguments->overrides, "key=value, as for run")
-      ->expected(1)
-      ->allow_extra_args(false)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  add_override_options(*verb, arguments->overrides);
   verb->footer("Examples:\n  kvlab validate experiments/*.yaml\n  kvlab validate my.yaml --set axes.budget=64");
   verb->callback([arguments] {
     for (const std::string& file : arguments->specs) {
-      fmt::print("{}\n", validate_experiment(load_spec(file, arguments->overrides)));
+      fmt::print("{}\n", validate_experiment(load_spec(file, arguments->overrides.texts())));
     }
   });
 }
