@@ -4,9 +4,40 @@
 #include <cmath>
 #include <limits>
 
+#include "tests/ref/close.h"
 #include "tests/ref/softmax.h"
 
 namespace kv::ref {
+
+AttendedRow attend_row(const float* query, const float* keys, const float* values, int64_t visible, int head_dim,
+                       double scale) {
+  AttendedRow out;
+  std::vector<double>& a = out.weights;
+  a.resize(static_cast<size_t>(visible));
+  for (int64_t slot = 0; slot < visible; ++slot) {
+    double terms = 0;
+    for (int d = 0; d < head_dim; ++d) {
+      const double term = scale * query[d] * keys[slot * head_dim + d];
+      a[slot] += term;
+      terms += std::abs(term);
+    }
+    out.logit_terms = std::max(out.logit_terms, terms);
+  }
+  softmax(a);
+  out.output.assign(head_dim, 0.0);
+  for (int64_t slot = 0; slot < visible; ++slot) {
+    double square = 0;
+    for (int d = 0; d < head_dim; ++d) {
+      const double value = values[slot * head_dim + d];
+      out.output[d] += a[slot] * value;
+      out.largest_value = std::max(out.largest_value, std::abs(value));
+      square += value * value;
+    }
+    out.spread += a[slot] * a[slot] * square;
+  }
+  out.spread = std::sqrt(out.spread);
+  return out;
+}
 
 Attended attend(const CacheRows& rows, const std::vector<float>& queries, const std::vector<Segment>& segments,
                 int q_heads, double scale, int64_t pitch) {
@@ -15,6 +46,7 @@ Attended attend(const CacheRows& rows, const std::vector<float>& queries, const 
   const double nan = std::numeric_limits<double>::quiet_NaN();
   Attended out;
   out.output.assign(queries.size(), nan);
+  out.spreads.assign(queries.size() / dim, nan);
   out.sums.assign(static_cast<size_t>(rows.rows() * group * pitch), nan);
   out.maxima = out.sums;
   for (const Segment& segment : segments) {
@@ -22,35 +54,53 @@ Attended attend(const CacheRows& rows, const std::vector<float>& queries, const 
       for (int head = 0; head < q_heads; ++head) {
         const int64_t row = int64_t{segment.sequence} * rows.kv_heads + head / group;
         const int64_t visible = rows.length(row) - segment.count + i + 1;
-        const size_t at = (static_cast<size_t>(segment.first_token + i) * q_heads + head) * dim;
-        std::vector<double> a(static_cast<size_t>(visible));
-        for (int64_t slot = 0; slot < visible; ++slot) {
-          double terms = 0;
-          for (int d = 0; d < dim; ++d) {
-            const double term = scale * queries[at + d] * rows.keys[row][slot * dim + d];
-            a[slot] += term;
-            terms += std::abs(term);
-          }
-          out.largest_logit_terms = std::max(out.largest_logit_terms, terms);
-        }
-        softmax(a);
-        for (int d = 0; d < dim; ++d) {
-          double sum = 0;
-          for (int64_t slot = 0; slot < visible; ++slot) sum += a[slot] * rows.values[row][slot * dim + d];
-          out.output[at + d] = sum;
-        }
+        const size_t vector = static_cast<size_t>(segment.first_token + i) * q_heads + head;
+        const AttendedRow own = attend_row(queries.data() + vector * dim, rows.keys[row].data(),
+                                           rows.values[row].data(), visible, dim, scale);
+        std::copy(own.output.begin(), own.output.end(), out.output.data() + vector * dim);
+        out.spreads[vector] = own.spread;
+        out.largest_logit_terms = std::max(out.largest_logit_terms, own.logit_terms);
+        out.largest_value = std::max(out.largest_value, own.largest_value);
         double* sums = out.sums.data() + (row * group + head % group) * pitch;
         double* maxima = out.maxima.data() + (row * group + head % group) * pitch;
         if (i == 0) std::fill_n(sums, rows.length(row), 0.0);
         if (i == 0) std::fill_n(maxima, rows.length(row), 0.0);
         for (int64_t slot = 0; slot < visible; ++slot) {
-          sums[slot] += a[slot];
-          maxima[slot] = std::max(maxima[slot], a[slot]);
+          sums[slot] += own.weights[slot];
+          maxima[slot] = std::max(maxima[slot], own.weights[slot]);
         }
       }
     }
   }
   return out;
+}
+
+double probability_roundings(const Attended& want, int head_dim, double chain) {
+  return 2 * (head_dim + 3) * want.largest_logit_terms + 6 + chain;
+}
+
+::testing::AssertionResult outputs_are_close(const Backend& backend, const std::vector<float>& got,
+                                             const Attended& want, int head_dim, double chain) {
+  if (got.size() != want.output.size()) {
+    return ::testing::AssertionFailure() << got.size() << " values, expected " << want.output.size();
+  }
+  const double f32 = probability_roundings(want, head_dim, chain) + chain, storage = storage_roundings(backend);
+  const Tolerance value{.roundings = f32 + storage, .magnitude = want.largest_value};
+  for (size_t vector = 0; vector < want.spreads.size(); ++vector) {
+    double error = 0, length = 0;
+    for (size_t i = vector * head_dim; i < (vector + 1) * head_dim; ++i) {
+      const ::testing::AssertionResult close = is_close(got[i], want.output[i], value);
+      if (!close) return ::testing::AssertionResult(close) << ", value " << i % head_dim << " of vector " << vector;
+      error += std::pow(got[i] - want.output[i], 2);
+      length += std::pow(want.output[i], 2);
+    }
+    const Tolerance whole{.roundings = f32 + storage / 2, .magnitude = std::sqrt(length) + want.spreads[vector]};
+    if (!(std::sqrt(error) <= whole.allowed())) {
+      return ::testing::AssertionFailure() << "vector " << vector << " of length " << std::sqrt(length) << ", error "
+                                           << std::sqrt(error) << " > " << whole.allowed();
+    }
+  }
+  return ::testing::AssertionSuccess();
 }
 
 }  // namespace kv::ref
