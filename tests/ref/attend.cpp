@@ -15,25 +15,32 @@ AttendedRow attend_row(const float* query, const float* keys, const float* value
   std::vector<double>& a = out.weights;
   a.resize(static_cast<size_t>(visible));
   for (int64_t slot = 0; slot < visible; ++slot) {
-    double terms = 0;
+    const float* key = keys + slot * head_dim;
+    double logit = 0, terms = 0;
+#pragma omp simd reduction(+ : logit, terms)
     for (int d = 0; d < head_dim; ++d) {
-      const double term = scale * query[d] * keys[slot * head_dim + d];
-      a[slot] += term;
+      const double term = scale * query[d] * key[d];
+      logit += term;
       terms += std::abs(term);
     }
+    a[static_cast<size_t>(slot)] = logit;
     out.logit_terms = std::max(out.logit_terms, terms);
   }
   softmax(a);
-  out.output.assign(head_dim, 0.0);
+  out.output.assign(static_cast<size_t>(head_dim), 0.0);
+  double* output = out.output.data();
   for (int64_t slot = 0; slot < visible; ++slot) {
-    double square = 0;
+    const float* value = values + slot * head_dim;
+    const double weight = a[static_cast<size_t>(slot)];
+    double square = 0, largest = 0;
+#pragma omp simd reduction(+ : square) reduction(max : largest)
     for (int d = 0; d < head_dim; ++d) {
-      const double value = values[slot * head_dim + d];
-      out.output[d] += a[slot] * value;
-      out.largest_value = std::max(out.largest_value, std::abs(value));
-      square += value * value;
+      output[d] += weight * value[d];
+      square += double{value[d]} * value[d];
+      largest = std::max(largest, double{std::abs(value[d])});
     }
-    out.spread += a[slot] * a[slot] * square;
+    out.spread += weight * weight * square;
+    out.largest_value = std::max(out.largest_value, largest);
   }
   out.spread = std::sqrt(out.spread);
   return out;

@@ -37,14 +37,32 @@ Tensor upload_activations(Backend& backend, const std::vector<float>& values) {
   return tensor;
 }
 
-std::vector<float> download_activations(const Tensor& tensor) {
-  if (tensor.dtype() == DType::f32) return download_array<float>(tensor);
-  KV_CHECK(tensor.dtype() == DType::bf16);
-  std::vector<uint16_t> bits(static_cast<size_t>(tensor.elements()));
-  tensor.download(bits.data(), bits.size() * sizeof(uint16_t));
-  std::vector<float> values(bits.size());
+namespace {
+
+// download(to, bytes) fetches them.
+template <class Download>
+std::vector<float> fetch_activations(DType dtype, int64_t count, const Download& download) {
+  std::vector<float> values(static_cast<size_t>(count));
+  if (dtype == DType::f32) {
+    download(values.data(), values.size() * sizeof(float));
+    return values;
+  }
+  KV_CHECK(dtype == DType::bf16);
+  std::vector<uint16_t> bits(values.size());
+  download(bits.data(), bits.size() * sizeof(uint16_t));
   for (size_t i = 0; i < bits.size(); ++i) values[i] = bf16_to_f32(bits[i]);
   return values;
+}
+
+}  // namespace
+
+std::vector<float> download_activations(const Tensor& tensor) {
+  return fetch_activations(tensor.dtype(), tensor.elements(),
+                           [&](void* to, size_t bytes) { tensor.download(to, bytes); });
+}
+
+std::vector<float> download_activations(Backend& backend, ConstRef from, int64_t count) {
+  return fetch_activations(from.dtype, count, [&](void* to, size_t bytes) { backend.download(to, from.data, bytes); });
 }
 
 double activation_epsilon(const Backend& backend) {

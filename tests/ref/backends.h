@@ -22,6 +22,7 @@ std::vector<float> rounded(const Backend& backend, std::vector<float> values);
 // Floats as activations (converted to the backend's activation type).
 Tensor upload_activations(Backend& backend, const std::vector<float>& values);
 std::vector<float> download_activations(const Tensor& tensor);
+std::vector<float> download_activations(Backend& backend, ConstRef from, int64_t count);
 
 // Plain f32, i32 or u8 arrays, for statistics, indices and masks.
 template <class T>
