@@ -3,6 +3,7 @@
 
 #include "sim/metric.h"
 #include "tests/harness/run_fixture.h"
+#include "tests/ref/slices.h"
 
 namespace kv {
 namespace {
@@ -29,12 +30,23 @@ class LosesAPage final : public Metric {
 const RegisterMetric loses_a_page{
     {.name = "loses_a_page", .summary = "", .make = [](Params&) { return std::make_unique<LosesAPage>(); }}};
 
-using PageErrors = RunFixture;
+class PageErrors : public RunFixture, public testing::WithParamInterface<std::string> {
+ protected:
+  void SetUp() override {
+    if (!ref::try_backend(GetParam())) GTEST_SKIP() << GetParam() << " is not here";
+  }
+  RunSummary run(const std::string& out, std::vector<std::string> overrides) const {
+    overrides.insert(overrides.end(), {"device=" + GetParam(), "policies=[h2o]"});
+    return run_experiment(spec(overrides), options(out));
+  }
+};
 
-TEST_F(PageErrors, AreRowsWithTheirReasonAndTheOtherCasesRun) {
-  const RunSummary whole = run_experiment(spec({"policies=[h2o]", "axes.budget=[24]"}), options("whole"));
+INSTANTIATE_TEST_SUITE_P(Runs, PageErrors, testing::ValuesIn(ref::backend_names()), ref::backend_case);
+
+TEST_P(PageErrors, AreRowsWithTheirReasonAndTheOtherCasesRun) {
+  const RunSummary whole = run("whole", {"axes.budget=[24]"});
   EXPECT_EQ(whole.skipped, 0);
-  const RunSummary summary = run_experiment(spec({"policies=[h2o]", "metrics=[loss, loses_a_page]"}), options("out"));
+  const RunSummary summary = run("out", {"metrics=[loss, loses_a_page]"});
   EXPECT_EQ(summary.cases, 2 * 3);
   EXPECT_EQ(summary.skipped, 3);
   const RowTable table = read_rows(folder_ / "out" / "rows.csv");
@@ -44,6 +56,7 @@ TEST_F(PageErrors, AreRowsWithTheirReasonAndTheOtherCasesRun) {
   }
   ASSERT_EQ(failed.size(), 3u);  // one a sample
   for (const Row& row : failed) {
+    EXPECT_EQ(row.device, GetParam());
     EXPECT_TRUE(row.skipped.starts_with("page table: entry 0 of row 1 is -1 (expected 0 to ")) << row.skipped;
   }
   EXPECT_EQ(format_rows(table.axes, good), rows_of("whole"));
