@@ -1,12 +1,14 @@
 #!/bin/sh
-# check_includes.sh ROOT: fails, naming file and line, where an include goes against the direction of the folders.
+# check_structure.sh ROOT: fails, naming file and line, where an include goes against the direction of the folders, or
+# code outside kernels/cuda/ is there or not depending on CUDA.
 #   kernels -> kernels; sim -> kernels, sim; policies -> kernels, sim, policies; harness -> kernels, sim, harness
 # Includes of the project are written from the root. CUDA sources see kernels/, CUDA and the standard library only: other
-# libraries do not compile under nvcc.
+# libraries do not compile under nvcc. The tests may include everything.
+# That a build has a backend is known at run time (kernels/backend.h), never to the preprocessor.
 set -eu
 cd "$1"
 
-find kernels sim policies harness -type f \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' \) |
+find kernels sim policies harness tests -type f \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' \) |
   LC_ALL=C sort | xargs awk '
   BEGIN {
     allowed["kernels"] = " kernels "
@@ -17,7 +19,15 @@ find kernels sim policies harness -type f \( -name '*.h' -o -name '*.cpp' -o -na
     cuda = "^(cuda|cublas|nvtx3/|cub/|thrust/|cooperative_groups|mma\\.h|nv/|vector_types\\.h|device_|math_constants\\.h)"
   }
   function reject(why) { printf "%s:%d: #include %s: %s\n", FILENAME, FNR, name, why; bad = 1 }
-  /^[ \t]*#[ \t]*include[ \t]*["<]/ {
+  FNR == 1 { continued = 0 }
+  continued || /^[ \t]*#[ \t]*(if|elif)/ {
+    continued = /\\$/
+    if (FILENAME !~ /^kernels\/cuda\// && tolower($0) ~ /cuda|nvcc|gpu/) {
+      printf "%s:%d: %s: only kernels/cuda/ may ask the preprocessor for CUDA\n", FILENAME, FNR, $0
+      bad = 1
+    }
+  }
+  FILENAME !~ /^tests\// && /^[ \t]*#[ \t]*include[ \t]*["<]/ {
     match($0, /["<][^">]*/)
     quoted = substr($0, RSTART, 1) == "\""
     name = substr($0, RSTART + 1, RLENGTH - 1)
