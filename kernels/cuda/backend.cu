@@ -49,6 +49,9 @@ namespace {
 class CudaBackend final : public Backend {
  public:
   CudaBackend() : before_(cuda::memory_use().now) { cuda::memory_use().peak = before_; }
+  ~CudaBackend() override { cuda::give_back_reserve(); }
+  CudaBackend(const CudaBackend&) = delete;
+  CudaBackend& operator=(const CudaBackend&) = delete;
 
   std::string_view name() const override { return "cuda"; }
   Facts accelerator() const override { return cuda::facts(); }

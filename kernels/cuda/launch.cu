@@ -71,6 +71,11 @@ Memory device_memory() {
   return memory;
 }
 
+void give_back_reserve() {
+  KV_CUDA_CHECK(cudaStreamSynchronize(stream()));  // until then what was freed counts as used
+  KV_CUDA_CHECK(cudaMemPoolTrimTo(device().pool, 0));
+}
+
 namespace {
 
 void* allocate_on(cudaStream_t on, size_t bytes) {

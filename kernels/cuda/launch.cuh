@@ -85,6 +85,8 @@ MemoryUse& memory_use();
 
 // Free counts what the pool holds in reserve, too.
 Memory device_memory();
+// What the pool holds in reserve, to the device, for other processes.
+void give_back_reserve();
 
 }  // namespace kv::cuda
 

@@ -8,6 +8,7 @@
 #include "kernels/window_attention.h"
 #include "tests/ref/attend.h"
 #include "tests/ref/close.h"
+#include "tests/ref/memory_turn.h"
 #include "tests/ref/paged_cache.h"
 #include "tests/ref/slices.h"
 #include "tests/ref/window_attention.h"
@@ -36,6 +37,7 @@ class FarPages : public ::testing::Test {
     return {*backend_, rows, spare_pages, (kElementsBelow + page - 1) / page};
   }
 
+  ref::MemoryTurn turn_;
   std::unique_ptr<Backend> backend_;
 };
 

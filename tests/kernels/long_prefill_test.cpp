@@ -7,6 +7,7 @@
 #include "kernels/random_normal.h"
 #include "tests/ref/attend.h"
 #include "tests/ref/drawn_cache.h"
+#include "tests/ref/memory_turn.h"
 #include "tests/ref/slices.h"
 
 // Prefill in one call over more tokens than the host could make or compare: the backend draws queries, keys and values,
@@ -185,6 +186,7 @@ class SlowLongPrefill : public ::testing::Test {
   // A tensor core's step takes the products of sixteen slots to a sum.
   static double chain_of(int32_t length) { return length / 16.0; }
 
+  ref::MemoryTurn turn_;
   std::unique_ptr<Backend> backend_;
 };
 

@@ -9,6 +9,7 @@
 #include "sim/named_models.h"
 #include "sim/weights.h"
 #include "tests/ref/backends.h"
+#include "tests/ref/memory_turn.h"
 
 namespace kv {
 namespace {
@@ -42,6 +43,7 @@ class SlowNamedShapes : public ::testing::TestWithParam<std::string> {
   }
 
   ModelConfig config_ = find_named_model(GetParam()).parse();
+  ref::MemoryTurn turn_;
   std::unique_ptr<Backend> backend_;
   std::vector<int32_t> ids_ = [this] {
     std::vector<int32_t> ids(150);
