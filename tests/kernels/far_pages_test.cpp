@@ -1,4 +1,5 @@
 #include <cmath>
+#include <optional>
 
 #include "kernels/append.h"
 #include "kernels/attend.h"
@@ -28,6 +29,7 @@ class FarPages : public ::testing::Test {
   void SetUp() override {
     backend_ = ref::try_backend("cuda");
     if (!backend_) GTEST_SKIP() << "cuda is not here";
+    turn_.emplace();
     const size_t free = backend_->memory().free;
     if (free < kNeeded) GTEST_SKIP() << free << " bytes are free on the device, it takes " << kNeeded;
   }
@@ -37,7 +39,7 @@ class FarPages : public ::testing::Test {
     return {*backend_, rows, spare_pages, (kElementsBelow + page - 1) / page};
   }
 
-  ref::MemoryTurn turn_;
+  std::optional<ref::MemoryTurn> turn_;
   std::unique_ptr<Backend> backend_;
 };
 

@@ -3,6 +3,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "tests/ref/close.h"
 #include "tests/ref/paged_cache.h"
@@ -148,12 +149,26 @@ TEST_P(RetainedMass, AgreesWithDoubleArithmetic) {
   expect_agreement(*backend, random_case(*backend, 70, 2, 1, 16, 45, 4, 3));
 }
 
-// Keys in several pieces, queries of several sequences, and no query of sequence 1.
+// The tensors' tokens from `first` on, of one sequence.
+void poison(Case& c, int64_t sequence, int64_t first) {
+  const auto fill = [&](std::vector<float>& values, int heads) {
+    const int64_t token = int64_t{heads} * c.dim;
+    std::fill(values.begin() + (sequence * c.tokens + first) * token,
+              values.begin() + (sequence + 1) * c.tokens * token, std::numeric_limits<float>::quiet_NaN());
+  };
+  fill(c.queries, c.q_heads());
+  fill(c.keys, c.kv_heads);
+  fill(c.values, c.kv_heads);
+}
+
+// Keys in several pieces; a sequence without a query, one that ends early, and entries newer than a query.
 TEST_P(RetainedMass, AgreesWithDoubleArithmeticOverALongText) {
   KV_BACKEND_OR_SKIP(backend);
   Case c = random_case(*backend, 2100, 2, 2, 32, 2090, 3, 3);
   c.sequences = {0, 0, 2, 2};
-  c.positions = {2099, 1023, 1024, 2048};
+  c.positions = {2099, 1023, 1024, 1600};
+  poison(c, 1, 0);
+  poison(c, 2, 1601);
   expect_agreement(*backend, c);
 }
 

@@ -4,17 +4,20 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
-
-#include "kernels/check.h"
+#include <string>
+#include <system_error>
 
 namespace kv::ref {
 
 MemoryTurn::MemoryTurn() {
-  const auto path = std::filesystem::temp_directory_path() / "kvlab-tests-memory-turn";
-  file_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  KV_CHECK(file_ >= 0);
-  KV_CHECK(flock(file_, LOCK_EX) == 0);
+  // Each user's own: that of another may not be opened.
+  const auto path = std::filesystem::temp_directory_path() / ("kvlab-tests-memory-" + std::to_string(getuid()));
+  file_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (file_ < 0 || flock(file_, LOCK_EX) != 0) {
+    throw std::system_error(errno, std::generic_category(), path.string());
+  }
 }
 
 MemoryTurn::~MemoryTurn() { close(file_); }

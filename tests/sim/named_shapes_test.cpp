@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
 
 #include "sim/footprint.h"
@@ -22,6 +23,7 @@ class SlowNamedShapes : public ::testing::TestWithParam<std::string> {
   void SetUp() override {
     backend_ = ref::try_backend("cuda");
     if (!backend_) GTEST_SKIP() << "cuda is not here";
+    turn_.emplace();
     const size_t needed = sizeof(uint16_t) * static_cast<size_t>(parameters_of(config_)) + 2'000'000'000;
     const size_t free = backend_->memory().free;
     if (free < needed) GTEST_SKIP() << bytes_text(free) << " are free on the device, it takes " << bytes_text(needed);
@@ -43,7 +45,7 @@ class SlowNamedShapes : public ::testing::TestWithParam<std::string> {
   }
 
   ModelConfig config_ = find_named_model(GetParam()).parse();
-  ref::MemoryTurn turn_;
+  std::optional<ref::MemoryTurn> turn_;
   std::unique_ptr<Backend> backend_;
   std::vector<int32_t> ids_ = [this] {
     std::vector<int32_t> ids(150);
