@@ -57,12 +57,13 @@ std::vector<Tile> tiles_of(const RetainedMassArgs& args) {
 }
 
 // keep[j] = 1 for the tokens j < seen that the row holds, else 0.
-void mark_retained(const PagedView& cache, int64_t row, std::vector<uint8_t>& keep) {
+void mark_retained(const RetainedMassArgs& args, int64_t row, std::vector<uint8_t>& keep) {
+  const PagedView& cache = args.cache;
   for_page_runs(cache, row, 0, cache.lengths[row], [&](int64_t page, int64_t place, int64_t, int64_t run) {
     const int32_t* positions = cache.positions + page * kPageTokens + place;
     for (int64_t i = 0; i < run; ++i) {
-      const auto position = static_cast<size_t>(positions[i]);
-      if (position < keep.size()) keep[position] = 1;
+      KV_CHECK(positions[i] >= 0 && positions[i] < args.tokens);
+      if (positions[i] < std::ssize(keep)) keep[static_cast<size_t>(positions[i])] = 1;
     }
   });
 }
@@ -97,7 +98,7 @@ void measure_tile(const RetainedMassArgs& args, int64_t kv_head, Tile tile) {
           args.scale);
 
   std::vector<uint8_t> keep(static_cast<size_t>(seen));
-  mark_retained(cache, sequence * kv_heads + kv_head, keep);
+  mark_retained(args, sequence * kv_heads + kv_head, keep);
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t visible = int64_t{positions[r / group]} + 1;
     const Split split{.kept = kept.data() + r * seen, .evicted = evicted.data() + r * seen};
