@@ -20,7 +20,8 @@ echo "$2" >> "$CALLS"
 while [[ $1 != */tests ]]; do shift; done
 SANITIZED=1 "$@"
 END
-# One case of /cpu and three of /cuda, of which one is not of a single op. Case HANG never ends, under a tool only where SANITIZED_HANG is set.
+# One case of /cpu and three of /cuda, of which one is not of a single op. Case HANG never ends, under a tool only where
+# SANITIZED_HANG is set.
 program tests <<'END'
 #!/usr/bin/env bash
 cases=(Add/cpu Add/cuda Copy/cuda Move/cuda)

@@ -1,5 +1,4 @@
 #include <cmath>
-#include <optional>
 
 #include "kernels/append.h"
 #include "kernels/attend.h"
@@ -9,7 +8,7 @@
 #include "kernels/window_attention.h"
 #include "tests/ref/attend.h"
 #include "tests/ref/close.h"
-#include "tests/ref/memory_turn.h"
+#include "tests/ref/large_on_cuda.h"
 #include "tests/ref/paged_cache.h"
 #include "tests/ref/slices.h"
 #include "tests/ref/window_attention.h"
@@ -22,25 +21,15 @@ namespace {
 // pool is 8.6 GB there. No parameter "cuda" in the names: the sanitizers, which keep a record of every byte, leave them
 // out.
 constexpr int64_t kElementsBelow = int64_t{1} << 32;
-constexpr size_t kNeeded = 20'000'000'000;
 
-class FarPages : public ::testing::Test {
+class FarPages : public ref::LargeOnCuda {
  protected:
-  void SetUp() override {
-    backend_ = ref::try_backend("cuda");
-    if (!backend_) GTEST_SKIP() << "cuda is not here";
-    turn_.emplace();
-    const size_t free = backend_->memory().free;
-    if (free < kNeeded) GTEST_SKIP() << free << " bytes are free on the device, it takes " << kNeeded;
-  }
+  void SetUp() override { take_gpu(20'000'000'000); }
 
   ref::PagedCache far_cache(const ref::CacheRows& rows, int spare_pages = 0) const {
     const int64_t page = int64_t{kPageTokens} * rows.head_dim;
     return {*backend_, rows, spare_pages, (kElementsBelow + page - 1) / page};
   }
-
-  std::optional<ref::MemoryTurn> turn_;
-  std::unique_ptr<Backend> backend_;
 };
 
 // One KV head, all query heads its group.

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -9,7 +8,7 @@
 #include "kernels/random_normal.h"
 #include "tests/ref/attend.h"
 #include "tests/ref/drawn_cache.h"
-#include "tests/ref/memory_turn.h"
+#include "tests/ref/large_on_cuda.h"
 #include "tests/ref/slices.h"
 
 // Prefill in one call over more tokens than the host could make or compare: the backend draws queries, keys and values,
@@ -182,19 +181,13 @@ TEST_P(SampledPrefill, MatchesTheReference) {
   }
 }
 
-// For a GPU alone, and too much for the sanitizers: no parameter "cuda" in the names.
-class SlowLongPrefill : public ::testing::Test {
- protected:
-  void SetUp() override {
-    backend_ = ref::try_backend("cuda");
-    if (!backend_) GTEST_SKIP() << "cuda is not here";
-    turn_.emplace();
-  }
-  // A tensor core's step takes the products of sixteen slots to a sum.
-  static double chain_of(int32_t length) { return length / 16.0; }
+// A tensor core's step takes the products of sixteen slots to a sum.
+double chain_of(int32_t length) { return length / 16.0; }
 
-  std::optional<ref::MemoryTurn> turn_;
-  std::unique_ptr<Backend> backend_;
+// Too much for the sanitizers: no parameter "cuda" in the names.
+class SlowLongPrefill : public ref::LargeOnCuda {
+ protected:
+  void SetUp() override { take_gpu(2'000'000'000); }
 };
 
 TEST_F(SlowLongPrefill, Of32KTokens) {
@@ -208,11 +201,13 @@ TEST_F(SlowLongPrefill, Of32KTokens) {
   }
 }
 
+class SlowLongestPrefill : public ref::LargeOnCuda {
+ protected:
+  void SetUp() override { take_gpu(20'000'000'000); }
+};
+
 // In queries and output offsets of values pass 2^31 and 2^32 within the sequence. One that wraps leads to NaN.
-TEST_F(SlowLongPrefill, OfHalfAMillionTokensBehindAsMany) {
-  constexpr size_t kNeeded = 20'000'000'000;
-  const size_t free = backend_->memory().free;
-  if (free < kNeeded) GTEST_SKIP() << free << " bytes are free on the device, it takes " << kNeeded;
+TEST_F(SlowLongestPrefill, OfHalfAMillionTokensBehindAsMany) {
   constexpr int32_t kTokens = (1 << 19) + 1000;
   Prefill prefill(*backend_, {128, 32, 8, {{kTokens, kTokens}}, (1 << 19) - 500});
   prefill.run();

@@ -1,16 +1,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <optional>
 #include <string>
 
-#include "sim/footprint.h"
 #include "sim/generate.h"
 #include "sim/model_source.h"
 #include "sim/named_models.h"
 #include "sim/weights.h"
-#include "tests/ref/backends.h"
-#include "tests/ref/memory_turn.h"
+#include "tests/ref/large_on_cuda.h"
 
 namespace kv {
 namespace {
@@ -18,16 +15,9 @@ namespace {
 // Generation at the shapes of real models, random weights, on a GPU: two ragged prompts, cut by snapkv on the way. What
 // the numbers are nobody knows, but steps that a graph repeats and eager ones must agree. Sampled, because with random
 // weights the most likely token is soon always the same.
-class SlowNamedShapes : public ::testing::TestWithParam<std::string> {
+class SlowNamedShapes : public ref::LargeOnCuda, public ::testing::WithParamInterface<std::string> {
  protected:
-  void SetUp() override {
-    backend_ = ref::try_backend("cuda");
-    if (!backend_) GTEST_SKIP() << "cuda is not here";
-    turn_.emplace();
-    const size_t needed = sizeof(uint16_t) * static_cast<size_t>(parameters_of(config_)) + 2'000'000'000;
-    const size_t free = backend_->memory().free;
-    if (free < needed) GTEST_SKIP() << bytes_text(free) << " are free on the device, it takes " << bytes_text(needed);
-  }
+  void SetUp() override { take_gpu(sizeof(uint16_t) * static_cast<size_t>(parameters_of(config_)) + 2'000'000'000); }
 
   GenerateResult generate(ModelSource& source, std::span<Observer* const> observers) {
     Policy policy = make_policy("snapkv", {});
@@ -45,12 +35,11 @@ class SlowNamedShapes : public ::testing::TestWithParam<std::string> {
   }
 
   ModelConfig config_ = find_named_model(GetParam()).parse();
-  std::optional<ref::MemoryTurn> turn_;
-  std::unique_ptr<Backend> backend_;
   std::vector<int32_t> ids_ = [this] {
     std::vector<int32_t> ids(150);
-    for (size_t i = 0; i < ids.size(); ++i)
+    for (size_t i = 0; i < ids.size(); ++i) {
       ids[i] = static_cast<int32_t>(i * 7919 % static_cast<size_t>(config_.vocab_size));
+    }
     return ids;
   }();
 };
