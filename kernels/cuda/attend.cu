@@ -21,7 +21,8 @@ void attend(const AttendArgs& args) {
   const Scratch<Softmax> softmax(with_columns ? work.vectors : 0);
   work.softmax = softmax.data();
 
-  if (args.max_count * work.group <= kFewPairs) {
+  const bool is_few = args.max_count * work.group <= kFewPairs;
+  if (is_few) {
     run_few(args, work);
   } else if (has_prefill(args)) {
     run_prefill(args, work);
@@ -29,8 +30,10 @@ void attend(const AttendArgs& args) {
     run_tiles(args, work);
   }
   if (!with_columns) return;
-  // A step of the prefill kernel takes 128 queries: for few, most of its work would be masked.
-  if (has_prefill(args) && args.max_count > 32) {
+  // A step of the prefill kernel takes 128 queries: for fewer, most of its work would be masked.
+  if (is_few) {
+    run_few_columns(args, work);
+  } else if (has_prefill(args) && args.max_count > 32) {
     run_prefill_columns(args, work);
   } else {
     run_columns(args, work);

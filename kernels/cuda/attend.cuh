@@ -154,6 +154,7 @@ void run_tiles(const AttendArgs& args, AttendWork work);    // any number
 void run_prefill(const AttendArgs& args, AttendWork work);  // any number, where has_prefill()
 
 // Recompute the probabilities from work.softmax and reduce them over the queries.
+void run_few_columns(const AttendArgs& args, const AttendWork& work);  // at most kFewPairs pairs a KV head
 void run_columns(const AttendArgs& args, const AttendWork& work);
 void run_prefill_columns(const AttendArgs& args, const AttendWork& work);  // where has_prefill()
 

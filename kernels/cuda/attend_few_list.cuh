@@ -23,6 +23,15 @@ struct Part {
   int32_t first_token;  // of the segment
   int32_t count;        // of the segment
 
+  // What the segment and the cache say of the row, once segment and kv_head are set.
+  __device__ void read_row(const AttendArgs& args) {
+    const Segment of = args.segments[segment];
+    row = of.sequence * args.cache.kv_heads + kv_head;
+    length = args.cache.lengths[row];
+    first_token = of.first_token;
+    count = of.count;
+  }
+
   __device__ int pages() const { return (length + kPageTokens - 1) / kPageTokens; }
   // Of the row, in the window: the first page and the one after the last.
   __device__ int row_first() const { return start - first_page; }
@@ -108,11 +117,7 @@ __device__ void visit_rows(const AttendArgs& args, int begin, int end, const Vis
   part.kv_head = begin - part.segment * kv_heads;
 #pragma unroll kUnroll
   for (int r = begin; r < end; ++r) {
-    const Segment segment = args.segments[part.segment];
-    part.row = segment.sequence * kv_heads + part.kv_head;
-    part.length = args.cache.lengths[part.row];
-    part.first_token = segment.first_token;
-    part.count = segment.count;
+    part.read_row(args);
     visit(part, part.count == 0 ? 0 : part.pages());
     if (++part.kv_head == kv_heads) {
       part.kv_head = 0;

@@ -10,6 +10,7 @@ namespace kv::bench {
 namespace {
 
 enum class Lengths { equal, ragged };
+enum class Columns { none, sums };
 
 struct Shape {
   std::string name;
@@ -18,6 +19,7 @@ struct Shape {
   int head_dim;
   Lengths lengths = Lengths::equal;  // ragged: of each sequence and KV head on its own
   PageOrder pages = PageOrder::prefilled;
+  Columns columns = Columns::none;
 };
 
 void run(Device& device, Samples& samples, const Shape& shape) {
@@ -38,8 +40,13 @@ void run(Device& device, Samples& samples, const Shape& shape) {
   }
   const Tensor segments = upload_segments(backend, list);
   const double queries_and_output = 2.0 * device.activation() * static_cast<double>(values);
-  const Work work = {.bytes = 2 * cache.half_bytes() + queries_and_output,
-                     .flops = 4.0 * shape.head_dim * heads.query / heads.kv * cache.entries()};
+  const bool with_sums = shape.columns == Columns::sums;
+  const double probabilities = static_cast<double>(heads.query) / heads.kv * cache.entries();
+  Tensor sums(backend, DType::f32, with_sums ? int64_t{shape.sequences} * heads.query * shape.length : 0);
+  // For their sums the keys are read once more: a probability needs its row's final normaliser.
+  const Work work = {.bytes = (with_sums ? 3 : 2) * cache.half_bytes() + queries_and_output +
+                              (with_sums ? sizeof(float) * probabilities : 0),
+                     .flops = (with_sums ? 6.0 : 4.0) * shape.head_dim * probabilities};
   samples.take(work, [&] {
     backend.attend({.queries = queries.ref(),
                     .cache = cache.view(),
@@ -47,6 +54,8 @@ void run(Device& device, Samples& samples, const Shape& shape) {
                     .segment_count = shape.sequences,
                     .max_count = 1,
                     .output = output.ref(),
+                    .column_sums = with_sums ? sums.ref().as<float>() : nullptr,
+                    .column_pitch = shape.length,
                     .q_heads = heads.query,
                     .scale = scale_of(shape.head_dim)});
   });
@@ -71,6 +80,9 @@ const std::vector<Shape> kCuda = {
     {"decode/96x1280 d64", 96, 1280, 64},
     {"decode/32x4096 d64", 32, 4096, 64},
     {"decode/1x100K d64", 1, 100'000, 64},
+    {"decode/1x200K d64", 1, 200'000, 64},
+    {"decode/64x2304 d128 sums", 64, 2304, 128, Lengths::equal, PageOrder::prefilled, Columns::sums},
+    {"decode/1x100K d128 sums", 1, 100'000, 128, Lengths::equal, PageOrder::prefilled, Columns::sums},
 };
 
 const Family kDecode{[](Device& device) {
