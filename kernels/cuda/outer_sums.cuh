@@ -27,16 +27,17 @@ __global__ void __launch_bounds__(kOuterThreads) outer_sums(Source source, Sink 
   const int64_t count = source.count(list);
   double sums[2][2] = {};
   for (int64_t first = 0; first < count; first += kOuterTile) {
+    const int vectors = static_cast<int>(min(int64_t{kOuterTile}, count - first));  // of a decode step one
     __syncthreads();
-    for (int i = threadIdx.x; i < kOuterTile * kOuterTile; i += kOuterThreads) {
+    for (int i = threadIdx.x; i < vectors * kOuterTile; i += kOuterThreads) {
       const int t = i / kOuterTile, d = i % kOuterTile;
-      const bf16* vector = first + t < count ? source.vector(list, first + t) : nullptr;
-      left[t][d] = vector && first_a + d < dim ? __bfloat162float(vector[first_a + d]) : 0.0f;
-      right[t][d] = vector && first_b + d < dim ? __bfloat162float(vector[first_b + d]) : 0.0f;
+      const bf16* vector = source.vector(list, first + t);
+      left[t][d] = first_a + d < dim ? __bfloat162float(vector[first_a + d]) : 0.0f;
+      right[t][d] = first_b + d < dim ? __bfloat162float(vector[first_b + d]) : 0.0f;
     }
     __syncthreads();
 #pragma unroll 4
-    for (int t = 0; t < kOuterTile; ++t) {
+    for (int t = 0; t < vectors; ++t) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
 #pragma unroll

@@ -167,23 +167,26 @@ void expected_attention(Device& device, Samples& samples) {
   });
 }
 
-// Sums and outer products of a block of queries, in double.
-void query_moments(Device& device, Samples& samples) {
+// Adds the outer products of some queries of each sequence, in double.
+void query_moments(Device& device, Samples& samples, int sequences, int32_t count) {
   const Heads heads = heads_of(device);
   Backend& backend = device.backend();
-  const int32_t tokens = device.pick(256, 8192);
   const int dim = device.pick(64, 128);
-  const int64_t values = int64_t{tokens} * heads.query * dim;
+  const int64_t values = int64_t{sequences} * count * heads.query * dim;
   const Tensor queries = random_activations(backend, values, 1);
-  const Tensor segments = upload_segments(backend, {{.count = tokens}});
-  Tensor sums = doubles(backend, int64_t{heads.query} * dim);
-  Tensor products = doubles(backend, int64_t{heads.query} * dim * dim);
-  const Work work = {.bytes = device.activation() * static_cast<double>(values),
+  std::vector<Segment> list;
+  for (int s = 0; s < sequences; ++s) list.push_back({.sequence = s, .first_token = s * count, .count = count});
+  const Tensor segments = upload_segments(backend, list);
+  const int64_t entries = int64_t{sequences} * heads.query * dim;
+  Tensor sums = doubles(backend, entries);
+  Tensor products = doubles(backend, entries * dim);
+  const double moments = 2.0 * sizeof(double) * static_cast<double>(entries) * (1 + dim);  // read and written
+  const Work work = {.bytes = device.activation() * static_cast<double>(values) + moments,
                      .flops = 2.0 * static_cast<double>(values) * dim};
   samples.take(work, [&] {
     backend.query_moments({.queries = queries.ref(),
                            .segments = segments_of(segments),
-                           .segment_count = 1,
+                           .segment_count = sequences,
                            .q_heads = heads.query,
                            .head_dim = dim,
                            .sums = static_cast<double*>(sums.ref().data),
@@ -347,7 +350,12 @@ const Family kScores{[](Device& device) {
   device.add("redundancy/" + with_dim + " similar", [](Device& on, Samples& s) { redundancy(on, s, true); });
   device.add("key_difference/" + with_dim, key_difference);
   device.add("expected_attention/" + with_dim, expected_attention);
-  device.add(fmt::format("query_moments/{} d{}", device.pick(256, 8192), event.head_dim), query_moments);
+  const std::string dim = fmt::format(" d{}", event.head_dim);
+  const int block = device.pick(256, 8192), batch = device.pick(8, 64);
+  device.add(fmt::format("query_moments/1x{}", block) + dim,
+             [block](Device& on, Samples& s) { query_moments(on, s, 1, block); });
+  device.add(fmt::format("query_moments/{}x1", batch) + dim,
+             [batch](Device& on, Samples& s) { query_moments(on, s, batch, 1); });
   device.add("future_scores/" + shape, future_scores);
   device.add(device.pick<std::string>("future_table/8x16x4K", "future_table/32x128x32K"), future_table);
   device.add("blend/" + shape, blend);
