@@ -30,10 +30,9 @@ void attend(const AttendArgs& args) {
     run_tiles(args, work);
   }
   if (!with_columns) return;
-  // A step of the prefill kernel takes 128 queries: for fewer, most of its work would be masked.
   if (is_few) {
     run_few_columns(args, work);
-  } else if (has_prefill(args) && args.max_count > 32) {
+  } else if (has_prefill(args) && args.max_count > 32) {  // its steps take 128 queries: of few, most would be masked
     run_prefill_columns(args, work);
   } else {
     run_columns(args, work);

@@ -1,7 +1,8 @@
-#include "kernels/cuda/attend_few_pages.cuh"
+#include "kernels/cuda/attend_few_row.cuh"
+#include "kernels/cuda/stage_keys.cuh"
 
-// Column statistics of a few queries, so for decoding: memory is the limit here, too, and attend_columns, which streams
-// tiles of queries past its keys, would multiply by rows of zeros. All pairs of a KV head share one reading of a key.
+// Column statistics of few queries, as in decoding. Memory is the limit; attend_columns, which multiplies its keys by
+// tiles of 64 queries, would multiply by zeros nearly always. One reading of a key serves all pairs of its KV head.
 
 namespace kv::cuda {
 
@@ -12,31 +13,19 @@ constexpr int kThreads = kWarps * 32;
 constexpr int kKeys = 2 * kPageTokens;  // of a warp, one a lane
 static_assert(kKeys == 32);
 
-// Starts copying a warp's keys.
-template <int D>
-__device__ void stage_keys(bf16* keys, const PagedView& cache, const few::Part& part, int first_slot, int dim,
-                           int lane) {
-  const auto page_at = [&](int slot) { return slot < part.length ? key_of(cache, part.row, slot) : nullptr; };
-  const bf16 *low = page_at(first_slot), *high = page_at(first_slot + kPageTokens);
-  stage_rows<D>(keys, kKeys, dim, lane, 32, [&](int r) {
-    return first_slot + r < part.length ? (r < kPageTokens ? low : high) + r % kPageTokens * dim : nullptr;
-  });
-  commit_copies();
-}
-
-// Over the queries of each query head, in their order.
+// Writes a slot's sum and maximum over the queries of each query head, summed in their order.
 template <class Probability>
-__device__ void write_columns(const AttendArgs& args, const few::Part& part, int group, int slot,
+__device__ void write_columns(const AttendArgs& args, const few::Row& row, int group, int slot,
                               const Probability& probability_of) {
-  if (slot >= part.length) return;
+  if (slot >= row.length) return;
   for (int g = 0; g < group; ++g) {
     float sum = 0, largest = 0;
-    for (int pair = g; pair < part.count * group; pair += group) {
+    for (int pair = g; pair < row.count * group; pair += group) {
       const float probability = probability_of(pair);
       sum += probability;
       largest = fmaxf(largest, probability);
     }
-    const int64_t at = (int64_t{part.row} * group + g) * args.column_pitch + slot;
+    const int64_t at = (int64_t{row.row} * group + g) * args.column_pitch + slot;
     if (args.column_sums) args.column_sums[at] = sum;
     if (args.column_max) args.column_max[at] = largest;
   }
@@ -48,25 +37,28 @@ __global__ void __launch_bounds__(kThreads) few_columns(AttendArgs args, AttendW
   extern __shared__ __align__(128) bf16 staged[];  // [warps, keys, D]
   __shared__ float probabilities[kWarps][kFewPairs][kKeys + 1];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int dim = args.cache.head_dim, group = work.group;
+  const int group = work.group;
   const auto index = static_cast<int>(blockIdx.x / tiles);
-  few::Part part{.kv_head = index % args.cache.kv_heads, .segment = index / args.cache.kv_heads};
-  part.read_row(args);
+  few::Row row;
+  row.segment = index / args.cache.kv_heads;
+  row.kv_head = index % args.cache.kv_heads;
+  row.read(args);
   const int first_slot = (static_cast<int>(blockIdx.x % tiles) * kWarps + warp) * kKeys;
-  if (part.count == 0 || first_slot >= part.length) return;
-  KV_DEVICE_CHECK(part.length >= part.count);
+  if (row.count == 0 || first_slot >= row.length) return;
+  KV_DEVICE_CHECK(row.length >= row.count);
   bf16* keys = staged + warp * kKeys * D;
-  stage_keys<D>(keys, args.cache, part, first_slot, dim, lane);
+  stage_keys<D, kKeys>(keys, args.cache, row.row, first_slot, row.length, lane, 32);
+  commit_copies();
   HeldRows<D, 1> queries;
-  few::load_queries<D>(queries, args, work, part, dim, lane);
-  const int pairs = part.count * group;
+  few::load_queries<D>(queries, args, work, row, args.cache.head_dim, lane);
+  const int pairs = row.count * group;
   Softmax of[2];
   int seen[2];  // of these keys, by the lane's two pairs
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int pair = min(lane / 4 + 8 * half, pairs - 1);
-    of[half] = work.softmax[part.scratch(args, group, pair)];
-    seen[half] = part.length - part.count + pair / group + 1 - first_slot;
+    of[half] = work.softmax[row.scratch(args, group, pair)];
+    seen[half] = row.length - row.count + pair / group + 1 - first_slot;
   }
   wait_copies<0>();
   __syncwarp();
@@ -83,7 +75,7 @@ __global__ void __launch_bounds__(kThreads) few_columns(AttendArgs args, AttendW
     }
   }
   __syncwarp();
-  write_columns(args, part, group, first_slot + lane, [&](int pair) { return probabilities[warp][pair][lane]; });
+  write_columns(args, row, group, first_slot + lane, [&](int pair) { return probabilities[warp][pair][lane]; });
 }
 
 template <int D>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/cuda/attend.cuh"
+#include "kernels/cuda/attend_few_row.cuh"
 #include "kernels/cuda/scan.cuh"
 
 // The list of all rows' pages that decode attention (attend_few.cu) streams, and what part of it belongs to whom: a
@@ -13,45 +13,13 @@ inline constexpr int kMaxWarps = 8;
 inline constexpr int kLeastPages = 8;  // of a block: below that, joining costs more than it saves
 
 // The part of a row that lies in a block's window of pages.
-struct Part {
+struct Part : Row {
   int32_t start;       // its first page, counted from the first of the window
   int32_t first_page;  // the same page, counted in the row
-  int32_t row;         // of the cache
-  int32_t kv_head;     // of the row
-  int32_t length;      // of the row
-  int32_t segment;
-  int32_t first_token;  // of the segment
-  int32_t count;        // of the segment
 
-  // What the segment and the cache say of the row, once segment and kv_head are set.
-  __device__ void read_row(const AttendArgs& args) {
-    const Segment of = args.segments[segment];
-    row = of.sequence * args.cache.kv_heads + kv_head;
-    length = args.cache.lengths[row];
-    first_token = of.first_token;
-    count = of.count;
-  }
-
-  __device__ int pages() const { return (length + kPageTokens - 1) / kPageTokens; }
   // Of the row, in the window: the first page and the one after the last.
   __device__ int row_first() const { return start - first_page; }
   __device__ int row_end() const { return row_first() + pages(); }
-
-  // In the packed tensors, times head_dim.
-  __device__ int64_t vector(const AttendArgs& args, int group, int pair) const {
-    return in_group(first_token, args, group, pair);
-  }
-  // In work.softmax, which leaves room for max_count queries a segment.
-  __device__ int64_t scratch(const AttendArgs& args, int group, int pair) const {
-    return in_group(segment * args.max_count, args, group, pair);
-  }
-
- private:
-  // Of a pair whose segment's first query is the token-th.
-  __device__ int64_t in_group(int64_t token, const AttendArgs& args, int group, int pair) const {
-    const int query = pair < group ? 0 : pair / group;  // a division takes as long as half a page
-    return (token + query) * args.q_heads + kv_head * group + pair - query * group;
-  }
 };
 
 // The run of one warp, an equal share of its block's pages, and what it makes of it. Rows that lie in one run are done
@@ -117,7 +85,7 @@ __device__ void visit_rows(const AttendArgs& args, int begin, int end, const Vis
   part.kv_head = begin - part.segment * kv_heads;
 #pragma unroll kUnroll
   for (int r = begin; r < end; ++r) {
-    part.read_row(args);
+    part.read(args);
     visit(part, part.count == 0 ? 0 : part.pages());
     if (++part.kv_head == kv_heads) {
       part.kv_head = 0;

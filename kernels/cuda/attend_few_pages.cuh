@@ -17,26 +17,6 @@ struct Few {
   static_assert(kWarpBytes >= kFewPairs * (D * sizeof(float) + sizeof(Softmax)));
 };
 
-// The 16 pairs of a part as the left operand, read straight from memory.
-template <int D>
-__device__ void load_queries(HeldRows<D, 1>& queries, const AttendArgs& args, const AttendWork& work, const Part& part,
-                             int dim, int lane) {
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int pair = lane / 4 + 8 * half;
-    const bool there = pair < part.count * work.group;
-    const bf16* from = work.queries + part.vector(args, work.group, pair) * dim;
-#pragma unroll
-    for (int step = 0; step < D / 16; ++step) {
-#pragma unroll
-      for (int right = 0; right < 2; ++right) {
-        const int d = step * 16 + right * 8 + lane % 4 * 2;
-        queries.a[0][step][half + 2 * right] = there && d < dim ? *reinterpret_cast<const uint32_t*>(from + d) : 0;
-      }
-    }
-  }
-}
-
 // The pages of a warp's run, streamed through the warp's stages. Reading runs ahead over the ends of rows.
 template <int D>
 struct Pages {

@@ -43,10 +43,9 @@ void run(Device& device, Samples& samples, const Shape& shape) {
   const bool with_sums = shape.columns == Columns::sums;
   const double probabilities = static_cast<double>(heads.query) / heads.kv * cache.entries();
   Tensor sums(backend, DType::f32, with_sums ? int64_t{shape.sequences} * heads.query * shape.length : 0);
-  // For their sums the keys are read once more: a probability needs its row's final normaliser.
-  const Work work = {.bytes = (with_sums ? 3 : 2) * cache.half_bytes() + queries_and_output +
-                              (with_sums ? sizeof(float) * probabilities : 0),
-                     .flops = (with_sums ? 6.0 : 4.0) * shape.head_dim * probabilities};
+  const Work work = {
+      .bytes = 2 * cache.half_bytes() + queries_and_output + (with_sums ? sizeof(float) * probabilities : 0),
+      .flops = 4.0 * shape.head_dim * probabilities};
   samples.take(work, [&] {
     backend.attend({.queries = queries.ref(),
                     .cache = cache.view(),

@@ -168,6 +168,12 @@ std::vector<Shape> shapes() {
       {1, 16, 128, {{2600, 1}, {40, 1}}},  // so many pairs in so many pieces that they are joined in several rounds
       {1, 16, 256, {{2600, 1}, {5, 1}}},   //
       {2, 4, 80, {{1500, 1}, {33, 1}}},    // pieces wider than the heads
+      {2, 7, 128, {{130, 2}, {33, 2}, {65, 1}}},  // decode, a group of 7; a query that sees no key of the last 32
+      {2, 2, 20, {{40, 1}, {17, 2}}},             // decode with heads that are no whole pieces of 16 bytes
+      {1, 2, 32, {{70, 1}}},                      //
+      {1, 4, 128, {{500, 1}}, 1, 0.125f},         // decode, rising
+      {1, 4, 128, {{400, 3}}, 1, 0, 20},          // decode with a sink
+      {1, 4, 256, {{150, 70}, {33, 5}}},          // blocks of wide heads
       {4, 1, 16, std::vector<Sequence>(4500, {18, 1})},  // more rows than a GPU's block lists at once
   };
 }

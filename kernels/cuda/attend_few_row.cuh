@@ -1,0 +1,65 @@
+#pragma once
+
+#include "kernels/cuda/attend.cuh"
+
+// A row of the cache and the few queries that attend to it: at most kFewPairs pairs of a query and a query head.
+
+namespace kv::cuda::few {
+
+struct Row {
+  int32_t row;  // of the cache
+  int32_t kv_head;
+  int32_t length;
+  int32_t segment;
+  int32_t first_token;  // of the segment
+  int32_t count;        // of the segment
+
+  // The rest, once segment and kv_head are set.
+  __device__ void read(const AttendArgs& args) {
+    const Segment of = args.segments[segment];
+    row = of.sequence * args.cache.kv_heads + kv_head;
+    length = args.cache.lengths[row];
+    first_token = of.first_token;
+    count = of.count;
+  }
+
+  __device__ int pages() const { return (length + kPageTokens - 1) / kPageTokens; }
+
+  // In the packed tensors, times head_dim.
+  __device__ int64_t vector(const AttendArgs& args, int group, int pair) const {
+    return in_group(first_token, args, group, pair);
+  }
+  // In work.softmax, which leaves room for max_count queries a segment.
+  __device__ int64_t scratch(const AttendArgs& args, int group, int pair) const {
+    return in_group(segment * args.max_count, args, group, pair);
+  }
+
+ private:
+  // Of a pair whose segment's first query is the token-th.
+  __device__ int64_t in_group(int64_t token, const AttendArgs& args, int group, int pair) const {
+    const int query = pair < group ? 0 : pair / group;  // a division takes as long as half a page
+    return (token + query) * args.q_heads + kv_head * group + pair - query * group;
+  }
+};
+
+// The 16 pairs of a row as the left operand, read straight from memory.
+template <int D>
+__device__ void load_queries(HeldRows<D, 1>& queries, const AttendArgs& args, const AttendWork& work, const Row& row,
+                             int dim, int lane) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int pair = lane / 4 + 8 * half;
+    const bool there = pair < row.count * work.group;
+    const bf16* from = work.queries + row.vector(args, work.group, pair) * dim;
+#pragma unroll
+    for (int step = 0; step < D / 16; ++step) {
+#pragma unroll
+      for (int right = 0; right < 2; ++right) {
+        const int d = step * 16 + right * 8 + lane % 4 * 2;
+        queries.a[0][step][half + 2 * right] = there && d < dim ? *reinterpret_cast<const uint32_t*>(from + d) : 0;
+      }
+    }
+  }
+}
+
+}  // namespace kv::cuda::few
