@@ -10,7 +10,6 @@ namespace kv::bench {
 namespace {
 
 enum class Lengths { equal, ragged };
-enum class Columns { none, sums };
 
 struct Shape {
   std::string name;
@@ -19,7 +18,7 @@ struct Shape {
   int head_dim;
   Lengths lengths = Lengths::equal;  // ragged: of each sequence and KV head on its own
   PageOrder pages = PageOrder::prefilled;
-  Columns columns = Columns::none;
+  bool with_sums = false;  // of each column
 };
 
 void run(Device& device, Samples& samples, const Shape& shape) {
@@ -40,11 +39,10 @@ void run(Device& device, Samples& samples, const Shape& shape) {
   }
   const Tensor segments = upload_segments(backend, list);
   const double queries_and_output = 2.0 * device.activation() * static_cast<double>(values);
-  const bool with_sums = shape.columns == Columns::sums;
   const double probabilities = static_cast<double>(heads.query) / heads.kv * cache.entries();
-  Tensor sums(backend, DType::f32, with_sums ? int64_t{shape.sequences} * heads.query * shape.length : 0);
+  Tensor sums(backend, DType::f32, shape.with_sums ? int64_t{shape.sequences} * heads.query * shape.length : 0);
   const Work work = {
-      .bytes = 2 * cache.half_bytes() + queries_and_output + (with_sums ? sizeof(float) * probabilities : 0),
+      .bytes = 2 * cache.half_bytes() + queries_and_output + (shape.with_sums ? sizeof(float) * probabilities : 0),
       .flops = 4.0 * shape.head_dim * probabilities};
   samples.take(work, [&] {
     backend.attend({.queries = queries.ref(),
@@ -53,7 +51,7 @@ void run(Device& device, Samples& samples, const Shape& shape) {
                     .segment_count = shape.sequences,
                     .max_count = 1,
                     .output = output.ref(),
-                    .column_sums = with_sums ? sums.ref().as<float>() : nullptr,
+                    .column_sums = shape.with_sums ? sums.ref().as<float>() : nullptr,
                     .column_pitch = shape.length,
                     .q_heads = heads.query,
                     .scale = scale_of(shape.head_dim)});
@@ -80,8 +78,8 @@ const std::vector<Shape> kCuda = {
     {"decode/32x4096 d64", 32, 4096, 64},
     {"decode/1x100K d64", 1, 100'000, 64},
     {"decode/1x200K d64", 1, 200'000, 64},
-    {"decode/64x2304 d128 sums", 64, 2304, 128, Lengths::equal, PageOrder::prefilled, Columns::sums},
-    {"decode/1x100K d128 sums", 1, 100'000, 128, Lengths::equal, PageOrder::prefilled, Columns::sums},
+    {.name = "decode/64x2304 d128 sums", .sequences = 64, .length = 2304, .head_dim = 128, .with_sums = true},
+    {.name = "decode/1x100K d128 sums", .sequences = 1, .length = 100'000, .head_dim = 128, .with_sums = true},
 };
 
 const Family kDecode{[](Device& device) {

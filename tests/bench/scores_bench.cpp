@@ -345,12 +345,11 @@ const Family kScores{[](Device& device) {
   }
   const Event event = event_of(device);
   const std::string shape = fmt::format("{}x{}", event.rows, event.length);
-  const std::string with_dim = fmt::format("{} d{}", shape, event.head_dim);
+  const std::string dim = fmt::format(" d{}", event.head_dim), with_dim = shape + dim;
   device.add("redundancy/" + with_dim + " random", [](Device& on, Samples& s) { redundancy(on, s, false); });
   device.add("redundancy/" + with_dim + " similar", [](Device& on, Samples& s) { redundancy(on, s, true); });
   device.add("key_difference/" + with_dim, key_difference);
   device.add("expected_attention/" + with_dim, expected_attention);
-  const std::string dim = fmt::format(" d{}", event.head_dim);
   const int block = device.pick(256, 8192), batch = device.pick(8, 64);
   device.add(fmt::format("query_moments/1x{}", block) + dim,
              [block](Device& on, Samples& s) { query_moments(on, s, 1, block); });
