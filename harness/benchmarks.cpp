@@ -10,7 +10,7 @@
 #include <tuple>
 
 #include "kernels/error.h"
-#include "sim/strict_json.h"
+#include "sim/io/strict_json.h"
 
 namespace kv {
 namespace {

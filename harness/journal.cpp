@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "kernels/error.h"
-#include "sim/hash.h"
+#include "sim/io/hash.h"
 
 namespace kv {
 namespace {

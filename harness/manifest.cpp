@@ -11,7 +11,7 @@
 
 #include "harness/build_info.h"
 #include "harness/rows.h"
-#include "sim/hash.h"
+#include "sim/io/hash.h"
 
 namespace kv {
 namespace {

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "harness/spec.h"
+#include "harness/spec/spec.h"
 #include "kernels/backend.h"
 
 namespace kv {

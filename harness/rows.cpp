@@ -18,8 +18,8 @@
 
 #include "kernels/check.h"
 #include "kernels/error.h"
-#include "sim/stored_file.h"
-#include "sim/xz.h"
+#include "sim/io/stored_file.h"
+#include "sim/io/xz.h"
 
 namespace kv {
 namespace {

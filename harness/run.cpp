@@ -8,23 +8,23 @@
 #include <optional>
 #include <set>
 
-#include "harness/answers.h"
 #include "harness/benchmarks.h"
-#include "harness/case_runner.h"
-#include "harness/grid.h"
 #include "harness/journal.h"
-#include "harness/latency.h"
 #include "harness/manifest.h"
-#include "harness/model_choice.h"
+#include "harness/protocols/answers.h"
+#include "harness/protocols/case_runner.h"
+#include "harness/protocols/latency.h"
 #include "harness/report/gnuplot.h"
 #include "harness/report/report.h"
 #include "harness/rows.h"
+#include "harness/spec/grid.h"
+#include "harness/spec/model_choice.h"
 #include "harness/subject.h"
 #include "kernels/error.h"
-#include "sim/hash.h"
+#include "sim/io/hash.h"
+#include "sim/model/weights.h"
+#include "sim/source/trace.h"
 #include "sim/tasks/jsonl.h"
-#include "sim/trace.h"
-#include "sim/weights.h"
 
 namespace kv {
 namespace {

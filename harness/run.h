@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "harness/progress.h"
-#include "harness/spec.h"
+#include "harness/spec/spec.h"
 
 namespace kv {
 

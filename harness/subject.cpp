@@ -6,15 +6,15 @@
 #include <map>
 #include <optional>
 
-#include "harness/model_choice.h"
 #include "harness/rows.h"
+#include "harness/spec/model_choice.h"
 #include "kernels/error.h"
-#include "sim/hash.h"
-#include "sim/model_source.h"
-#include "sim/named_models.h"
-#include "sim/safetensors.h"
+#include "sim/io/hash.h"
+#include "sim/io/safetensors.h"
+#include "sim/model/named_models.h"
+#include "sim/source/model_source.h"
+#include "sim/source/trace_source.h"
 #include "sim/tasks/task.h"
-#include "sim/trace_source.h"
 
 namespace kv {
 namespace {

@@ -7,18 +7,18 @@
 #include <string>
 #include <vector>
 
-#include "harness/grid.h"
-#include "harness/spec.h"
+#include "harness/spec/grid.h"
+#include "harness/spec/spec.h"
 #include "kernels/backend.h"
-#include "sim/model_config.h"
-#include "sim/model_identity.h"
-#include "sim/model_source.h"
-#include "sim/source.h"
+#include "sim/model/model_config.h"
+#include "sim/model/model_identity.h"
+#include "sim/model/tokenizer/tokenizer.h"
+#include "sim/source/model_source.h"
+#include "sim/source/source.h"
 #include "sim/tasks/exam.h"
 #include "sim/tasks/jsonl.h"
 #include "sim/tasks/sample.h"
-#include "sim/text_data.h"
-#include "sim/tokenizer.h"
+#include "sim/tasks/text_data.h"
 
 namespace kv {
 

@@ -8,7 +8,7 @@
 namespace kv {
 
 // In [0, 1), a multiple of 2^-24: a stateless function of its arguments, for scores that must not depend on the order
-// in which they are asked for. The same bits on every backend. Another key than that of sim/random.h, so that a
+// in which they are asked for. The same bits on every backend. Another key than that of sim/tasks/random.h, so that a
 // policy's scores never repeat the numbers that made the text.
 constexpr float hash_uniform(uint64_t seed, uint32_t a, uint32_t b = 0, uint32_t c = 0, uint32_t d = 0) {
   const uint64_t key = seed ^ 0xA0761D6478BD642Full;

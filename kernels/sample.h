@@ -32,7 +32,7 @@ struct SampleArgs {
   int32_t* texts = nullptr;  // [new tokens, sequences]: the id also goes to [positions[r] + 1 − origins[s], s]
 };
 
-// Another key than that of sim/random.h, so that draws never repeat the numbers that made a text.
+// Another key than that of sim/tasks/random.h, so that draws never repeat the numbers that made a text.
 constexpr uint64_t next_random(uint64_t seed, int32_t number, int32_t position) {
   const uint64_t key = seed ^ 0xE7037ED1A0B428DBull;
   const auto words = philox4x32({static_cast<uint32_t>(number), static_cast<uint32_t>(position), 0, 0},

@@ -15,7 +15,7 @@
 #include "kernels/error.h"
 #include "kernels/expected_attention.h"
 #include "policies/parts/options.h"
-#include "sim/policy.h"
+#include "sim/policy/policy.h"
 
 namespace kv {
 

@@ -1,6 +1,6 @@
 // Full cache: nothing is ever evicted. What every other policy is measured against.
 
-#include "sim/policy.h"
+#include "sim/policy/policy.h"
 
 namespace kv {
 

@@ -17,7 +17,7 @@
 #include "kernels/error.h"
 #include "kernels/future_scores.h"
 #include "policies/parts/options.h"
-#include "sim/policy.h"
+#include "sim/policy/policy.h"
 
 namespace kv {
 

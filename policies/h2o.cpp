@@ -18,7 +18,7 @@
 #include "policies/parts/accumulated_attention.h"
 #include "policies/parts/cached_queries.h"
 #include "policies/parts/options.h"
-#include "sim/policy.h"
+#include "sim/policy/policy.h"
 
 namespace kv {
 

@@ -3,7 +3,7 @@
 // Protects nothing. Under decode-time pruning A is the attention over the entries resident when the query came.
 
 #include "policies/parts/accumulated_attention.h"
-#include "sim/policy.h"
+#include "sim/policy/policy.h"
 
 namespace kv {
 

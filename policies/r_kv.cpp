@@ -15,7 +15,7 @@
 #include "kernels/redundancy.h"
 #include "policies/parts/options.h"
 #include "policies/parts/window_score.h"
-#include "sim/policy.h"
+#include "sim/policy/policy.h"
 
 namespace kv {
 

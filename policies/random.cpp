@@ -10,7 +10,7 @@
 #include "kernels/error.h"
 #include "kernels/random_uniform.h"
 #include "policies/parts/options.h"
-#include "sim/policy.h"
+#include "sim/policy/policy.h"
 
 namespace kv {
 

@@ -7,7 +7,7 @@
 
 #include "kernels/error.h"
 #include "policies/parts/options.h"
-#include "sim/policy.h"
+#include "sim/policy/policy.h"
 
 namespace kv {
 

@@ -9,7 +9,7 @@
 #include "kernels/error.h"
 #include "kernels/layer_mean.h"
 #include "policies/parts/window_score.h"
-#include "sim/policy.h"
+#include "sim/policy/policy.h"
 
 namespace kv {
 

@@ -1,4 +1,4 @@
-#include "sim/compress.h"
+#include "sim/replay/compress.h"
 
 #include <fmt/format.h>
 
@@ -7,8 +7,8 @@
 
 #include "harness/cli/inputs.h"
 #include "harness/cli/verbs.h"
-#include "sim/model_source.h"
-#include "sim/safetensors.h"
+#include "sim/io/safetensors.h"
+#include "sim/source/model_source.h"
 
 namespace kv {
 namespace {

@@ -1,4 +1,4 @@
-#include "sim/generate.h"
+#include "sim/replay/generate.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -11,7 +11,7 @@
 #include "harness/cli/verbs.h"
 #include "harness/subject.h"
 #include "kernels/error.h"
-#include "sim/safetensors.h"
+#include "sim/io/safetensors.h"
 
 namespace kv {
 namespace {

@@ -5,10 +5,10 @@
 #include <CLI/CLI.hpp>
 
 #include "harness/rows.h"
-#include "harness/spec.h"
+#include "harness/spec/spec.h"
 #include "harness/subject.h"
 #include "kernels/error.h"
-#include "sim/model_config.h"
+#include "sim/model/model_config.h"
 
 namespace kv {
 

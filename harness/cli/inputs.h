@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/policy.h"
+#include "sim/policy/policy.h"
 
 namespace CLI {
 class App;

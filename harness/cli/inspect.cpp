@@ -10,10 +10,10 @@
 #include "harness/cli/verbs.h"
 #include "harness/rows.h"
 #include "kernels/error.h"
-#include "sim/safetensors.h"
-#include "sim/stored_file.h"
-#include "sim/trace.h"
-#include "sim/weights.h"
+#include "sim/io/safetensors.h"
+#include "sim/io/stored_file.h"
+#include "sim/model/weights.h"
+#include "sim/source/trace.h"
 
 namespace kv {
 namespace {

@@ -7,14 +7,14 @@
 #include <memory>
 
 #include "harness/cli/verbs.h"
-#include "harness/grid.h"
 #include "harness/run.h"
-#include "harness/spec.h"
+#include "harness/spec/grid.h"
+#include "harness/spec/spec.h"
+#include "harness/spec/yaml_document.h"
 #include "harness/subject.h"
-#include "harness/yaml_document.h"
 #include "kernels/error.h"
-#include "sim/named_models.h"
-#include "sim/weights.h"
+#include "sim/model/named_models.h"
+#include "sim/model/weights.h"
 
 namespace kv {
 namespace {

@@ -1,4 +1,4 @@
-#include "harness/profile.h"
+#include "harness/protocols/profile.h"
 
 #include <fmt/format.h>
 

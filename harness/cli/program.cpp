@@ -9,7 +9,7 @@
 
 #include "harness/build_info.h"
 #include "harness/cli/verbs.h"
-#include "harness/yaml_document.h"
+#include "harness/spec/yaml_document.h"
 #include "kernels/error.h"
 
 namespace kv {

@@ -5,11 +5,11 @@
 
 #include "harness/cli/inputs.h"
 #include "harness/cli/verbs.h"
-#include "harness/grid.h"
-#include "harness/spec.h"
+#include "harness/spec/grid.h"
+#include "harness/spec/spec.h"
 #include "harness/subject.h"
 #include "kernels/error.h"
-#include "sim/recorder.h"
+#include "sim/replay/recorder.h"
 
 namespace kv {
 namespace {

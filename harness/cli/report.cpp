@@ -8,7 +8,7 @@
 
 #include "harness/cli/verbs.h"
 #include "harness/rows.h"
-#include "harness/spec.h"
+#include "harness/spec/spec.h"
 
 namespace kv {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "harness/cli/overrides.h"
 #include "harness/cli/verbs.h"
-#include "harness/spec.h"
+#include "harness/spec/spec.h"
 #include "kernels/error.h"
 
 namespace kv {

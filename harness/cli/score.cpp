@@ -7,11 +7,12 @@
 #include "harness/cli/inputs.h"
 #include "harness/cli/verbs.h"
 #include "kernels/error.h"
-#include "sim/baseline.h"
-#include "sim/model_source.h"
-#include "sim/replay.h"
-#include "sim/safetensors.h"
-#include "sim/schedule.h"
+#include "sim/io/safetensors.h"
+#include "sim/policy/baseline.h"
+#include "sim/replay/baseline_pass.h"
+#include "sim/replay/replay.h"
+#include "sim/replay/schedule.h"
+#include "sim/source/model_source.h"
 
 namespace kv {
 namespace {

@@ -10,7 +10,7 @@
 #include "harness/metrics/token_record.h"
 #include "kernels/check.h"
 #include "kernels/row_cosine.h"
-#include "sim/to_host.h"
+#include "sim/cache/to_host.h"
 
 namespace kv {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/metric.h"
+#include "harness/metrics/metric.h"
 
 namespace kv {
 

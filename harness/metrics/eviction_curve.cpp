@@ -21,7 +21,7 @@
 #include "harness/metrics/future_importance.h"
 #include "harness/metrics/importance_order.h"
 #include "harness/metrics/residents.h"
-#include "sim/budget_hull.h"
+#include "sim/budget/hull.h"
 
 namespace kv {
 

@@ -4,14 +4,15 @@
 #include <span>
 #include <vector>
 
-#include "sim/metric.h"
-#include "sim/oracle_importance.h"
+#include "harness/metrics/metric.h"
+#include "sim/budget/oracle_importance.h"
 
 namespace kv {
 
-// Oracle importance (sim/oracle_importance.h) of cache entries at the events of a case, from the full-cache pass. The
-// future of an event at `tokens_seen` is the statistics blocks of the baseline that *begin* at or after it: all future
-// queries where events fall on block boundaries, else those after the rest of the block that straddles the event.
+// Oracle importance (sim/budget/oracle_importance.h) of cache entries at the events of a case, from the full-cache
+// pass. The future of an event at `tokens_seen` is the statistics blocks of the baseline that *begin* at or after it:
+// all future queries where events fall on block boundaries, else those after the rest of the block that straddles the
+// event.
 class FutureImportance {
  public:
   using Options = ImportanceOptions;

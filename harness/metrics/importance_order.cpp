@@ -1,7 +1,7 @@
 #include "harness/metrics/importance_order.h"
 
 #include "harness/metrics/residents.h"
-#include "sim/policy_order.h"
+#include "sim/policy/policy_order.h"
 
 namespace kv {
 

@@ -19,7 +19,7 @@
 #include "harness/metrics/token_record.h"
 #include "kernels/check.h"
 #include "kernels/retained_mass.h"
-#include "sim/to_host.h"
+#include "sim/cache/to_host.h"
 
 namespace kv {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "harness/metrics/kept_importance.h"
-#include "sim/metric.h"
+#include "harness/metrics/metric.h"
 
 namespace kv {
 

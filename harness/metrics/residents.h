@@ -4,8 +4,8 @@
 #include <span>
 #include <vector>
 
-#include "sim/metric.h"
-#include "sim/to_host.h"
+#include "harness/metrics/metric.h"
+#include "sim/cache/to_host.h"
 
 namespace kv {
 

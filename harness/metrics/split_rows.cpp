@@ -6,8 +6,8 @@
 #include <numeric>
 
 #include "kernels/error.h"
-#include "sim/budget_exact.h"
-#include "sim/budget_solver.h"
+#include "sim/budget/exact.h"
+#include "sim/budget/solver.h"
 
 namespace kv {
 

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "sim/metric.h"
+#include "harness/metrics/metric.h"
 
 namespace kv {
 

@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "sim/metric.h"
+#include "harness/metrics/metric.h"
 
 namespace kv {
 

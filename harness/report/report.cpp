@@ -8,7 +8,7 @@
 #include "harness/report/gnuplot.h"
 #include "harness/report/table.h"
 #include "harness/rows.h"
-#include "sim/stored_file.h"
+#include "sim/io/stored_file.h"
 
 namespace kv {
 namespace {

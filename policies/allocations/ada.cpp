@@ -11,8 +11,8 @@
 #include "kernels/error.h"
 #include "kernels/select_pooled.h"
 #include "policies/parts/options.h"
-#include "sim/allocation.h"
-#include "sim/policy.h"
+#include "sim/policy/allocation.h"
+#include "sim/policy/policy.h"
 
 namespace kv {
 

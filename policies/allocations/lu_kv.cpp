@@ -1,9 +1,9 @@
 // LU-KV: budgets by a profile that was made offline, by the loss that a head's evictions really cause.
 // Paper: 002 Sec. 4.3 and App. E; policies.md 2.7 c, d. With σ = 1 − kept/seen, the fraction of the context that
 // leaves, a head keeps entries in proportion to max(1 − Φ(σ), least), Φ from the profile of this model and scorer
-// (sim/budget_profile.h), which `kvlab profile` makes. Cost: a look-up.
+// (sim/budget/profile.h), which `kvlab profile` makes. Cost: a look-up.
 // Deviation: 002 rounds each head's share down and so keeps less than was asked; here the total is exact
-// (sim/apportion.h), as it is for every allocation.
+// (sim/budget/apportion.h), as it is for every allocation.
 // order: oracle takes the profile made in the oracle's order (002 Table 3, "without optimality gap"); the scorer then
 // decides only which entries of a head stay.
 // A model is known by its shape and its files, a scorer by its name and options. A trace or random weights have no
@@ -15,11 +15,12 @@
 
 #include "kernels/error.h"
 #include "policies/parts/options.h"
-#include "sim/allocation.h"
-#include "sim/budget_profile_file.h"
-#include "sim/hash.h"
-#include "sim/mapped_file.h"
-#include "sim/policy.h"
+#include "sim/budget/divide.h"
+#include "sim/budget/profile_file.h"
+#include "sim/io/hash.h"
+#include "sim/io/mapped_file.h"
+#include "sim/policy/allocation.h"
+#include "sim/policy/policy.h"
 
 namespace kv {
 

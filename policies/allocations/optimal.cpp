@@ -1,8 +1,8 @@
 // The optimum of an input: the counts that lose least of the importance that the rest of this very text will give the
 // entries. An oracle, to bound what any allocation of the same scorer can reach (002 Eq. 8).
 //   minimise Σ over heads of L(count), L(b) = Σ of Ĩ over what is not among the first b of the scorer's order,
-// Ĩ from the full-cache pass (sim/oracle_importance.h), over the entries still resident; a layer's total is 1.
-// solver: exact (sim/budget_exact.h), hull (the greedy of 002, sim/budget_solver.h), auto: exact where no head has more
+// Ĩ from the full-cache pass (sim/budget/oracle_importance.h), over the entries still resident; a layer's total is 1.
+// solver: exact (sim/budget/exact.h), hull (the greedy of 002, sim/budget/solver.h), auto: exact where no head has more
 // than 4096 entries and the search stays within 2e9 steps (a second or so), else hull: the same on every machine, but
 // not of every input, so rows a sample say which: exact_splits and hull_splits, events divided by the one and the
 // other. order: scorer; oracle divides as if every head kept its most important entries and then evicts by the scorer
@@ -17,13 +17,14 @@
 #include <optional>
 
 #include "kernels/error.h"
-#include "sim/allocation.h"
-#include "sim/budget_exact.h"
-#include "sim/metric.h"
-#include "sim/oracle_importance.h"
-#include "sim/policy.h"
-#include "sim/policy_order.h"
-#include "sim/to_host.h"
+#include "sim/budget/divide.h"
+#include "sim/budget/exact.h"
+#include "sim/budget/oracle_importance.h"
+#include "sim/cache/to_host.h"
+#include "sim/policy/allocation.h"
+#include "sim/policy/measured.h"
+#include "sim/policy/policy.h"
+#include "sim/policy/policy_order.h"
 
 namespace kv {
 

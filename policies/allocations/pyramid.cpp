@@ -3,8 +3,8 @@
 // kvpress computes it (policies.md 2.7e), with the settings of 002 Table 8 (β = 20, window 8). Of a mean budget κ:
 //   last layer κ/β, first layer 2κ − κ/β; where the first exceeds T − window, it gets T − window and the last the rest.
 // Deviations: kvpress rounds each layer, so its totals are off by a few entries; here the total is exact
-// (sim/apportion.h), a head then differs by at most 1. Where the last layer would get less than the window kvpress
-// silently divides uniformly; here that is an error. T is the longest a head holds when the event comes.
+// (sim/budget/apportion.h), a head then differs by at most 1. Where the last layer would get less than the window
+// kvpress silently divides uniformly; here that is an error. T is the longest a head holds when the event comes.
 
 #include <fmt/format.h>
 
@@ -12,8 +12,9 @@
 
 #include "kernels/error.h"
 #include "policies/parts/options.h"
-#include "sim/allocation.h"
-#include "sim/policy.h"
+#include "sim/budget/divide.h"
+#include "sim/policy/allocation.h"
+#include "sim/policy/policy.h"
 
 namespace kv {
 

@@ -1,8 +1,9 @@
 // Every layer and KV head keeps equally many entries: what all policies of 001 and most published code do.
 
-#include "sim/allocation.h"
-#include "sim/apportion.h"
-#include "sim/policy.h"
+#include "sim/budget/apportion.h"
+#include "sim/budget/divide.h"
+#include "sim/policy/allocation.h"
+#include "sim/policy/policy.h"
 
 namespace kv {
 

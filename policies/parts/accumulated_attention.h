@@ -1,6 +1,6 @@
 #pragma once
 
-#include "sim/policy.h"
+#include "sim/policy/policy.h"
 
 namespace kv {
 

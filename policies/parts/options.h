@@ -2,7 +2,7 @@
 
 #include <string_view>
 
-#include "sim/params.h"
+#include "sim/policy/params.h"
 
 namespace kv {
 

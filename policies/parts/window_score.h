@@ -2,7 +2,7 @@
 
 #include "kernels/pool.h"
 #include "kernels/window_attention.h"
-#include "sim/policy.h"
+#include "sim/policy/policy.h"
 
 namespace kv {
 

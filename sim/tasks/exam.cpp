@@ -5,9 +5,9 @@
 #include <algorithm>
 
 #include "kernels/error.h"
+#include "sim/model/tokenizer/tokenizer.h"
+#include "sim/model/tokenizer/unicode.h"
 #include "sim/tasks/output_rates.h"
-#include "sim/tokenizer.h"
-#include "sim/tokenizer/unicode.h"
 
 namespace kv {
 namespace {

@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/error.h"
-#include "sim/strict_json.h"
-#include "sim/tokenizer.h"
+#include "sim/io/strict_json.h"
+#include "sim/model/tokenizer/tokenizer.h"
 
 namespace kv {
 namespace {

@@ -6,8 +6,8 @@
 #include <cmath>
 
 #include "kernels/error.h"
+#include "sim/model/tokenizer/tokenizer.h"
 #include "sim/tasks/task.h"
-#include "sim/tokenizer.h"
 
 namespace kv {
 namespace {

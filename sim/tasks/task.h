@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "sim/random.h"
 #include "sim/tasks/answer_metrics.h"
+#include "sim/tasks/random.h"
 #include "sim/tasks/sample.h"
-#include "sim/text_data.h"
+#include "sim/tasks/text_data.h"
 
 namespace kv {
 

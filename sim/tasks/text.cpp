@@ -8,7 +8,7 @@
 
 #include "kernels/check.h"
 #include "kernels/error.h"
-#include "sim/tokenizer/unicode.h"
+#include "sim/model/tokenizer/unicode.h"
 
 namespace kv {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/random.h"
+#include "sim/tasks/random.h"
 
 namespace kv {
 

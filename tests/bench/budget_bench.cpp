@@ -1,8 +1,8 @@
 #include <string>
 
-#include "sim/budget_exact.h"
+#include "sim/budget/exact.h"
 #include "tests/bench/bench.h"
-#include "tests/ref/budget_problems.h"
+#include "tests/support/budget_problems.h"
 
 // Dividing a budget over the 288 heads of Qwen3-4B (36 layers of 8), on one core. Gains are heavy-tailed, of unequal
 // scale, and in an order of moderate fidelity, as a heuristic's are.

@@ -2,11 +2,12 @@
 #include <string>
 #include <vector>
 
-#include "sim/generate.h"
-#include "sim/named_models.h"
+#include "sim/model/named_models.h"
+#include "sim/replay/generate.h"
 #include "tests/bench/bench.h"
 
-// A whole decode step of a real model's shape over the full cache, as `protocol: latency` times it (harness/latency.h).
+// A whole decode step of a real model's shape over the full cache, as `protocol: latency` times it
+// (harness/protocols/latency.h).
 
 namespace kv::bench {
 namespace {

@@ -1,12 +1,13 @@
 #include <array>
 #include <string>
 
-#include "sim/baseline.h"
-#include "sim/model_source.h"
-#include "sim/replay.h"
-#include "sim/safetensors.h"
+#include "sim/io/safetensors.h"
+#include "sim/policy/baseline.h"
+#include "sim/replay/baseline_pass.h"
+#include "sim/replay/replay.h"
+#include "sim/source/model_source.h"
 #include "tests/bench/bench.h"
-#include "tests/ref/paths.h"
+#include "tests/support/paths.h"
 
 // The speed of whole passes and replays on the CPU, on the reference model. Read them beside linear/2048x2048x2048 of
 // the same run.

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <numeric>
 
-#include "sim/random.h"
-#include "tests/ref/backends.h"
+#include "sim/tasks/random.h"
+#include "tests/support/backends.h"
 
 namespace kv::bench {
 

@@ -30,8 +30,8 @@ Tensor counting(Backend& backend, int64_t count, int32_t start = 0);
 Tensor upload_segments(Backend& backend, const std::vector<Segment>& segments);
 const Segment* segments_of(const Tensor& tensor);
 
-// In what order a row's pages lie in the pool. `prefilled`: in runs, as sim/cache.cpp hands them out while a prompt
-// comes in chunks. `shuffled`: in random order, the worst that many evictions can lead to.
+// In what order a row's pages lie in the pool. `prefilled`: in runs, as sim/cache/cache.cpp hands them out while a
+// prompt comes in chunks. `shuffled`: in random order, the worst that many evictions can lead to.
 enum class PageOrder { prefilled, shuffled };
 
 // One layer of the cache; position = slot.

@@ -3,9 +3,9 @@
 #include <string_view>
 
 #include "kernels/error.h"
-#include "sim/model_config.h"
-#include "sim/rope_scaling.h"
-#include "sim/weights.h"
+#include "sim/model/model_config.h"
+#include "sim/model/rope_scaling.h"
+#include "sim/model/weights.h"
 
 // Any bytes are either a config from which frequencies and shapes follow or a UserError; nothing else may happen.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {

@@ -5,7 +5,7 @@
 
 #include "kernels/check.h"
 #include "kernels/error.h"
-#include "sim/budget_profile_file.h"
+#include "sim/budget/profile_file.h"
 
 // Any bytes give a budget profile that can be looked up, or a one-line UserError.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {

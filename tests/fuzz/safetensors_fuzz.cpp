@@ -3,7 +3,7 @@
 #include <span>
 
 #include "kernels/error.h"
-#include "sim/safetensors.h"
+#include "sim/io/safetensors.h"
 
 // Any bytes are either a file whose every tensor can be read or a UserError; nothing else may happen.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {

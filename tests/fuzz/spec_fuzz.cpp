@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <string_view>
 
-#include "harness/grid.h"
-#include "harness/spec.h"
+#include "harness/spec/grid.h"
+#include "harness/spec/spec.h"
 #include "kernels/error.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -3,7 +3,7 @@
 #include <string_view>
 
 #include "kernels/error.h"
-#include "sim/tokenizer.h"
+#include "sim/model/tokenizer/tokenizer.h"
 
 // Whatever the file holds, reading it and using it ends in ids or in a UserError.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -2,7 +2,7 @@
 # run_tests.sh TESTS [--sanitize[=TOOL,...]] [--limit=SECONDS] [GOOGLETEST OPTION...]
 # Runs TESTS, the kvlab_tests of a CUDA build, on a machine with a GPU. A CUDA case that cannot run there is a failure,
 # but for those that want more memory than is free: FarPages and SlowLongestPrefill 20 GB, SlowLongPrefill 2,
-# SlowNamedShapes up to 68. These take turns (tests/ref/large_on_cuda.h), and the sanitizers leave them out.
+# SlowNamedShapes up to 68. These take turns (tests/support/large_on_cuda.h), and the sanitizers leave them out.
 # Needs neither a network, nor a compiler, nor gnuplot. --sanitize: afterwards the CUDA cases once more under each of
 # compute-sanitizer's tools (default: memcheck, racecheck and initcheck), but for the suites named *Slow*, which compare
 # numbers over whole models or many draws and run no kernel that the small cases do not. racecheck takes the cases of

@@ -2,7 +2,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/error.h"
-#include "tests/harness/cli_fixture.h"
+#include "tests/support/cli_fixture.h"
 
 namespace kv {
 namespace {

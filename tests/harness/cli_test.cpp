@@ -6,11 +6,11 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "sim/safetensors.h"
-#include "sim/weights.h"
-#include "tests/harness/cli_fixture.h"
-#include "tests/ref/gnuplot.h"
-#include "tests/ref/paths.h"
+#include "sim/io/safetensors.h"
+#include "sim/model/weights.h"
+#include "tests/support/cli_fixture.h"
+#include "tests/support/gnuplot.h"
+#include "tests/support/paths.h"
 
 namespace kv {
 namespace {

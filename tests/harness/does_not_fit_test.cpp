@@ -2,10 +2,10 @@
 #include <string>
 
 #include "kernels/tensor.h"
-#include "sim/footprint.h"
-#include "tests/harness/run_fixture.h"
-#include "tests/ref/address_space.h"
-#include "tests/ref/slices.h"
+#include "sim/replay/run_footprint.h"
+#include "tests/support/address_space.h"
+#include "tests/support/run_fixture.h"
+#include "tests/support/slices.h"
 
 namespace kv {
 namespace {

@@ -3,7 +3,7 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
-#include "tests/harness/run_fixture.h"
+#include "tests/support/run_fixture.h"
 
 namespace kv {
 namespace {

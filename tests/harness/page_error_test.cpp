@@ -1,9 +1,9 @@
 #include <string>
 #include <vector>
 
-#include "sim/metric.h"
-#include "tests/harness/run_fixture.h"
-#include "tests/ref/slices.h"
+#include "harness/metrics/metric.h"
+#include "tests/support/run_fixture.h"
+#include "tests/support/slices.h"
 
 namespace kv {
 namespace {

@@ -11,7 +11,7 @@
 #include "harness/report/plot.h"
 #include "harness/rows.h"
 #include "kernels/error.h"
-#include "tests/ref/gnuplot.h"
+#include "tests/support/gnuplot.h"
 
 namespace kv {
 namespace {

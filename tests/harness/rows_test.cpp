@@ -9,7 +9,7 @@
 #include <limits>
 
 #include "kernels/error.h"
-#include "sim/stored_file.h"
+#include "sim/io/stored_file.h"
 
 namespace kv {
 namespace {

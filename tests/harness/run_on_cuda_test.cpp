@@ -4,8 +4,8 @@
 #include <string>
 #include <utility>
 
-#include "tests/harness/run_fixture.h"
-#include "tests/ref/slices.h"
+#include "tests/support/run_fixture.h"
+#include "tests/support/slices.h"
 
 namespace kv {
 namespace {

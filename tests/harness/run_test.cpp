@@ -9,12 +9,12 @@
 #include <set>
 
 #include "kernels/error.h"
-#include "sim/budget_profile_file.h"
-#include "sim/model_config.h"
-#include "sim/policy.h"
-#include "sim/weights.h"
-#include "tests/harness/run_fixture.h"
-#include "tests/ref/threads.h"
+#include "sim/budget/profile_file.h"
+#include "sim/model/model_config.h"
+#include "sim/model/weights.h"
+#include "sim/policy/policy.h"
+#include "tests/support/run_fixture.h"
+#include "tests/support/threads.h"
 
 namespace kv {
 namespace {

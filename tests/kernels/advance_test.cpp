@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/ref/slices.h"
+#include "tests/support/slices.h"
 
 namespace kv {
 namespace {

@@ -4,10 +4,10 @@
 #include <cmath>
 
 #include "tests/ref/attend.h"
-#include "tests/ref/close.h"
-#include "tests/ref/paged_cache.h"
-#include "tests/ref/slices.h"
-#include "tests/ref/threads.h"
+#include "tests/support/close.h"
+#include "tests/support/paged_cache.h"
+#include "tests/support/slices.h"
+#include "tests/support/threads.h"
 
 namespace kv {
 namespace {

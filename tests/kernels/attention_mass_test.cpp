@@ -1,9 +1,9 @@
 #include "kernels/attention_mass.h"
 
 #include "tests/ref/attention_mass.h"
-#include "tests/ref/close.h"
-#include "tests/ref/paged_cache.h"
-#include "tests/ref/slices.h"
+#include "tests/support/close.h"
+#include "tests/support/paged_cache.h"
+#include "tests/support/slices.h"
 
 namespace kv {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "tests/ref/backends.h"
-#include "tests/ref/slices.h"
+#include "tests/support/backends.h"
+#include "tests/support/slices.h"
 
 namespace kv {
 namespace {

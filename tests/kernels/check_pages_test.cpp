@@ -3,8 +3,8 @@
 #include "kernels/column_add.h"
 #include "kernels/error.h"
 #include "kernels/select_pooled.h"
-#include "tests/ref/paged_cache.h"
-#include "tests/ref/slices.h"
+#include "tests/support/paged_cache.h"
+#include "tests/support/slices.h"
 
 namespace kv {
 namespace {

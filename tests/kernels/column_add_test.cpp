@@ -1,8 +1,8 @@
 #include "kernels/column_add.h"
 
-#include "tests/ref/close.h"
-#include "tests/ref/paged_cache.h"
-#include "tests/ref/slices.h"
+#include "tests/support/close.h"
+#include "tests/support/paged_cache.h"
+#include "tests/support/slices.h"
 
 namespace kv {
 namespace {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <functional>
 
-#include "tests/ref/paged_cache.h"
-#include "tests/ref/slices.h"
+#include "tests/support/paged_cache.h"
+#include "tests/support/slices.h"
 
 namespace kv {
 namespace {

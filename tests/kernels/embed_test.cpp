@@ -1,6 +1,6 @@
 #include "kernels/embed.h"
 
-#include "tests/ref/slices.h"
+#include "tests/support/slices.h"
 
 namespace kv {
 namespace {

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
-#include "tests/ref/close.h"
 #include "tests/ref/expected_attention.h"
-#include "tests/ref/paged_cache.h"
-#include "tests/ref/slices.h"
 #include "tests/ref/softmax.h"
+#include "tests/support/close.h"
+#include "tests/support/paged_cache.h"
+#include "tests/support/slices.h"
 
 namespace kv {
 namespace {

@@ -7,11 +7,11 @@
 #include "kernels/redundancy.h"
 #include "kernels/window_attention.h"
 #include "tests/ref/attend.h"
-#include "tests/ref/close.h"
-#include "tests/ref/large_on_cuda.h"
-#include "tests/ref/paged_cache.h"
-#include "tests/ref/slices.h"
 #include "tests/ref/window_attention.h"
+#include "tests/support/close.h"
+#include "tests/support/large_on_cuda.h"
+#include "tests/support/paged_cache.h"
+#include "tests/support/slices.h"
 
 namespace kv {
 namespace {

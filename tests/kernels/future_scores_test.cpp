@@ -1,9 +1,9 @@
 #include "kernels/future_scores.h"
 
-#include "tests/ref/close.h"
 #include "tests/ref/future_scores.h"
-#include "tests/ref/paged_cache.h"
-#include "tests/ref/slices.h"
+#include "tests/support/close.h"
+#include "tests/support/paged_cache.h"
+#include "tests/support/slices.h"
 
 namespace kv {
 namespace {

@@ -1,9 +1,9 @@
 #include "kernels/key_difference.h"
 
-#include "tests/ref/close.h"
 #include "tests/ref/key_difference.h"
-#include "tests/ref/paged_cache.h"
-#include "tests/ref/slices.h"
+#include "tests/support/close.h"
+#include "tests/support/paged_cache.h"
+#include "tests/support/slices.h"
 
 namespace kv {
 namespace {

@@ -1,8 +1,8 @@
 #include "kernels/layer_mean.h"
 
-#include "tests/ref/close.h"
 #include "tests/ref/layer_mean.h"
-#include "tests/ref/slices.h"
+#include "tests/support/close.h"
+#include "tests/support/slices.h"
 
 namespace kv {
 namespace {

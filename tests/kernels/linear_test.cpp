@@ -1,9 +1,9 @@
 #include "kernels/linear.h"
 
-#include "tests/ref/close.h"
 #include "tests/ref/linear.h"
-#include "tests/ref/slices.h"
-#include "tests/ref/threads.h"
+#include "tests/support/close.h"
+#include "tests/support/slices.h"
+#include "tests/support/threads.h"
 
 namespace kv {
 namespace {

@@ -7,9 +7,9 @@
 #include "kernels/attend.h"
 #include "kernels/random_normal.h"
 #include "tests/ref/attend.h"
-#include "tests/ref/drawn_cache.h"
-#include "tests/ref/large_on_cuda.h"
-#include "tests/ref/slices.h"
+#include "tests/support/drawn_cache.h"
+#include "tests/support/large_on_cuda.h"
+#include "tests/support/slices.h"
 
 // Prefill in one call over more tokens than the host could make or compare: the backend draws queries, keys and values,
 // and a sample of (query, head) pairs is compared with the reference.

@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-#include "tests/ref/close.h"
-#include "tests/ref/slices.h"
+#include "tests/support/close.h"
+#include "tests/support/slices.h"
 
 namespace kv {
 namespace {

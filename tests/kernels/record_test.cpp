@@ -3,7 +3,7 @@
 #include "kernels/advance.h"
 #include "kernels/error.h"
 #include "kernels/token_loss.h"
-#include "tests/ref/slices.h"
+#include "tests/support/slices.h"
 
 namespace kv {
 namespace {

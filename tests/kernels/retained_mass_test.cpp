@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <limits>
 
-#include "tests/ref/close.h"
-#include "tests/ref/paged_cache.h"
 #include "tests/ref/retained_mass.h"
-#include "tests/ref/slices.h"
+#include "tests/support/close.h"
+#include "tests/support/paged_cache.h"
+#include "tests/support/slices.h"
 
 namespace kv {
 namespace {

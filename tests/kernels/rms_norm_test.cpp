@@ -2,9 +2,9 @@
 
 #include <cmath>
 
-#include "tests/ref/close.h"
 #include "tests/ref/rms_norm.h"
-#include "tests/ref/slices.h"
+#include "tests/support/close.h"
+#include "tests/support/slices.h"
 
 namespace kv {
 namespace {

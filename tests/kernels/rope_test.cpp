@@ -4,9 +4,9 @@
 #include <cmath>
 #include <numbers>
 
-#include "tests/ref/close.h"
 #include "tests/ref/rope.h"
-#include "tests/ref/slices.h"
+#include "tests/support/close.h"
+#include "tests/support/slices.h"
 
 namespace kv {
 namespace {

@@ -1,8 +1,8 @@
 #include "kernels/row_cosine.h"
 
-#include "tests/ref/close.h"
 #include "tests/ref/row_cosine.h"
-#include "tests/ref/slices.h"
+#include "tests/support/close.h"
+#include "tests/support/slices.h"
 
 namespace kv {
 namespace {

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "tests/ref/sample.h"
-#include "tests/ref/slices.h"
+#include "tests/support/slices.h"
 
 namespace kv {
 namespace {

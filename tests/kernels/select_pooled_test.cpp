@@ -3,9 +3,9 @@
 #include <cmath>
 #include <memory>
 
-#include "tests/ref/paged_cache.h"
 #include "tests/ref/select_pooled.h"
-#include "tests/ref/slices.h"
+#include "tests/support/paged_cache.h"
+#include "tests/support/slices.h"
 
 namespace kv {
 namespace {

@@ -2,9 +2,9 @@
 
 #include <cmath>
 
-#include "tests/ref/paged_cache.h"
 #include "tests/ref/select_top.h"
-#include "tests/ref/slices.h"
+#include "tests/support/paged_cache.h"
+#include "tests/support/slices.h"
 
 namespace kv {
 namespace {

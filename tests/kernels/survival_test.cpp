@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "tests/ref/paged_cache.h"
-#include "tests/ref/slices.h"
 #include "tests/ref/survival.h"
+#include "tests/support/paged_cache.h"
+#include "tests/support/slices.h"
 
 namespace kv {
 namespace {

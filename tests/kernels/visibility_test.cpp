@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/ref/paged_cache.h"
+#include "tests/support/paged_cache.h"
 
 namespace kv::ref {
 namespace {

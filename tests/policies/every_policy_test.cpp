@@ -8,9 +8,9 @@
 #include <tuple>
 
 #include "kernels/error.h"
-#include "tests/ref/backends.h"
-#include "tests/ref/frozen.h"
-#include "tests/ref/policy_runs.h"
+#include "tests/support/backends.h"
+#include "tests/support/frozen.h"
+#include "tests/support/policy_runs.h"
 
 namespace kv::ref {
 namespace {
@@ -169,7 +169,7 @@ TEST_P(EveryPolicyFrozen, KeepsWhatItKept) {
   const std::string line =
       fmt::format("const Frozen frozen{{\"{}\", {{{:#018x}}}}};", policy_name(), fmt::join(hashes, ", "));
   const std::vector<uint64_t>* frozen = frozen_hashes(policy_name());
-  ASSERT_TRUE(frozen) << "to freeze what it keeps, add to its test (tests/ref/frozen.h)\n    " << line;
+  ASSERT_TRUE(frozen) << "to freeze what it keeps, add to its test (tests/support/frozen.h)\n    " << line;
   EXPECT_EQ(hashes, *frozen) << "to accept, in its test\n    " << line;
 }
 

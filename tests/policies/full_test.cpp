@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
-#include "tests/ref/frozen.h"
-#include "tests/ref/policy_runs.h"
+#include "tests/support/frozen.h"
+#include "tests/support/policy_runs.h"
 
 namespace kv::ref {
 namespace {

@@ -7,14 +7,14 @@
 #include <cmath>
 #include <span>
 
-#include "sim/compress.h"
+#include "sim/replay/compress.h"
 
-#include "sim/model_source.h"
-#include "sim/safetensors.h"
-#include "sim/weights.h"
-#include "sim/xz.h"
-#include "tests/ref/paths.h"
-#include "tests/sim/file_fixtures.h"
+#include "sim/io/safetensors.h"
+#include "sim/io/xz.h"
+#include "sim/model/weights.h"
+#include "sim/source/model_source.h"
+#include "tests/support/file_fixtures.h"
+#include "tests/support/paths.h"
 
 namespace kv {
 namespace {

@@ -4,8 +4,8 @@
 #include <set>
 
 #include "kernels/random_uniform.h"
-#include "tests/ref/frozen.h"
-#include "tests/ref/policy_runs.h"
+#include "tests/support/frozen.h"
+#include "tests/support/policy_runs.h"
 
 namespace kv::ref {
 namespace {

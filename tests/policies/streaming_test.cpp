@@ -1,8 +1,8 @@
 #include <gtest/gtest.h>
 
-#include "tests/ref/frozen.h"
-#include "tests/ref/policy_runs.h"
-#include "tests/ref/slices.h"
+#include "tests/support/frozen.h"
+#include "tests/support/policy_runs.h"
+#include "tests/support/slices.h"
 
 namespace kv::ref {
 namespace {

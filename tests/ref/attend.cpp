@@ -4,8 +4,8 @@
 #include <cmath>
 #include <limits>
 
-#include "tests/ref/close.h"
 #include "tests/ref/softmax.h"
+#include "tests/support/close.h"
 
 namespace kv::ref {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "kernels/paged.h"
-#include "tests/ref/paged_cache.h"
+#include "tests/support/paged_cache.h"
 
 namespace kv::ref {
 

@@ -5,8 +5,8 @@
 #include <map>
 #include <string>
 
-#include "sim/half.h"
-#include "tests/ref/backends.h"
+#include "kernels/half.h"
+#include "tests/support/backends.h"
 
 namespace kv::ref {
 

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "sim/weights.h"
+#include "sim/model/weights.h"
 
 namespace kv::ref {
 

@@ -3,8 +3,8 @@
 #include <memory>
 #include <sstream>
 
-#include "sim/metric.h"
-#include "tests/harness/metrics/replayed.h"
+#include "harness/metrics/metric.h"
+#include "tests/support/replayed.h"
 
 namespace kv::test {
 namespace {

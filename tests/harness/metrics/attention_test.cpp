@@ -2,11 +2,11 @@
 
 #include <cmath>
 
-#include "sim/model_source.h"
-#include "sim/safetensors.h"
-#include "tests/harness/metrics/replayed.h"
+#include "sim/io/safetensors.h"
+#include "sim/source/model_source.h"
 #include "tests/ref/naive_metrics.h"
-#include "tests/ref/paths.h"
+#include "tests/support/paths.h"
+#include "tests/support/replayed.h"
 
 // Metrics on attention: cosine, local_error, dilution, survival.
 

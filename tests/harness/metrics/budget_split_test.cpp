@@ -4,7 +4,7 @@
 #include <map>
 
 #include "kernels/error.h"
-#include "tests/harness/metrics/replayed.h"
+#include "tests/support/replayed.h"
 
 namespace kv::test {
 namespace {

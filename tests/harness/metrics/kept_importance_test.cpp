@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "sim/random.h"
+#include "sim/tasks/random.h"
 
 namespace kv::test {
 namespace {

@@ -3,10 +3,10 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/error.h"
-#include "sim/model_source.h"
-#include "sim/safetensors.h"
-#include "tests/harness/metrics/replayed.h"
-#include "tests/ref/paths.h"
+#include "sim/io/safetensors.h"
+#include "sim/source/model_source.h"
+#include "tests/support/paths.h"
+#include "tests/support/replayed.h"
 
 // Metrics that read losses only: loss, entropy_split, top_increases.
 

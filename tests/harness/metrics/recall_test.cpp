@@ -4,8 +4,8 @@
 #include <map>
 
 #include "kernels/error.h"
-#include "tests/harness/metrics/replayed.h"
 #include "tests/ref/naive_metrics.h"
+#include "tests/support/replayed.h"
 
 // Metrics on the oracle importance: recall, eviction_curve.
 

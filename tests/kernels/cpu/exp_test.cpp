@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-#include "tests/ref/backends.h"
+#include "tests/support/backends.h"
 
 namespace kv {
 namespace {

@@ -6,8 +6,8 @@
 #include <limits>
 #include <vector>
 
-#include "tests/ref/backends.h"
-#include "tests/ref/close.h"
+#include "tests/support/backends.h"
+#include "tests/support/close.h"
 
 namespace kv {
 namespace {

@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/backend.h"
-#include "tests/ref/address_space.h"
+#include "tests/support/address_space.h"
 
 namespace kv {
 namespace {

@@ -4,7 +4,7 @@
 #include <map>
 
 #include "kernels/error.h"
-#include "tests/ref/policy_runs.h"
+#include "tests/support/policy_runs.h"
 
 namespace kv::ref {
 namespace {

@@ -9,12 +9,12 @@
 #include <tuple>
 
 #include "kernels/error.h"
-#include "sim/budget_profile_file.h"
-#include "sim/resident_bound.h"
-#include "tests/harness/metrics/replayed.h"
-#include "tests/ref/backends.h"
-#include "tests/ref/policy_runs.h"
-#include "tests/sim/file_fixtures.h"
+#include "sim/budget/profile_file.h"
+#include "sim/replay/resident_bound.h"
+#include "tests/support/backends.h"
+#include "tests/support/file_fixtures.h"
+#include "tests/support/policy_runs.h"
+#include "tests/support/replayed.h"
 
 namespace kv::ref {
 namespace {

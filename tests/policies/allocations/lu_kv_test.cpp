@@ -5,11 +5,11 @@
 #include <filesystem>
 
 #include "kernels/error.h"
-#include "sim/budget_profile_file.h"
-#include "sim/hash.h"
-#include "sim/weights.h"
-#include "tests/ref/policy_runs.h"
-#include "tests/sim/file_fixtures.h"
+#include "sim/budget/profile_file.h"
+#include "sim/io/hash.h"
+#include "sim/model/weights.h"
+#include "tests/support/file_fixtures.h"
+#include "tests/support/policy_runs.h"
 
 namespace kv::ref {
 namespace {

@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "kernels/error.h"
-#include "tests/harness/metrics/replayed.h"
-#include "tests/ref/backends.h"
-#include "tests/sim/file_fixtures.h"
+#include "tests/support/backends.h"
+#include "tests/support/file_fixtures.h"
+#include "tests/support/replayed.h"
 
 namespace kv::test {
 namespace {

@@ -1,8 +1,8 @@
 #include <gtest/gtest.h>
 
 #include "kernels/error.h"
-#include "sim/policy.h"
-#include "tests/ref/policy_runs.h"
+#include "sim/policy/policy.h"
+#include "tests/support/policy_runs.h"
 
 namespace kv::ref {
 namespace {

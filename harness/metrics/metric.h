@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sim/policy/measured.h"
+#include "sim/policy/observer.h"
+#include "sim/policy/params.h"
+#include "sim/replay/replay.h"
+#include "sim/tasks/sample.h"
+
+namespace kv {
+
+// What one case replays: everything a metric may look at.
+struct CaseView {
+  BatchShape batch;                        // batch.future is set only for an oracle policy; metrics use `baseline`
+  std::span<const Sample* const> samples;  // [sequences]: ids, labels, links
+  const Baseline* baseline = nullptr;      // the full-cache pass
+  const Schedule* schedule = nullptr;
+  bool decode_time = true;               // false: one-shot compression
+  std::span<const int32_t> first_event;  // [sequences] tokens seen at the first event; −1 = none happens
+  // Text of token ids; empty where no tokenizer is known (a trace of bare ids).
+  std::function<std::string(std::span<const int32_t>)> decode;
+};
+
+// A metric watches one case's replay and then reports rows. Registered by name like a policy.
+class Metric : public Observer {
+ public:
+  virtual void begin_case(const CaseView&) {}
+  virtual void report(const ReplayResult& result, std::vector<Measured>& rows) = 0;
+};
+
+struct MetricEntry {
+  std::string name;
+  std::string summary;  // what it measures, unit, range, source
+  std::function<std::unique_ptr<Metric>(Params&)> make;
+};
+
+struct RegisterMetric {
+  explicit RegisterMetric(MetricEntry entry);
+};
+
+std::vector<const MetricEntry*> metrics();
+std::unique_ptr<Metric> make_metric(std::string_view name, std::vector<GivenParam> options);
+std::vector<DeclaredParam> describe_metric(std::string_view name);
+
+}  // namespace kv

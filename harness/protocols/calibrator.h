@@ -1,0 +1,46 @@
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "harness/progress.h"
+#include "harness/protocols/calibration_orders.h"
+#include "harness/protocols/profile.h"
+#include "harness/spec/grid.h"
+#include "harness/subject.h"
+#include "sim/budget/calibration.h"
+
+namespace kv {
+
+// Reads the calibration's samples with one model of the spec and keeps what they say of every policy:
+// harness/protocols/profile.h tells how. All references must stay alive.
+class Calibrator {
+ public:
+  // Runs all samples. UserError: the model or a context does not fit.
+  Calibrator(const Spec& spec, Backend& backend, const Grid& grid, int model, Progress& progress);
+
+  // Of each policy, then of the oracle's order; files in the model's own folder, yet to be written.
+  std::vector<MadeProfile> profiles();
+
+ private:
+  void run(const Workload& workload);
+  void take(const Exam& exam);
+  MadeProfile profile_of(const std::string& label, const std::string& scorer, const Protection& protection,
+                         std::span<const CalibrationQuestion> questions);
+
+  const Spec& spec_;
+  Backend& backend_;
+  const ModelIdentity& identity_;
+  std::unique_ptr<Subject> subject_;
+  Progress& progress_;
+  std::vector<Policy> policies_;
+  Calibration calibration_;
+  std::vector<std::unique_ptr<CalibrationQuestion::Values>> importance_;  // [questions]
+  std::vector<std::unique_ptr<ScorerOrders::Orders>> oracle_orders_;      // [questions]
+  std::vector<std::vector<std::unique_ptr<ScorerOrders>>> orders_;        // [policies][samples]
+  std::vector<std::vector<CalibrationQuestion>> questions_;               // [policies], then the oracle's order
+};
+
+}  // namespace kv

@@ -1,0 +1,94 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "harness/rows.h"
+#include "harness/spec/grid.h"
+#include "harness/spec/spec.h"
+#include "harness/subject.h"
+#include "kernels/backend.h"
+#include "sim/replay/generate.h"
+#include "sim/replay/run_footprint.h"
+
+namespace kv {
+
+// What the heads of one sequence of the case come to hold at most: over all events of the generation whose time is
+// worked out, though only the first is run.
+ResidentBound whole_generation(const Case& one, const Allocation& allocation, const SourceInfo& info);
+
+// Time and memory of one case of protocol latency, over random tokens. Rows, one a repetition (sample) where a clock is
+// involved:
+//   prefill_time           prompt in, first token out, the policy's cuts included; with the axis context
+//   compress_time          of which scoring and cutting took; with the axis keep
+//   kept_kv_bytes          of the pages that the prompt leaves: keys, values and positions, without a scorer's columns
+//   decode_step_time       a step of the batch between events: at length `context`, or the mean over `new_tokens`
+//   step_time              the same at length x, where a generation was sampled
+//   eviction_event_time    all that one event over all layers adds to its step, on device and host; its parts are
+//                          eviction_score_time and eviction_cut_time
+//   decode_time, eviction_time, generation_time  of all new tokens; decode_throughput = batch · new_tokens / the last
+//   weight_bytes, peak_kv_bytes, peak_bytes, batch_size, and max_batch where the axis batch says max
+//
+// A measurement that has taken 5 seconds is not repeated. Nobody waits for a long generation. A growing cache is timed
+// at nine lengths, filled up to each with random keys and values, and the step time integrated between them by the
+// trapezoid rule; a pruned one over one whole interval of `interval` steps and the event that ends it, which every
+// later interval repeats. After a one-shot cut the policy has nothing more to do, so the steps over what is left are
+// those of a full cache of that many entries a head, also where an allocation leaves heads of unequal length. A batch
+// runs if the whole generation fits (whole_generation); peak_kv_bytes and peak_bytes are of what was run, so of uneven
+// heads up to the first event.
+class LatencyRunner {
+ public:
+  LatencyRunner(Backend& backend, const Spec& spec, Subject& subject);
+
+  // All rows of the case. What does not fit is refused before anything is allocated; a UserError becomes one row.
+  std::vector<Row> run(const Case& one);
+
+ private:
+  using Series = std::vector<double>;  // one value a repetition
+  struct Interval {
+    Series step, score, cut;  // seconds: a step, and the two parts of the event
+    size_t peak_kv_bytes = 0, peak_bytes = 0;
+  };
+  struct Prompt {
+    Series first_token, compress;  // seconds: the whole, and scoring and cutting in it
+  };
+  // One call of generate().
+  struct Probe {
+    int prompt = 0;  // tokens
+    int filled = 0;  // of which entries stand already
+    int new_tokens = 1;
+  };
+
+  std::vector<Row> measure(const Case& one, int batch);
+  std::vector<Row> measure_largest(const Case& one);
+  int largest_batch(const Case& one) const;
+  Footprint footprint(const Case& one, int batch) const;
+
+  // Calls it once a repetition, but no more after kLongEnough seconds.
+  template <class Measure>
+  void repeat(const Measure& measure) const;
+  Prompt prefill(const Case& one, int batch);
+  Series steps_at(const Case& one, int batch, int length);
+  const Interval& interval_of(const Case& one, int batch);
+  GenerateResult probe(const Case& one, int batch, const Probe& asked);
+  // Seconds of the steps that take every head from `from` to `to` entries, and rows of the lengths looked at.
+  Series growth(const Case& one, int batch, int from, int to, std::vector<Row>& rows);
+  void add_generation(const Case& one, int batch, std::vector<Row>& rows);
+  void add_event(const Case& one, const Interval& interval, std::vector<Row>& rows) const;
+
+  Row blank(const Case& one) const;
+  void add(const Case& one, const char* metric, const Series& values, const char* unit, std::vector<Row>& rows) const;
+  void add(const Case& one, const char* metric, double value, const char* unit, std::vector<Row>& rows) const;
+
+  Backend& backend_;
+  const Spec& spec_;
+  Subject& subject_;
+  std::map<std::string, Interval> intervals_;  // shared by cases that differ in new_tokens only
+  // Of the case that runs:
+  size_t peak_kv_bytes_ = 0;
+  size_t peak_bytes_ = 0;  // of an interval that another case has measured
+  size_t kept_kv_bytes_ = 0;
+};
+
+}  // namespace kv

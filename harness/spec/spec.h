@@ -1,0 +1,105 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "harness/report/plan.h"
+#include "sim/policy/params.h"
+#include "sim/policy/policy.h"
+
+namespace kv {
+
+struct Located {
+  std::string text{};
+  std::string where{};  // "file:line:column" or "--set …"
+};
+
+// A policy, metric or task by name, with its options as written.
+struct Component {
+  std::string name{};
+  std::string label{};  // what the rows call it
+  std::vector<GivenParam> options{};
+  std::string where{};
+  std::map<std::string, std::vector<std::string>> only{};  // a policy's: values of axes at which it runs; else at all
+  SlotChoice allocation{"uniform"};                        // a policy's: how budgets are divided
+};
+
+enum class DataKind { kTask, kText, kIds, kJsonl };
+
+struct DataSpec {
+  DataKind kind = DataKind::kTask;
+  std::string name{};                 // the `data` column
+  Located source{};                   // task name, text file, safetensors file with input_ids, JSON lines of questions
+  std::optional<int> tokens{};        // a sample's length; files: all of it without
+  int samples = 1;                    // files: consecutive pieces of `tokens`
+  std::vector<GivenParam> options{};  // of the task
+  std::string subset{};               // JSON lines: the value of `task`; all where empty
+  std::string metric{};               // JSON lines: how answers are graded; the data set's own where empty
+};
+
+// A Hugging Face folder, or the shape of a named model with weights drawn from the spec's seed.
+struct ModelChoice {
+  Located source{};
+  bool random = false;
+};
+
+// kLatency measures time and memory over random tokens (harness/protocols/latency.h); `samples` are then repetitions.
+// kAnswer asks questions of compressed contexts (harness/protocols/answers.h). kProfile makes budget profiles
+// (harness/protocols/profile.h).
+enum class Protocol { kDecode, kOneShot, kAnswer, kLatency, kProfile };
+
+// One axis: its points, each a value a column. A plain axis has one column; a zipped one several that move together.
+struct Axis {
+  std::vector<std::string> columns{};
+  std::vector<std::vector<GivenParam>> points{};  // [point][column]
+  std::string where{};
+};
+
+// An experiment as data. Holds names only; whether they exist is for harness/spec/grid.h to check.
+struct Spec {
+  std::string file{};      // as the user named it
+  std::string name{};      // its stem: the `experiment` column
+  std::string question{};  // the file's first comment
+  std::string title{};
+  std::vector<ModelChoice> models{};  // exactly one of models, traces and benchmarks is given
+  std::vector<Located> traces{};
+  Located benchmarks{};          // a file of timings (harness/benchmarks.h), which brings its rows: nothing runs
+  std::vector<DataSpec> data{};  // empty for traces, which bring their own
+  std::vector<Component> policies{};
+  Protocol protocol = Protocol::kDecode;
+  std::vector<Axis> axes{};
+  std::vector<Component> metrics{};
+  std::vector<GivenParam> sampling{};  // of protocol answer, as written
+  uint64_t seed = 0;
+  int samples = 1;
+  int batch = 1;
+  std::string device = "cpu";
+  int prefill_chunk = 1024;
+  ReportPlan report{};
+  std::string resolved{};  // the YAML with every override applied; parses to the same Spec
+
+  // The columns of the rows beside the standard ones.
+  std::vector<std::string> axis_columns() const;
+};
+
+// Precedence: defaults < file < overrides ("dotted.path=YAML"). Throws UserError "file:line:column: …" for whatever the
+// text alone shows to be wrong: syntax, unknown or doubled keys (with the nearest known one), wrong types, doubled
+// names.
+Spec parse_spec(std::string_view yaml, const std::string& file, std::span<const std::string> overrides = {});
+Spec load_spec(const std::filesystem::path& file, std::span<const std::string> overrides = {});
+
+// One policy, metric or task in the form of a spec's list entry: a name, or {<kind>: name, option: value}. Inline YAML
+// or, where that names a file, the file.
+Component parse_component(const std::string& yaml_or_file, const std::string& kind);
+
+// A path of a spec: absolute, or relative to the spec's folder, to one of the folders above it, or to the current one.
+// Throws UserError where nothing is there.
+std::filesystem::path resolve_path(const Spec& spec, const Located& path);
+
+}  // namespace kv

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/paged.h"
+
+namespace kv {
+
+// A packed block: for every sequence of the batch the next run of its tokens (possibly empty).
+struct Block {
+  std::vector<Segment> segments;  // [sequences], host
+  int64_t tokens = 0;
+  int64_t max_count = 0;
+  Tensor device_segments;   // the same, on the backend, as i32
+  Tensor device_positions;  // [tokens] i32
+
+  const Segment* on_device() const { return static_cast<const Segment*>(device_segments.ref().data); }
+  Segment* on_device() { return static_cast<Segment*>(device_segments.ref().data); }
+};
+
+// counts[s] tokens of every sequence, from first_positions[s] on.
+Block make_block(Backend& backend, std::span<const int32_t> first_positions, std::span<const int32_t> counts);
+
+// One layer's projections of the block, [tokens, heads, head_dim]. Null where the source lacks them.
+struct Projections {
+  ConstRef queries;  // post-RoPE
+  ConstRef keys;     // post-RoPE
+  ConstRef values;
+  ConstRef pre_rope_queries;  // after any q-norm
+  ConstRef pre_rope_keys;     // after any k-norm
+  ConstRef inputs;            // [tokens, width], the attention block's input (after the input norm)
+};
+
+// What the model says of each token of the block: of the *next* token, host memory, packed like the block.
+struct TokenLosses {
+  std::vector<float> nll;       // nats; 0 for a sequence's last token
+  std::vector<float> entropy;   // nats
+  std::vector<int32_t> argmax;  // most likely next token
+};
+
+}  // namespace kv

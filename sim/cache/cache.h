@@ -1,0 +1,111 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/paged.h"
+#include "sim/cache/block.h"
+
+namespace kv {
+
+struct CacheShape {
+  int sequences = 0;
+  int layers = 0;
+  int kv_heads = 0;
+  int head_dim = 0;
+  int column_width = 0;  // the policy's per-entry floats, stored, moved, freed and counted with K and V
+};
+
+// Bytes of one page: K, V, positions and columns.
+size_t page_bytes(const CacheShape& shape, DType type);
+
+// A paged, ragged KV cache: every (sequence, layer, KV head) has its own length and its own pages of 16 entries out of
+// one pool. Eviction is physical: kept entries move together and the freed pages go back to the pool at once.
+// Only the loop (sim/replay/loop.h) mutates it; policies and metrics see PagedViews. Row = sequence · kv_heads + head.
+class Cache {
+ public:
+  Cache(Backend& backend, const CacheShape& shape);
+  // A copy of everything resident, in memory of its own: a pool of the pages that are held, or of `pages` if these are
+  // more.
+  Cache clone(int64_t pages = 0) const;
+  size_t clone_bytes(int64_t pages = 0) const;
+  // Those that are held, with those that `room` [sequences] more entries of every head need.
+  int64_t pages_with(std::span<const int32_t> room) const { return used_pages_ + new_pages(room); }
+  // What grow() would allocate for `room` more entries of every head: nothing, or a pool that takes both.
+  size_t growth_bytes(std::span<const int32_t> room) const;
+
+  const CacheShape& shape() const { return shape_; }
+  int64_t rows() const { return static_cast<int64_t>(shape_.sequences) * shape_.kv_heads; }
+
+  // The view is valid until the next grow, settle, reserve or reset. What the host knows of lengths, entries and pages
+  // is as of the last grow, advance or settle: between evict() and settle() the backend alone knows better.
+  PagedView view(int layer) const;
+  std::span<const int32_t> lengths(int layer) const;  // [rows], host
+
+  // Makes room in every layer for `steps` blocks of these segments (host) and counts the first one's entries, on the
+  // backend, too. append() then writes what they are.
+  void grow(std::span<const Segment> segments, int steps = 1);
+  // Counts one more of the blocks that grow() made room for, on the host; on the backend the op `advance` does.
+  void advance(std::span<const Segment> segments);
+  // Lengths of all layers on the backend, [layers, rows].
+  int32_t* device_lengths() { return device_lengths_.ref().as<int32_t>(); }
+
+  // Writes the block's entries: keys and values [tokens, kv_heads, head_dim].
+  void append(int layer, const Block& block, ConstRef keys, ConstRef values);
+
+  // Keeps the entries with keep[row · pitch + slot] = 1 in the due rows (both in backend memory); counts them there.
+  void evict(int layer, const uint8_t* keep, int64_t pitch, const uint8_t* rows_due);
+  // After the last evict of an event, which counts on the backend alone: takes up the new lengths and frees the pages
+  // that no row needs any more. One download of the lengths and one upload of the tables an event.
+  void settle();
+
+  // Makes the pool at least that large, at once; grow() enlarges by halves and needs room for both while it copies.
+  void reserve(int64_t pages);
+
+  float* columns();  // pool [pages, 16, column_width], null without columns
+
+  int64_t entries() const;  // resident, over everything
+  int64_t used_pages() const { return used_pages_; }
+  int64_t used_pages(int sequence) const;  // of all its layers and heads
+  int64_t peak_pages() const { return peak_pages_; }
+  size_t page_bytes() const;         // K, V, positions and columns of one page
+  size_t column_page_bytes() const;  // of which columns
+  size_t kv_page_bytes() const { return page_bytes() - column_page_bytes(); }
+  size_t bytes() const { return static_cast<size_t>(pool_pages_) * page_bytes(); }  // of the whole pool
+  void reset();
+
+ private:
+  int64_t all_rows() const { return rows() * shape_.layers; }
+  int64_t new_pages(std::span<const int32_t> room) const;  // beyond those that are held
+  int64_t larger_pool(int64_t missing) const { return pool_pages_ + std::max(missing, pool_pages_ / 2); }
+  // Calls with the index (layer · rows + row) of every row of the segment's sequence, in every layer.
+  template <class Visit>
+  void for_each_row(const Segment& segment, const Visit& visit) const;
+  void gather_pages(std::span<const int32_t> pages, Cache& copy) const;
+  int32_t take_page();
+  void hold_pages(int64_t index, int64_t pages);
+  void widen_tables(int64_t pages);
+  void upload_tables();             // where they have changed
+  void publish();                   // lengths, and tables where they have changed
+  void note_max_length(int layer);  // of what is resident
+
+  Backend* backend_;
+  CacheShape shape_;
+  std::vector<int32_t> lengths_;      // [layers, rows]
+  std::vector<int32_t> held_;         // [layers, rows] pages
+  std::vector<int32_t> page_tables_;  // [layers, rows, max_pages], −1 = unused
+  int64_t max_pages_ = 0;
+  std::vector<int64_t> max_lengths_;  // [layers] of the blocks there is room for
+  bool tables_changed_ = true;
+  Tensor device_lengths_, device_tables_;
+  Tensor keys_, values_, positions_, columns_;
+  int64_t pool_pages_ = 0;
+  std::vector<int32_t> free_pages_;
+  int64_t used_pages_ = 0;
+  int64_t peak_pages_ = 0;
+};
+
+}  // namespace kv

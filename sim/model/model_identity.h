@@ -1,0 +1,39 @@
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+
+namespace kv {
+
+// Which model something is asked to serve, for what can be known before the model is loaded. What takes a look into
+// its files is looked up when it is first asked for, and kept as long as the identity lives: whoever owns it says for
+// how long the files stay as they are.
+class ModelIdentity {
+ public:
+  struct Shape {
+    int layers = 0;  // those replayed
+    int kv_heads = 0;
+
+    bool operator==(const Shape&) const = default;
+  };
+
+  // `folder` of its files; empty for traces and random weights.
+  ModelIdentity(std::filesystem::path folder, std::function<Shape()> shape);
+
+  const std::filesystem::path& folder() const { return folder_; }
+  Shape shape() const;                     // throws what the function does
+  const std::string& fingerprint() const;  // of the files (sim/model/weights.h); a folder is required
+
+ private:
+  std::filesystem::path folder_;
+  std::function<Shape()> find_shape_;
+  mutable std::optional<Shape> shape_;
+  mutable std::string fingerprint_;
+};
+
+// Of a Hugging Face folder.
+ModelIdentity identity_of_files(const std::filesystem::path& folder);
+
+}  // namespace kv

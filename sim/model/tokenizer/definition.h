@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "sim/model/tokenizer/regex.h"
+
+namespace kv {
+
+// What a tokenizer.json says, checked and without JSON: the other parts are built from it.
+
+// How matches become pieces, as in the `tokenizers` library: `isolated` makes each match a piece, `removed` drops it,
+// `merged_*` glues it to its neighbour, `contiguous` joins neighbouring matches.
+enum class SplitBehavior { isolated, removed, merged_with_previous, merged_with_next, contiguous };
+
+enum class MatchRole { delimiter, content };  // `content` is the file's invert: the gaps are the delimiters
+
+enum class PrefixSpace { none, added };
+
+struct SplitDefinition {
+  std::string pattern;
+  PatternKind kind = PatternKind::regex;
+  SplitBehavior behavior = SplitBehavior::isolated;
+  MatchRole role = MatchRole::delimiter;
+  PrefixSpace prefix = PrefixSpace::none;  // put before a piece that does not start with a space, before splitting it
+};
+
+enum class FoundIn { given_text, normalized_text };
+
+struct AddedToken {
+  int32_t id = 0;
+  std::string content;
+  bool strips_left = false;   // swallows the white space before it
+  bool strips_right = false;  // and after it
+  FoundIn found_in = FoundIn::given_text;
+};
+
+struct Merge {
+  int32_t left;
+  int32_t right;
+  int32_t result;
+};
+
+enum class Normalization { none, nfc };
+enum class WholeWords { merged, looked_up };  // `looked_up` is the file's ignore_merges
+
+struct TokenizerDefinition {
+  std::string name;                  // stands in front of every error
+  std::vector<std::string> tokens;   // bytes by id; empty where no token has the id
+  std::vector<Merge> merges;         // by rank
+  std::vector<int32_t> byte_tokens;  // by byte; -1 where the vocabulary lacks it
+  std::vector<AddedToken> added;
+  std::vector<SplitDefinition> splits;  // applied in order
+  Normalization normalization = Normalization::none;
+  WholeWords whole_words = WholeWords::merged;
+};
+
+// Throws UserError, one line that starts with `name`, for whatever Tokenizer refuses.
+TokenizerDefinition parse_tokenizer(std::string_view json, std::string_view name);
+
+}  // namespace kv

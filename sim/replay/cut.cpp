@@ -1,0 +1,167 @@
+#include "sim/replay/cut.h"
+
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include "kernels/select_top.h"
+#include "sim/policy/layer_view.h"
+#include "sim/replay/stopwatch.h"
+
+namespace kv {
+
+namespace {
+
+// Sequences that keep equally many entries, and so protect the same.
+struct Group {
+  int kept = 0;  // entries a head, on average
+  Protection protection;
+  std::vector<uint8_t> sequences_due;
+  Tensor rows_due;
+};
+
+void check_counts(const AllocateArgs& args, std::span<const int32_t> counts) {
+  for (int s = 0; s < args.sequences; ++s) {
+    if (!args.is_due(s)) continue;
+    int64_t total = 0;
+    for (size_t layer = 0; layer < args.layers.size(); ++layer) {
+      for (int head = 0; head < args.kv_heads; ++head) {
+        const auto row = static_cast<size_t>(s * args.kv_heads + head);
+        const int32_t count = counts[layer * static_cast<size_t>(args.rows()) + row];
+        KV_CHECK(count >= 0 && count <= args.layers[layer].lengths[row]);
+        total += count;
+      }
+    }
+    KV_CHECK(total == args.total());
+  }
+}
+
+class Event {
+ public:
+  // The watch runs.
+  Event(const CutArgs& args, Stopwatch& watch, double& seconds)
+      : args_(args), watch_(watch), seconds_(seconds), groups_(groups_of(args)) {
+    for (int layer = 0; layer < args.info.layers; ++layer) {
+      layers_.push_back(args.ranker.scored(layer_view(args.backend, args.info, args.cache, layer)));
+    }
+  }
+
+  void go() {
+    allocate();
+    for (int layer = 0; layer < args_.info.layers; ++layer) cut_layer(layer);
+    args_.cache.settle();
+    for (int layer = 0; layer < args_.info.layers; ++layer) check_kept(layer);
+  }
+
+ private:
+  // Protection depends on what is kept, so in a ragged batch each count gets its own selection.
+  static std::vector<Group> groups_of(const CutArgs& args) {
+    const auto due = args.due.sequences();
+    std::map<int32_t, std::vector<uint8_t>> by_kept;
+    for (size_t s = 0; s < due.size(); ++s) {
+      if (due[s]) by_kept.try_emplace(args.keep[s], due.size(), uint8_t{0}).first->second[s] = 1;
+    }
+    std::vector<Group> groups;
+    for (auto& [kept, sequences_due] : by_kept) {
+      std::vector<uint8_t> rows;
+      for (const uint8_t one : sequences_due) {
+        rows.insert(rows.end(), static_cast<size_t>(args.info.kv_heads), one);
+      }
+      Group group{kept, args.policy.scorer->protects(kept, args.interval), std::move(sequences_due),
+                  Tensor(args.backend, DType::u8, args.cache.rows())};
+      group.rows_due.upload(rows.data(), rows.size());
+      groups.push_back(std::move(group));
+    }
+    return groups;
+  }
+
+  void allocate() {
+    counts_.assign(layers_.size() * static_cast<size_t>(args_.cache.rows()), 0);
+    for (const Group& group : groups_) {
+      const AllocateArgs args{.backend = args_.backend,
+                              .sequences = args_.cache.shape().sequences,
+                              .kv_heads = args_.info.kv_heads,
+                              .kept = group.kept,
+                              .protection = group.protection,
+                              .sequences_due = group.sequences_due,
+                              .rows_due = group.rows_due.ref().as<uint8_t>(),
+                              .tokens_seen = args_.due.tokens_seen(),
+                              .layers = layers_};
+      args_.policy.allocation->allocate(args, counts_);
+      check_counts(args, counts_);
+    }
+    device_counts_ = Tensor(args_.backend, DType::i32, std::ssize(counts_));
+    device_counts_.upload(counts_.data(), counts_.size() * sizeof(int32_t));
+  }
+
+  void cut_layer(int layer) {
+    const LayerView view = layer_view(args_.backend, args_.info, args_.cache, layer);
+    keep_.reserve(args_.backend, DType::u8, view.rows() * view.pitch);
+    for (const Group& group : groups_) select(view, group);
+    if (!args_.observers.empty()) show(view);
+    args_.cache.evict(layer, keep_.ref().as<uint8_t>(), view.pitch, args_.due.device_rows());
+  }
+
+  void select(const LayerView& view, const Group& group) {
+    const ScoredLayer& scored = layers_[static_cast<size_t>(view.layer)];
+    args_.backend.select_top({.cache = view.cache,
+                              .scores = scored.scores,
+                              .ties = scored.ties,
+                              .pitch = view.pitch,
+                              .counts = device_counts_.ref().as<int32_t>() + view.layer * view.rows(),
+                              .sinks = group.protection.sinks,
+                              .recent = group.protection.recent,
+                              .rows_due = group.rows_due.ref().as<uint8_t>(),
+                              .keep = keep_.ref().as<uint8_t>()});
+  }
+
+  // What observers take is no part of the event.
+  void show(const LayerView& view) {
+    watch_.stop(seconds_);
+    for (Observer* observer : args_.observers) {
+      for (const Group& group : groups_) {
+        observer->evicting({.layer = view,
+                            .sequences_due = group.sequences_due,
+                            .tokens_seen = args_.due.tokens_seen(),
+                            .kept = counts_of(view.layer),
+                            .keep = keep_.ref().as<uint8_t>(),
+                            .scores = layers_[static_cast<size_t>(view.layer)].scores,
+                            .pitch = view.pitch,
+                            .protection = group.protection});
+      }
+    }
+    watch_.start();
+  }
+
+  std::span<const int32_t> counts_of(int layer) const {
+    const auto rows = static_cast<size_t>(args_.cache.rows());
+    return std::span(counts_).subspan(static_cast<size_t>(layer) * rows, rows);
+  }
+
+  // Users of other tools ran full attention for months without a word: what was asked is what must stay. The lengths
+  // are those that compaction counted.
+  void check_kept(int layer) const {
+    const auto lengths = args_.cache.lengths(layer), counts = counts_of(layer);
+    for (size_t row = 0; row < lengths.size(); ++row) KV_CHECK(!args_.due.rows()[row] || lengths[row] == counts[row]);
+  }
+
+  const CutArgs& args_;
+  Stopwatch& watch_;
+  double& seconds_;
+  std::vector<Group> groups_;
+  std::vector<ScoredLayer> layers_;
+  std::vector<int32_t> counts_;  // [layers, rows]
+  Tensor device_counts_;
+  Tensor keep_;  // [rows, pitch] of one layer
+};
+
+}  // namespace
+
+void cut(const CutArgs& args, double& seconds) {
+  Stopwatch watch(args.backend);
+  watch.start();
+  Event(args, watch, seconds).go();
+  watch.stop(seconds);
+}
+
+}  // namespace kv

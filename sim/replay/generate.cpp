@@ -1,0 +1,434 @@
+#include "sim/replay/generate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/error.h"
+#include "kernels/sample.h"
+#include "sim/replay/loop.h"
+#include "sim/replay/run_footprint.h"
+#include "sim/replay/schedule.h"
+#include "sim/replay/stopwatch.h"
+
+namespace kv {
+
+namespace {
+
+// Steps between two looks of the host at the new ids: what is computed beyond a sequence's end stays under that many
+// tokens, and the device waits for the host no more often.
+constexpr int kLookEvery = 16;
+// Steps that one recording serves: pages for all of them are taken at once.
+constexpr int kLongestRun = 256;
+// Sums of two of them stay within 32 bits.
+constexpr int kMostTokens = 1 << 29;
+
+void check_prompts(const GenerateArgs& args) {
+  if (args.prompts.empty()) throw UserError("generation: no prompts");
+  for (size_t s = 0; s < args.prompts.size(); ++s) {
+    if (args.prompts[s].empty()) throw UserError(fmt::format("generation: prompt {} is empty", s));
+    args.source.check_length(std::ssize(args.prompts[s]) + args.max_new_tokens);
+  }
+}
+
+// Throws where the protocol and the policy do not go together; returns the interval that the policy really runs at.
+int check_protocol(const GenerateArgs& args) {
+  if (args.max_new_tokens < 1) {
+    throw UserError(fmt::format("generation: {} new tokens: expected at least 1", args.max_new_tokens));
+  }
+  for (const int count : {args.max_new_tokens, args.budget, args.interval}) {
+    if (count > kMostTokens) {
+      throw UserError(fmt::format("generation: {} tokens: expected at most {}", count, kMostTokens));
+    }
+  }
+  const bool decode = args.budget != 0 || args.interval != 0;
+  if (decode && args.keep) {
+    throw UserError("generation: expected either a budget and an interval or a fraction of the prompt to keep");
+  }
+  if (args.keep && !(*args.keep > 0 && *args.keep <= 1)) {
+    throw UserError(fmt::format("generation: keep {}: expected a fraction above 0 and at most 1", *args.keep));
+  }
+  if (decode && (args.budget < 1 || args.interval < 1)) {
+    throw UserError(
+        fmt::format("generation: budget {}, interval {}: expected at least 1 each", args.budget, args.interval));
+  }
+  KV_CHECK(!args.resumed || (!args.policy.scorer && args.filled == 0));
+  if (!args.policy.scorer) {
+    if (decode || args.keep) {
+      throw UserError(
+          fmt::format("generation: {} never evicts (expected no budget and nothing to keep)", args.policy.name));
+    }
+    return 0;
+  }
+  if (!decode && !args.keep) {
+    throw UserError(fmt::format("generation: {} needs a budget and an interval, or a fraction of the prompt to keep",
+                                args.policy.name));
+  }
+  return decode ? check_decode(args.policy, args.budget, args.interval) : 0;
+}
+
+int32_t kept_of(const GenerateArgs& args, int32_t length) {
+  return args.keep ? kept_tokens(length, *args.keep) : length;
+}
+
+// Of prompts that start with an empty cache. The last new token is never processed.
+std::vector<ResidentBound> resident_bounds(const GenerateArgs& args, int interval) {
+  std::vector<ResidentBound> bounds;
+  for (const auto& prompt : args.prompts) {
+    const auto length = static_cast<int32_t>(prompt.size());
+    bounds.push_back(generation_bound(args.source.info(), *args.policy.allocation,
+                                      {.prompt = length,
+                                       .kept = kept_of(args, length),
+                                       .more = args.max_new_tokens - 1,
+                                       .budget = args.budget,
+                                       .interval = interval}));
+  }
+  return bounds;
+}
+
+RunShape shape_of(const GenerateArgs& args, int interval) {
+  int64_t tokens = 0;
+  for (size_t s = 0; s < args.prompts.size(); ++s) {
+    const int64_t there = args.resumed ? args.resumed->done[s] : args.filled;
+    tokens += std::min<int64_t>(std::ssize(args.prompts[s]) - there, args.prefill_chunk);
+  }
+  RunShape shape = run_shape(resident_bounds(args, interval), tokens);
+  shape.logits = shape.sequences * args.source.vocab();
+  return shape;
+}
+
+void check_memory(const GenerateArgs& args, const RunShape& shape) {
+  Footprint need = run_footprint(args.backend, args.source, args.policy, shape);
+  if (args.resumed) {
+    std::vector<int32_t> more;
+    for (size_t s = 0; s < args.prompts.size(); ++s) {
+      more.push_back(static_cast<int32_t>(args.prompts[s].size()) - args.resumed->done[s] + args.max_new_tokens - 1);
+    }
+    need.cache = args.resumed->cache.growth_bytes(more);
+  }
+  require_memory(args.backend, need, fmt::format("a batch of {} under {}", args.prompts.size(), args.policy.name));
+}
+
+// The model, with its next tokens drawn on the backend: prompts come from the host, what follows from the draws.
+class Writer final : public Source {
+ public:
+  explicit Writer(const GenerateArgs& args) : args_(args), backend_(args.backend), model_(args.source) {
+    std::vector<int32_t> origins;
+    std::vector<int32_t> numbers(args.sample_numbers.begin(), args.sample_numbers.end());
+    for (const auto& prompt : args.prompts) {
+      if (args.sample_numbers.empty()) numbers.push_back(static_cast<int32_t>(origins.size()));
+      origins.push_back(static_cast<int32_t>(prompt.size()));
+    }
+    KV_CHECK(numbers.size() == origins.size());
+    origins_ = uploaded(origins);
+    numbers_ = uploaded(numbers);
+    texts_ = Tensor(backend_, DType::i32, std::ssize(args.prompts) * args.max_new_tokens);
+    logits_ = Tensor(backend_, DType::f32, std::ssize(args.prompts) * model_.vocab());
+  }
+
+  const SourceInfo& info() const override { return model_.info(); }
+  void begin(std::span<const std::span<const int32_t>> sequences) override { model_.begin(sequences); }
+  Projections project(int layer) override { return model_.project(layer); }
+  void absorb(int layer, ConstRef head_outputs) override { model_.absorb(layer, head_outputs); }
+  ConstRef output_weight(int layer) const override { return model_.output_weight(layer); }
+
+  // From now on blocks have one token of each of these sequences, after which `newest` [sequences of the batch] come.
+  void decode(std::span<const int32_t> active, std::span<const int32_t> newest) {
+    std::vector<int32_t> rows;
+    std::vector<int32_t> ids;
+    for (size_t s = 0; s < active.size(); ++s) {
+      if (!active[s]) continue;
+      rows.push_back(static_cast<int32_t>(s));
+      ids.push_back(newest[s]);
+    }
+    sequences_ = uploaded(rows);
+    ids_ = uploaded(ids);
+    decoding_ = true;
+  }
+
+  void start(const Block& block) override {
+    block_ = &block;
+    decoding_ ? model_.start(block, std::as_const(ids_).ref().as<int32_t>()) : model_.start(block);
+  }
+
+  void finish(TokenLosses& losses) override {
+    losses = {};
+    if (decoding_) {
+      draw(nullptr, block_->device_positions.ref().as<int32_t>(), block_->tokens);
+    } else {
+      draw_first();
+    }
+  }
+
+  // Ids [first, first + count) after each prompt, [count, sequences].
+  std::vector<int32_t> texts(int first, int count) const {
+    std::vector<int32_t> ids(static_cast<size_t>(count) * args_.prompts.size());
+    backend_.download(ids.data(), texts_.at(first * std::ssize(args_.prompts)).data, ids.size() * sizeof(int32_t));
+    return ids;
+  }
+
+ private:
+  Tensor uploaded(const std::vector<int32_t>& values) const {
+    Tensor tensor(backend_, DType::i32, std::ssize(values));
+    tensor.upload(values.data(), values.size() * sizeof(int32_t));
+    return tensor;
+  }
+
+  // For the sequences whose prompt ends in this block.
+  void draw_first() {
+    std::vector<int32_t> rows, sequences, positions;
+    for (const Segment& segment : block_->segments) {
+      const int32_t end = segment.first_position + segment.count;
+      if (segment.count == 0 || end != std::ssize(args_.prompts[static_cast<size_t>(segment.sequence)])) continue;
+      rows.push_back(segment.first_token + segment.count - 1);
+      sequences.push_back(segment.sequence);
+      positions.push_back(end - 1);
+    }
+    if (rows.empty()) return;
+    const Tensor device_rows = uploaded(rows), device_positions = uploaded(positions);
+    sequences_ = uploaded(sequences);
+    ids_ = Tensor(backend_, DType::i32, std::ssize(rows));
+    draw(device_rows.ref().as<int32_t>(), device_positions.ref().as<int32_t>(), std::ssize(rows));
+  }
+
+  void draw(const int32_t* rows, const int32_t* positions, int64_t count) {
+    model_.next_logits(rows, count, logits_.ref().as<float>());
+    backend_.sample({.logits = logits_.ref().as<float>(),
+                     .sequences = sequences_.ref().as<int32_t>(),
+                     .positions = positions,
+                     .numbers = numbers_.ref().as<int32_t>(),
+                     .origins = origins_.ref().as<int32_t>(),
+                     .rows = count,
+                     .vocab = model_.vocab(),
+                     .sequence_count = std::ssize(args_.prompts),
+                     .temperature = args_.sampling.temperature,
+                     .top_k = args_.sampling.top_k,
+                     .top_p = args_.sampling.top_p,
+                     .seed = args_.sampling.seed,
+                     .ids = ids_.ref().as<int32_t>(),
+                     .texts = texts_.ref().as<int32_t>()});
+  }
+
+  const GenerateArgs& args_;
+  Backend& backend_;
+  ModelSource& model_;
+  const Block* block_ = nullptr;
+  bool decoding_ = false;
+  Tensor origins_, numbers_;  // [sequences]
+  Tensor sequences_, ids_;    // [rows of the block]
+  Tensor logits_;             // [rows of the block, vocab]
+  Tensor texts_;              // [new tokens, sequences]
+};
+
+class Generation {
+ public:
+  Generation(const GenerateArgs& args, int interval, int64_t pages)
+      : args_(args),
+        interval_(interval),
+        pages_(pages),
+        policies_{&args.policy},
+        writer_(args),
+        loop_({.backend = args.backend,
+               .source = writer_,
+               .policies = policies_,
+               .sequences = static_cast<int>(args.prompts.size()),
+               .budget = args.budget,
+               .interval = interval_,
+               .seed = args.seed,
+               .sample_numbers = args.sample_numbers,
+               .observers = args.observers,
+               .time_phases = false}),
+        active_(args.prompts.size(), 1),
+        newest_(args.prompts.size(), -1),
+        watch_(args.backend) {
+    for (const auto& prompt : args.prompts) lengths_.push_back(static_cast<int32_t>(prompt.size()));
+    result_.sequences.resize(args.prompts.size());
+  }
+
+  GenerateResult go() {
+    Stopwatch total(args_.backend);
+    total.start();
+    watch_.start();
+    if (args_.resumed) {
+      loop_.resume(args_.prompts, std::move(*args_.resumed));
+    } else {
+      loop_.begin(args_.prompts, pages_);
+    }
+    if (args_.filled > 0) loop_.fill(args_.filled);
+    for (const Step& step : prompt_schedule()) loop_.step(step);
+    look(1);
+    result_.prefill_seconds = watch_.lap();
+    while (std::find(active_.begin(), active_.end(), 1) != active_.end()) {
+      writer_.decode(active_, newest_);
+      const int plain = std::min(steps_left(), steps_until_cut() - 1);
+      plain > 0 ? decode(std::min(plain, kLongestRun)) : cut();
+    }
+    const double total_seconds = total.seconds();
+    result_.costs = loop_.finish();
+    result_.costs.total_seconds = total_seconds;
+    result_.peak_bytes = args_.backend.peak_bytes();
+    return std::move(result_);
+  }
+
+ private:
+  // The last new token is never processed.
+  int steps_left() const { return args_.max_new_tokens - made_; }
+
+  Schedule prompt_schedule() const {
+    if (args_.filled > 0 || args_.resumed) return rest_of_prompts();
+    if (interval_ > 0) return pruned_prompts();
+    if (!args_.keep) return full_schedule(lengths_, args_.prefill_chunk);
+    std::vector<int32_t> keep;
+    for (const int32_t length : lengths_) {
+      keep.push_back(kept_of(args_, length));
+      args_.policy.scorer->check(keep.back(), 0);
+    }
+    return one_shot_schedule(lengths_, lengths_, keep, args_.prefill_chunk);
+  }
+
+  Schedule rest_of_prompts() const {
+    KV_CHECK(!args_.keep);
+    std::vector<int32_t> rest = lengths_;
+    for (size_t s = 0; s < rest.size(); ++s) {
+      KV_CHECK(rest[s] > loop_.tokens_done()[s] && (interval_ == 0 || rest[s] < args_.budget + interval_));
+      rest[s] -= loop_.tokens_done()[s];
+    }
+    return full_schedule(rest, args_.prefill_chunk);
+  }
+
+  // As the schedule of texts one token longer, up to the prompts' ends: so there is a cut at the end of a prompt
+  // exactly when another token is to be processed.
+  Schedule pruned_prompts() const {
+    std::vector<int32_t> longer = lengths_;
+    for (int32_t& length : longer) length += args_.max_new_tokens > 1 ? 1 : 0;
+    Schedule schedule = decode_schedule(longer, args_.budget, interval_, args_.prefill_chunk);
+    std::vector<int32_t> done(lengths_.size(), 0);
+    for (Step& step : schedule) {
+      for (size_t s = 0; s < done.size(); ++s) {
+        step.counts[s] = std::min(step.counts[s], lengths_[s] - done[s]);
+        done[s] += step.counts[s];
+      }
+    }
+    std::erase_if(schedule, [](const Step& step) {
+      return std::all_of(step.counts.begin(), step.counts.end(), [](int32_t count) { return count == 0; });
+    });
+    return schedule;
+  }
+
+  // The step that brings the first cut of any active sequence: 1 = the next one.
+  int steps_until_cut() const {
+    int steps = args_.max_new_tokens + 1;
+    if (interval_ == 0) return steps;
+    for (size_t s = 0; s < active_.size(); ++s) {
+      if (!active_[s]) continue;
+      const int32_t beyond = loop_.tokens_done()[s] - args_.budget;
+      steps = std::min(steps, beyond < 0 ? interval_ - beyond : interval_ - beyond % interval_);
+    }
+    return steps;
+  }
+
+  void decode(int steps) {
+    loop_.decode(active_, steps, kLookEvery, [&](int since, bool recorded) {
+      const bool all_go_on = look(since);
+      note_steps(since, recorded, watch_.lap());
+      return all_go_on;
+    });
+  }
+
+  void note_steps(int steps, bool recorded, double seconds) {
+    result_.stretches.push_back({.steps = steps, .recorded = recorded, .seconds = seconds});
+    result_.decode_seconds += seconds;
+  }
+
+  // One step with the cuts that are due after it.
+  void cut() {
+    Step step{active_, std::vector<int32_t>(active_.size(), -1)};
+    for (size_t s = 0; s < active_.size(); ++s) {
+      const bool due = active_[s] && cut_is_due(loop_.tokens_done()[s] + 1, args_.budget, interval_);
+      if (due && steps_left() > 1) step.keep[s] = args_.budget;
+    }
+    const double before = loop_.eviction_seconds();
+    loop_.step(step);
+    look(1);
+    const double eviction = loop_.eviction_seconds() - before;
+    result_.evict_seconds += eviction;
+    note_steps(1, false, watch_.lap() - eviction);
+  }
+
+  // Takes up the ids of the newest steps; false when a sequence has ended.
+  bool look(int steps) {
+    const std::vector<int32_t> ids = writer_.texts(made_, steps);
+    made_ += steps;
+    bool all_go_on = true;
+    for (size_t s = 0; s < active_.size(); ++s) {
+      if (!active_[s]) continue;
+      for (int i = 0; i < steps && active_[s]; ++i) take(s, ids[static_cast<size_t>(i) * active_.size() + s]);
+      all_go_on = all_go_on && active_[s];
+    }
+    return all_go_on;
+  }
+
+  void take(size_t s, int32_t id) {
+    GenerateResult::Sequence& own = result_.sequences[s];
+    own.ids.push_back(id);
+    newest_[s] = id;
+    if (std::find(args_.stop_ids.begin(), args_.stop_ids.end(), id) != args_.stop_ids.end()) {
+      own.ending = GenerateResult::Ending::stop;
+      active_[s] = 0;
+    } else if (std::ssize(own.ids) == args_.max_new_tokens) {
+      active_[s] = 0;
+    }
+  }
+
+  const GenerateArgs& args_;
+  int interval_;
+  int64_t pages_;  // taken at once
+  Policy* const policies_[1];
+  Writer writer_;
+  Loop loop_;
+  std::vector<int32_t> lengths_;  // of the prompts
+  std::vector<int32_t> active_;   // 1 = goes on
+  std::vector<int32_t> newest_;   // ids
+  int made_ = 0;                  // new tokens of every active sequence
+  Stopwatch watch_;               // every moment from the first on is some lap's
+  GenerateResult result_;
+};
+
+}  // namespace
+
+void check_sampling(const Sampling& sampling) {
+  const auto refuse = [](const char* what, double value, const char* expected) {
+    throw UserError(fmt::format("generation: {} {}: expected {}", what, value, expected));
+  };
+  if (!(sampling.temperature >= 0 && sampling.temperature <= 1e4f)) {
+    refuse("temperature", sampling.temperature, "0 (greedy) to 10000");
+  }
+  if (sampling.top_k < 0) refuse("top-k", sampling.top_k, "0 (all) or more");
+  if (!(sampling.top_p > 0 && sampling.top_p <= 1)) refuse("top-p", sampling.top_p, "above 0 and at most 1");
+}
+
+double GenerateResult::step_seconds() const {
+  for (const bool recorded : {true, false}) {
+    double seconds = 0;
+    int steps = 0;
+    for (const Stretch& stretch : stretches) {
+      if (stretch.recorded != recorded) continue;
+      seconds += stretch.seconds;
+      steps += stretch.steps;
+    }
+    if (steps > 0) return seconds / steps;
+  }
+  throw UserError("no decode step was timed");
+}
+
+GenerateResult generate(const GenerateArgs& args) {
+  check_sampling(args.sampling);
+  const int interval = check_protocol(args);
+  check_prompts(args);
+  const RunShape shape = shape_of(args, interval);
+  check_memory(args, shape);
+  return Generation(args, interval, shape.pages).go();
+}
+
+}  // namespace kv

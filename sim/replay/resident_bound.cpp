@@ -1,0 +1,60 @@
+#include "sim/replay/resident_bound.h"
+
+#include <algorithm>
+
+#include "kernels/paged.h"
+
+namespace kv {
+
+void ResidentBound::add(int64_t tokens) {
+  const int64_t heads = int64_t{layers_} * kv_heads_;
+  constexpr int64_t kPartial = kPageTokens - 1;
+  total_ += tokens * heads;
+  head_ += tokens;
+  longest_ = std::max(longest_, head_);
+  // No head has more pages than the longest one, and each wastes less than a page of what is there.
+  const int64_t alike = heads * ((head_ + kPartial) / kPageTokens);
+  const int64_t uneven = (total_ + heads * kPartial) / kPageTokens;
+  pages_ = std::max(pages_, std::min(alike, uneven));
+}
+
+void ResidentBound::cut(int64_t kept, const Allocation& allocation) {
+  const int64_t heads = int64_t{layers_} * kv_heads_;
+  if (total_ <= kept * heads) return;
+  total_ = kept * heads;
+  head_ = std::min(head_, allocation.most_kept(kept, layers_, kv_heads_));
+}
+
+std::vector<ResidentBound> resident_bounds(const Schedule& schedule, const Policy& policy, const SourceInfo& info) {
+  const size_t sequences = schedule.empty() ? 0 : schedule.front().counts.size();
+  std::vector<ResidentBound> bounds(sequences, ResidentBound(info));
+  for (const Step& step : schedule) {
+    for (size_t s = 0; s < sequences; ++s) {
+      bounds[s].add(step.counts[s]);
+      if (step.keep[s] >= 0) bounds[s].cut(step.keep[s], *policy.allocation);
+    }
+  }
+  return bounds;
+}
+
+ResidentBound generation_bound(const SourceInfo& info, const Allocation& allocation, const GenerationLength& length) {
+  ResidentBound bound(info);
+  if (length.interval == 0) {
+    bound.add(length.prompt);
+    bound.cut(length.kept, allocation);
+    bound.add(length.more);
+    return bound;
+  }
+  const int64_t all = length.prompt + length.more;
+  int64_t longest = -1;  // before the last cut; once that stays, every further interval is like the last one
+  for (int64_t done = 0; done < all && longest != bound.longest();) {
+    longest = done == 0 ? -1 : bound.longest();
+    const int64_t block = std::min(done == 0 ? length.budget + length.interval : length.interval, all - done);
+    bound.add(block);
+    bound.cut(length.budget, allocation);
+    done += block;
+  }
+  return bound;
+}
+
+}  // namespace kv

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "sim/policy/policy.h"
+#include "sim/replay/schedule.h"
+
+namespace kv {
+
+// What the heads of one sequence can hold at most, known before anything runs. Their total is exact, since budgets are
+// equal totals; how it is divided is only bounded (Allocation::most_kept). Exact under the uniform allocation.
+class ResidentBound {
+ public:
+  explicit ResidentBound(const SourceInfo& info) : layers_(info.layers), kv_heads_(info.kv_heads) {}
+
+  void add(int64_t tokens);  // every head gets them
+  // An event that keeps `kept` entries a head on average, divided so; does nothing where no more are there.
+  void cut(int64_t kept, const Allocation& allocation);
+
+  int64_t pages() const { return pages_; }      // of all layers and KV heads together, at their peak
+  int64_t longest() const { return longest_; }  // entries of one head, at its peak
+
+ private:
+  int layers_;
+  int kv_heads_;
+  int64_t total_ = 0;  // now, over all heads
+  int64_t head_ = 0;   // now, of one head
+  int64_t pages_ = 0;
+  int64_t longest_ = 0;
+};
+
+// [sequences], after the whole schedule.
+std::vector<ResidentBound> resident_bounds(const Schedule& schedule, const Policy& policy, const SourceInfo& info);
+
+// One sequence of a generation (sim/replay/generate.h), in tokens.
+struct GenerationLength {
+  int64_t prompt = 0;
+  int64_t kept = 0;  // entries a head that a one-shot cut leaves of the prompt; all of them where nothing is cut there
+  int64_t more = 0;  // processed after the prompt
+  int64_t budget = 0, interval = 0;  // of the decode protocol, else 0
+};
+
+// After the whole generation, whatever the number of its cuts. At a cut the total falls to budget · heads and, by the
+// interval's tokens, every head grows alike until the next: the total never exceeds (budget + interval) · heads, and
+// the pages are those of that total with less than one page a head wasted. One head, though, may have kept all that it
+// had at every cut so far, and so grows on from interval to interval until Allocation::most_kept holds it: what it
+// can have before one cut is a bound on one event only.
+ResidentBound generation_bound(const SourceInfo& info, const Allocation& allocation, const GenerationLength& length);
+
+}  // namespace kv

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "sim/model/weights.h"
+#include "sim/source/source.h"
+
+namespace kv {
+
+// A transformer run: continues the forward pass with whatever attention output it is given, so the effect of an
+// eviction reaches later layers and tokens. Weights are copied to the backend once, in its activation type, and shared
+// by all replays.
+class ModelSource final : public Source {
+ public:
+  ModelSource(Backend& backend, const Weights& weights);
+  ~ModelSource() override;
+
+  const SourceInfo& info() const override { return info_; }
+  // Throws UserError: an id outside the vocabulary, a sequence longer than a sliding window.
+  void begin(std::span<const std::span<const int32_t>> sequences) override;
+  void start(const Block& block) override;
+  Projections project(int layer) override;
+  void absorb(int layer, ConstRef head_outputs) override;
+  void finish(TokenLosses& losses) override;
+  ConstRef output_weight(int layer) const override;
+  size_t activation_bytes(int64_t tokens) const override;
+
+  // Generation: as start() and finish(), but with ids [tokens] on the backend, checked by the caller, and of the
+  // block's `count` rows `rows` (on the backend; null: all tokens) only what comes next: logits [count, vocab].
+  void start(const Block& block, const int32_t* ids);
+  void next_logits(const int32_t* rows, int64_t count, float* logits);
+  // Throws UserError where the model cannot take sequences that long.
+  void check_length(int64_t tokens) const;
+
+  int vocab() const { return config_.vocab_size; }
+  size_t weight_bytes() const { return weight_bytes_; }
+  // Keeps the logits of the last `positions` tokens of every sequence from the next begin on.
+  void keep_logits_tail(int positions) { tail_positions_ = positions; }
+  // [positions, vocab] of one sequence, host memory.
+  const std::vector<float>& logits_tail(int sequence) const { return logits_tail_.at(static_cast<size_t>(sequence)); }
+
+ private:
+  void check_ids() const;
+  void make_room();
+  void embed(const int32_t* ids);
+  // Of the block's tokens [first_token, first_token + tokens); logits [tokens, vocab] or null, backend memory.
+  void token_loss(int64_t first_token, int64_t tokens, float* logits);
+  void save_logits_tail();
+  void linear(ConstRef input, int64_t in, const Tensor& weight, const Tensor& bias, Tensor& output, int64_t out,
+              ConstRef addend = {});
+  void norm(ConstRef input, const Tensor& weight, Tensor& output, int64_t rows, int64_t width);
+  // The heads' own norm where the family has one, else the projection itself.
+  ConstRef head_norm(const Tensor& weight, Tensor& projected, int heads);
+  void rotate(ConstRef input, Tensor& output, int heads);
+
+  Backend& backend_;
+  ModelConfig config_;
+  SourceInfo info_;
+  size_t weight_bytes_;
+  ModelTensors weights_;
+  Tensor inv_freq_;
+
+  std::vector<std::span<const int32_t>> sequences_;
+  const Block* block_ = nullptr;
+  Tensor hidden_, normed_, q_, k_, v_, q_rotated_, k_rotated_, gate_, up_, last_, ids_, targets_, nll_, entropy_,
+      argmax_;
+  int tail_positions_ = 0;
+  std::vector<std::vector<float>> logits_tail_;
+};
+
+}  // namespace kv

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "kernels/backend.h"
+#include "sim/cache/block.h"
+#include "sim/model/source_info.h"
+
+namespace kv {
+
+// Where queries, keys and values come from. ModelSource continues the forward pass with the attention output it is
+// given, so errors propagate; TraceSource replays recorded tensors and ignores it. Calls come in this order: begin,
+// then for each block: start, for each layer (project, absorb), finish.
+class Source {
+ public:
+  virtual ~Source() = default;
+  virtual const SourceInfo& info() const = 0;
+  // Token ids of each sequence of the batch; must stay alive until the next begin.
+  virtual void begin(std::span<const std::span<const int32_t>> sequences) = 0;
+  virtual void start(const Block& block) = 0;
+  virtual Projections project(int layer) = 0;
+  virtual void absorb(int layer, ConstRef head_outputs) = 0;  // [tokens, q_heads, head_dim]
+  virtual void finish(TokenLosses& losses) = 0;               // leaves it empty without losses
+  virtual ConstRef output_weight(int layer) const = 0;        // W_O [width, q_heads · head_dim] or null
+  // What a block of that many tokens makes the source allocate, from shapes alone.
+  virtual size_t activation_bytes(int64_t /*tokens*/) const { return 0; }
+};
+
+}  // namespace kv

@@ -1,0 +1,40 @@
+#include "sim/io/mapped_file.h"
+
+#include <gtest/gtest.h>
+
+#include <utility>
+
+#include "tests/support/file_fixtures.h"
+
+namespace kv {
+namespace {
+
+using test::TempFolder;
+using test::user_error;
+
+TEST(MappedFile, ShowsTheBytesAndKeepsThemAcrossMoves) {
+  const TempFolder folder;
+  test::write_file(folder / "a", "first");
+  test::write_file(folder / "b", "second one");
+  MappedFile a = MappedFile::open(folder / "a");
+  const auto* address = a.bytes().data();
+  EXPECT_EQ(a.text(), "first");
+  MappedFile moved = std::move(a);
+  EXPECT_EQ(moved.bytes().data(), address);
+  moved = MappedFile::open(folder / "b");
+  EXPECT_EQ(moved.text(), "second one");
+}
+
+TEST(MappedFile, RefusesWhatIsNotAFileWithBytes) {
+  const TempFolder folder;
+  test::write_file(folder / "empty", "");
+  EXPECT_EQ(user_error([&] { MappedFile::open(folder / "none"); }),
+            (folder / "none").string() + ": cannot read: No such file or directory");
+  EXPECT_EQ(user_error([&] { MappedFile::open(folder / "empty"); }),
+            (folder / "empty").string() + ": the file is empty");
+  EXPECT_EQ(user_error([&] { MappedFile::open(folder.path()); }),
+            folder.path().string() + ": cannot read: not a regular file");
+}
+
+}  // namespace
+}  // namespace kv

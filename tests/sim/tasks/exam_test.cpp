@@ -1,0 +1,154 @@
+#include "sim/tasks/exam.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "kernels/error.h"
+#include "sim/model/tokenizer/tokenizer.h"
+#include "sim/model/tokenizer/unicode.h"
+#include "sim/tasks/task.h"
+#include "tests/support/paths.h"
+
+namespace kv {
+namespace {
+
+using Ids = std::vector<int32_t>;
+using Strings = std::vector<std::string>;
+
+const Tokenizer& tokenizer() {
+  static const Tokenizer kTokenizer = Tokenizer::load(ref::source_path("experiments/models/reference/tokenizer.json"));
+  return kTokenizer;
+}
+
+const TextData& data() {
+  static const TextData kData = TextData::load(ref::source_path("experiments/data"));
+  return kData;
+}
+
+Exam exam(const std::string& task, int tokens, TaskOptions options = {}) {
+  return make_exam({.task = task, .tokens = tokens, .seed = 3, .options = options}, tokenizer(), data());
+}
+
+std::string decode(const Ids& ids) { return tokenizer().decode(ids); }
+
+void append(Ids& ids, const Ids& more) { ids.insert(ids.end(), more.begin(), more.end()); }
+
+std::vector<std::string> asking_tasks() {
+  std::vector<std::string> names;
+  for (const Task* task : all_tasks())
+    if (task->name != "book" && task->name != "code" && task->name != "math") names.push_back(task->name);
+  return names;
+}
+
+class EveryAskingTask : public testing::TestWithParam<std::string> {};
+
+TEST_P(EveryAskingTask, IsTheSampleCutIntoContextQuestionsAndAnswers) {
+  const TaskRequest request{.task = GetParam(), .tokens = 900, .seed = 3, .length = Length::at_most};
+  const DrawnTask drawn = draw_task(request, tokenizer(), data());
+  const Exam exam = make_exam(request, tokenizer(), data());
+  EXPECT_EQ(exam.name, drawn.sample.name);
+  EXPECT_EQ(exam.metric, find_task(GetParam()).metric);
+  ASSERT_EQ(exam.questions.size(), drawn.text.asked.size());
+  Ids whole = exam.context;
+  EXPECT_EQ(static_cast<int32_t>(whole.size()), drawn.sample.context_tokens);
+  for (size_t i = 0; i < exam.questions.size(); ++i) {
+    const Asked& asked = drawn.text.asked[i];
+    const std::string answer = drawn.text.text.substr(asked.answer, asked.end - asked.answer);
+    const ExamQuestion& question = exam.questions[i];
+    EXPECT_EQ(question.prefix, Ids{*tokenizer().token_id("<|answer|>")});
+    append(whole, question.ids);
+    append(whole, question.prefix);
+    append(whole, tokenizer().encode(answer));
+    EXPECT_GE(question.max_new_tokens, static_cast<int>(tokenizer().encode(answer).size()) + 8);
+    EXPECT_EQ(question.answers, asked.answers);
+    EXPECT_EQ(grade(exam.metric, answer, question.answers), 1) << answer;
+  }
+  EXPECT_EQ(whole, drawn.sample.ids);
+  EXPECT_EQ(exam.one_line, GetParam() != "reason");
+}
+
+INSTANTIATE_TEST_SUITE_P(Tasks, EveryAskingTask, testing::ValuesIn(asking_tasks()), [](const auto& task) {
+  std::string name = task.param;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+});
+
+TEST(Exam, AsksForLinesOfItsContext) {
+  const Exam one = exam("kv", 600, {.questions = 3});
+  ASSERT_EQ(one.questions.size(), 3u);
+  for (const ExamQuestion& question : one.questions) {
+    const std::string key = decode(question.ids).substr(std::string("<|question|>").size());
+    EXPECT_NE(decode(one.context).find(key + ": " + question.answers.at(0) + "\n"), std::string::npos);
+  }
+}
+
+TEST(Exam, OfANeutralWordingHasNoSpecialTokensAndNoLineStop) {
+  for (const char* task : {"needle", "niah-multiquery", "variable-tracking", "vt", "cwe", "fwe"}) {
+    const Exam one = exam(task, 900, {.wording = Wording::neutral});
+    EXPECT_FALSE(one.one_line);
+    for (const ExamQuestion& question : one.questions) {
+      const std::string asked = decode(question.ids);
+      EXPECT_TRUE(asked.starts_with("Question: ") && asked.ends_with("\n")) << asked;
+      EXPECT_TRUE(decode(question.prefix).starts_with("Answer: ")) << task;
+      for (const Ids* ids : {&question.ids, &question.prefix})
+        EXPECT_TRUE(std::all_of(ids->begin(), ids->end(), [](int32_t id) { return id > 2; })) << task;
+    }
+    EXPECT_TRUE(std::all_of(one.context.begin() + 1, one.context.end(), [](int32_t id) { return id > 2; })) << task;
+  }
+}
+
+TEST(Exam, NeedsAQuestionAndAWholeText) {
+  const auto error = [](const TaskRequest& request) -> std::string {
+    try {
+      make_exam(request, tokenizer(), data());
+    } catch (const UserError& caught) {
+      return caught.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(error({.task = "book", .tokens = 300}), "task book asks no question, so there is nothing to answer");
+  EXPECT_NE(error({.task = "kv", .tokens = 300, .length = Length::exact}).find("expected at_most"), std::string::npos);
+}
+
+TEST(LineEnds, AreAllTokensWithALineFeed) {
+  const Ids ids = line_end_ids(tokenizer());
+  const auto holds = [&](const char* bytes) {
+    return std::binary_search(ids.begin(), ids.end(), tokenizer().token_id(bytes).value());
+  };
+  EXPECT_TRUE(std::is_sorted(ids.begin(), ids.end()));
+  EXPECT_TRUE(holds("\n"));
+  EXPECT_TRUE(holds(".\n"));
+  EXPECT_FALSE(holds("."));
+  EXPECT_FALSE(holds("<|endoftext|>"));
+}
+
+TEST(AnswerText, EndsBeforeTheStopAndItsLineFeed) {
+  const Ids stops = {0, *tokenizer().token_id("\n"), *tokenizer().token_id(".\n")};
+  const auto text = [&](bool one_line, const char* answer, const Ids& after = {}) {
+    Exam exam;
+    exam.one_line = one_line;
+    Ids ids = tokenizer().encode(answer);
+    append(ids, after);
+    return answer_text(exam, ids, stops, tokenizer());
+  };
+  EXPECT_EQ(text(true, "is 47.\n"), "is 47.");
+  EXPECT_EQ(text(true, "is 47", {0}), "is 47") << "<|endoftext|> is no part of the answer";
+  EXPECT_EQ(text(true, "is 47\nmore"), "is 47");
+  EXPECT_EQ(text(false, "is 47\nmore"), "is 47\nmore");
+  EXPECT_EQ(text(false, "one\n\ntwo.\n"), "one\n\ntwo.");
+  EXPECT_EQ(text(true, "is", {1 << 20}), "is") << "an id of a padded vocabulary";
+  EXPECT_EQ(text(true, ""), "");
+  EXPECT_EQ(text(true, "", {0}), "");
+  Ids amid = tokenizer().encode("\U0001D11E");  // of four bytes, for which the vocabulary has no single token
+  ASSERT_GT(amid.size(), 1U);
+  amid.pop_back();
+  const std::string cut = text(true, "is ", amid);
+  EXPECT_EQ(cut.substr(0, 6), "is \uFFFD") << "an answer that ends amid a character";
+  EXPECT_FALSE(first_invalid_utf8(cut).has_value());
+}
+
+}  // namespace
+}  // namespace kv

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "harness/rows.h"
+#include "harness/run.h"
+#include "sim/io/safetensors.h"
+#include "sim/tasks/random.h"
+#include "tests/support/paths.h"
+
+namespace kv {
+
+// A folder of its own for each test, with token ids for the tiny Llama of tests/data (vocabulary 1024) and a spec.
+class RunFixture : public testing::Test {
+ protected:
+  RunFixture() {
+    const testing::TestInfo* test = testing::UnitTest::GetInstance()->current_test_info();
+    std::string name = std::string("kvlab-") + test->test_suite_name() + "-" + test->name();
+    std::replace(name.begin(), name.end(), '/', '-');  // between a test and its parameter
+    folder_ = std::filesystem::temp_directory_path() / (name + "-" + std::to_string(getpid()));
+    std::filesystem::create_directories(folder_);
+    Random random(3);
+    std::vector<int32_t> ids(kTokens);
+    for (int32_t& id : ids) id = static_cast<int32_t>(random.below(1024));
+    const std::vector<TensorData> tensors = {
+        {.name = "input_ids", .dtype = Dtype::kI32, .shape = {kTokens}, .data = ids.data()}};
+    write_safetensors(folder_ / "ids.safetensors", tensors);
+    write_atomically(spec_file(), yaml());
+  }
+  ~RunFixture() override { std::filesystem::remove_all(folder_); }
+
+  static std::string yaml() {
+    return "# Does it run?\nmodel: " + ref::source_path("tests/data/llama") +
+           "\n"
+           "data: [{name: noise, ids: ids.safetensors, tokens: 48}]\n"
+           "policies: [full, streaming, h2o, random]\n"
+           "axes: {budget: [16, 24], interval: 8}\n"
+           "metrics: [loss]\n"
+           "samples: 3\n"
+           "seed: 5\n";
+  }
+
+  std::filesystem::path spec_file() const { return folder_ / "tiny.yaml"; }
+  Spec spec(const std::vector<std::string>& overrides = {}) const { return load_spec(spec_file(), overrides); }
+  RunOptions options(const std::string& out) const {
+    RunOptions options;
+    options.out = folder_ / out;
+    options.verbosity = Verbosity::quiet;
+    return options;
+  }
+
+  // rows.csv without what depends on the clock.
+  std::string rows_of(const std::string& out) const {
+    RowTable table = read_rows(folder_ / out / "rows.csv");
+    std::erase_if(table.rows, [](const Row& row) { return is_timing(row.metric); });
+    return format_rows(table.axes, table.rows);
+  }
+
+  static constexpr int kTokens = 150;  // three samples of 48, and no fourth
+  std::filesystem::path folder_;
+};
+
+}  // namespace kv

@@ -1,0 +1,96 @@
+#include "tests/support/tiny_source.h"
+
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "tests/support/backends.h"
+
+namespace kv::ref {
+
+SourceInfo tiny_info(int layers, int q_heads, int kv_heads, int head_dim) {
+  SourceInfo info{.name = "tiny",
+                  .layers = layers,
+                  .q_heads = q_heads,
+                  .kv_heads = kv_heads,
+                  .head_dim = head_dim,
+                  .width = q_heads * head_dim,
+                  .layer_numbers = std::vector<int>(static_cast<size_t>(layers)),
+                  .has_pre_rope_queries = true,
+                  .inv_freq = {}};
+  std::iota(info.layer_numbers.begin(), info.layer_numbers.end(), 0);
+  for (int d = 0; d < head_dim; d += 2) info.inv_freq.push_back(std::pow(100.0f, -static_cast<float>(d) / head_dim));
+  return info;
+}
+
+TinySample random_sample(const SourceInfo& info, int tokens, uint32_t seed) {
+  TinySample sample;
+  for (uint32_t layer = 0; layer < static_cast<uint32_t>(info.layers); ++layer) {
+    const auto values = [&](int heads, float size, uint32_t stream) {
+      auto made = random_values(static_cast<size_t>(tokens * heads * info.head_dim), seed * 1000 + layer * 10 + stream);
+      for (float& x : made) x *= size;
+      return made;
+    };
+    sample.queries.push_back(values(info.q_heads, 4, 0));
+    sample.keys.push_back(values(info.kv_heads, 1, 1));
+    sample.values.push_back(values(info.kv_heads, 1, 2));
+    sample.pre_rope_queries.push_back(values(info.q_heads, 4, 3));
+  }
+  return sample;
+}
+
+TinySample weighted_sample(const std::vector<std::vector<float>>& weights) {
+  const size_t group = weights.size(), tokens = weights[0].size();
+  KV_CHECK(group <= 2);
+  TinySample sample{.queries = {{}}, .keys = {{}}, .values = {std::vector<float>(2 * tokens, 1.0f)}};
+  for (size_t j = 0; j < tokens; ++j) {
+    sample.keys[0].push_back(std::log(weights[0][j]));
+    sample.keys[0].push_back(std::log(weights[group - 1][j]));
+    for (size_t g = 0; g < group; ++g) {
+      // √2 undoes the scale 1/√head_dim.
+      sample.queries[0].push_back(g == 0 ? std::sqrt(2.0f) : 0.0f);
+      sample.queries[0].push_back(g == 1 ? std::sqrt(2.0f) : 0.0f);
+    }
+  }
+  sample.pre_rope_queries = sample.queries;
+  return sample;
+}
+
+TinySource::TinySource(Backend& backend, SourceInfo info, std::vector<TinySample> samples)
+    : backend_(backend), info_(std::move(info)), samples_(std::move(samples)) {
+  for (TinySample& sample : samples_) {
+    for (const Member member :
+         {&TinySample::queries, &TinySample::keys, &TinySample::values, &TinySample::pre_rope_queries}) {
+      for (std::vector<float>& values : sample.*member) values = rounded(backend, std::move(values));
+    }
+  }
+}
+
+void TinySource::begin(std::span<const std::span<const int32_t>> sequences) {
+  numbers_.clear();
+  for (const auto& ids : sequences) numbers_.push_back(ids[0]);
+}
+
+ConstRef TinySource::pack(Tensor& tensor, Member member, int layer, int heads) {
+  const int64_t token = static_cast<int64_t>(heads) * info_.head_dim;
+  std::vector<float> packed;
+  for (const Segment& segment : block_->segments) {
+    const int32_t number = numbers_[static_cast<size_t>(segment.sequence)];
+    const auto& all = (samples_[static_cast<size_t>(number)].*member)[static_cast<size_t>(layer)];
+    const auto first = all.begin() + segment.first_position * token;
+    packed.insert(packed.end(), first, first + segment.count * token);
+  }
+  tensor = upload_activations(backend_, packed);
+  return std::as_const(tensor).ref();
+}
+
+Projections TinySource::project(int layer) {
+  Projections projections;
+  projections.queries = pack(queries_, &TinySample::queries, layer, info_.q_heads);
+  projections.keys = pack(keys_, &TinySample::keys, layer, info_.kv_heads);
+  projections.values = pack(values_, &TinySample::values, layer, info_.kv_heads);
+  projections.pre_rope_queries = pack(pre_rope_queries_, &TinySample::pre_rope_queries, layer, info_.q_heads);
+  return projections;
+}
+
+}  // namespace kv::ref
