@@ -10,11 +10,11 @@
 #include "harness/run.h"
 #include "harness/spec/grid.h"
 #include "harness/spec/spec.h"
-#include "harness/spec/yaml_document.h"
 #include "harness/subject.h"
 #include "kernels/error.h"
 #include "sim/model/named_models.h"
 #include "sim/model/weights.h"
+#include "sim/policy/spelling.h"
 
 namespace kv {
 namespace {
@@ -141,10 +141,9 @@ void describe(const std::string& name) {
     if (model.name == name) return describe_model(model);
   }
   if (describe_experiment(name)) return;
-  const std::string close = nearest(name, known);
   throw UserError(
       fmt::format("describe: '{}' is no policy, allocation, metric, task, model shape or experiment{}; see kvlab list",
-                  name, close.empty() ? "" : fmt::format(", did you mean '{}'?", close)));
+                  name, did_you_mean(name, known)));
 }
 
 }  // namespace

@@ -9,8 +9,8 @@
 
 #include "harness/build_info.h"
 #include "harness/cli/verbs.h"
-#include "harness/spec/yaml_document.h"
 #include "kernels/error.h"
+#include "sim/policy/spelling.h"
 
 namespace kv {
 namespace {
@@ -48,9 +48,8 @@ void check_verb(const CLI::App& app, int argc, const char* const* argv) {
   std::vector<std::string> known;
   for (const CLI::App* verb : app.get_subcommands({})) known.push_back(verb->get_name());
   if (std::find(known.begin(), known.end(), argv[1]) != known.end()) return;
-  const std::string close = nearest(argv[1], known);
-  throw UserError(fmt::format("unknown verb '{}'{} (expected one of: {})", argv[1],
-                              close.empty() ? "" : fmt::format(", did you mean '{}'?", close), fmt::join(known, ", ")));
+  throw UserError(fmt::format("unknown verb '{}'{} (expected one of: {})", argv[1], did_you_mean(argv[1], known),
+                              fmt::join(known, ", ")));
 }
 
 int parse(CLI::App& app, int argc, const char* const* argv, const Verbs& verbs) {

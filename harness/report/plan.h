@@ -3,14 +3,8 @@
 #include <array>
 #include <map>
 #include <optional>
-#include <span>
 #include <string>
-#include <string_view>
 #include <vector>
-
-namespace YAML {
-class Node;
-}
 
 namespace kv {
 
@@ -100,12 +94,5 @@ struct ReportPlan {
   std::vector<PlotPlan> plots;
   std::map<std::string, PaperBlock> paper;
 };
-
-// Reads the spec's `tables` and `plots` (lists) and `paper` (a map); undefined nodes are empty. A paper block's values
-// are {column: value, ..., value: number}, or a line of its table: {column: value, column: [values], value: [numbers]}.
-// Unknown keys, columns that are neither standard nor in `axes`, names that are no file names, and paper values that
-// fit no cell throw UserError "<file>:<line>:<column>: ...".
-ReportPlan parse_report(const YAML::Node& tables, const YAML::Node& plots, const YAML::Node& paper,
-                        std::span<const std::string> axes, std::string_view file);
 
 }  // namespace kv

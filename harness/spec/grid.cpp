@@ -13,8 +13,8 @@
 
 #include "harness/protocols/answers.h"
 #include "harness/spec/model_choice.h"
-#include "harness/spec/yaml_document.h"
 #include "kernels/error.h"
+#include "sim/policy/spelling.h"
 #include "sim/replay/schedule.h"
 
 namespace kv {
@@ -48,9 +48,8 @@ auto at(const std::string& where, const Make& make) {
 
 void check_name(const Component& component, const char* kind, const std::vector<std::string>& known) {
   if (std::find(known.begin(), known.end(), component.name) != known.end()) return;
-  const std::string close = nearest(component.name, known);
   throw UserError(fmt::format("{}: unknown {} '{}'{} (expected one of: {})", component.where, kind, component.name,
-                              close.empty() ? "" : fmt::format(", did you mean '{}'?", close), fmt::join(known, ", ")));
+                              did_you_mean(component.name, known), fmt::join(known, ", ")));
 }
 
 template <class Entries>
@@ -185,10 +184,9 @@ class Columns {
     for (const auto& options : policy_options_) {
       for (const DeclaredParam& option : options) add(option.key);
     }
-    const std::string close = nearest(param.key, known);
-    throw UserError(fmt::format(
-        "{}: axes: '{}' is no option of this experiment's data or policies{} (expected one of: {})", param.where,
-        param.key, close.empty() ? "" : fmt::format(", did you mean '{}'?", close), fmt::join(known, ", ")));
+    throw UserError(
+        fmt::format("{}: axes: '{}' is no option of this experiment's data or policies{} (expected one of: {})",
+                    param.where, param.key, did_you_mean(param.key, known), fmt::join(known, ", ")));
   }
 
   const Spec& spec_;

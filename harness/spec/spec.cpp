@@ -9,7 +9,8 @@
 
 #include "harness/benchmarks.h"
 #include "harness/rows.h"
-#include "harness/spec/yaml_document.h"
+#include "harness/spec/map_reader.h"
+#include "harness/spec/report_plan.h"
 #include "kernels/error.h"
 
 namespace kv {
@@ -33,12 +34,10 @@ std::string first_comment(std::string_view yaml) {
   return question;
 }
 
-bool given(const YAML::Node& node) { return node.IsDefined() && !node.IsNull(); }
-
 // The items of a list; a single value stands for a list of one.
 std::vector<YAML::Node> items(const YAML::Node& node) {
   std::vector<YAML::Node> out;
-  if (!given(node)) return out;
+  if (!is_given(node)) return out;
   if (!node.IsSequence()) return {node};
   for (const YAML::Node& item : node) out.push_back(item);
   return out;
@@ -59,7 +58,10 @@ ModelChoice parse_model(const YamlDocument& document, const YAML::Node& node) {
     return {.source = {node.Scalar(), document.where(node)}};
   }
   MapReader map(document, node, "model");
-  ModelChoice choice{.source = {map.text("random"), map.where("random")}, .random = true};
+  ModelChoice choice{
+      .source = {map.text("random", "", "the name of a shape (kvlab list models), its weights drawn from the seed"),
+                 map.where("random")},
+      .random = true};
   map.finish();
   if (choice.source.text.empty()) map.fail_here("lacks the key 'random': the name of a shape (kvlab list models)");
   return choice;
@@ -73,7 +75,7 @@ std::vector<ModelChoice> parse_models(const YamlDocument& document, const YAML::
 
 std::map<std::string, std::vector<std::string>> parse_only(const YamlDocument& document, const YAML::Node& node) {
   std::map<std::string, std::vector<std::string>> only;
-  if (!given(node)) return only;
+  if (!is_given(node)) return only;
   if (!node.IsMap()) document.fail(node, "policy: only: expected a map of axis: [values]");
   for (const auto& entry : node) {
     for (const YAML::Node& value : items(entry.second)) {
@@ -102,16 +104,19 @@ Component parse_named(const YamlDocument& document, const YAML::Node& node, cons
   }
   if (!node.IsMap()) document.fail(node, fmt::format("{0}: expected a name or {{{0}: name, option: value}}", kind));
   MapReader map(document, node, kind);
-  component.name = map.text(kind);
-  if (component.name.empty()) map.fail_here(fmt::format("lacks the key '{}'", kind));
+  component.name = map.required_text(kind, fmt::format("its name; other keys are its options", kind));
   component.label = component.name;
   if (kind == "policy") {
-    component.only = parse_only(document, map.find("only"));
+    component.only = parse_only(
+        document, map.find("only", "{axis: [values]}", "values of axes at which it runs; at all where absent"));
     if (map.has("allocation")) {
-      component.allocation = parse_slot(document, map.find("allocation"), "allocation");
+      component.allocation = parse_slot(document,
+                                        map.find("allocation", "NAME or {NAME: {option: value}}",
+                                                 "how budgets are divided among heads; uniform where absent"),
+                                        "allocation");
       component.label += "+" + component.allocation.name;
     }
-    component.label = map.text("label", component.label);
+    component.label = map.text("label", component.label, "what the rows call it");
   }
   component.options = map.rest();
   return component;
@@ -144,7 +149,7 @@ DataSpec parse_data_entry(const YamlDocument& document, const YAML::Node& node, 
                                   {"text", DataKind::kText},
                                   {"ids", DataKind::kIds},
                                   {"jsonl", DataKind::kJsonl}}) {
-    const std::string source = map.text(key);
+    const std::string source = map.text(key, "", "");
     if (source.empty()) continue;
     ++kinds;
     data.kind = kind;
@@ -152,17 +157,18 @@ DataSpec parse_data_entry(const YamlDocument& document, const YAML::Node& node, 
   }
   if (kinds != 1) map.fail_here("expected exactly one of the keys task, text, ids, jsonl");
   data.name =
-      map.text("name", data.kind == DataKind::kTask ? data.source.text : fs::path(data.source.text).stem().string());
-  if (map.has("tokens")) data.tokens = map.integer("tokens", 0, 1);
-  map.find("tokens");
-  data.samples = map.integer("samples", samples, 1);
+      map.text("name", data.kind == DataKind::kTask ? data.source.text : fs::path(data.source.text).stem().string(),
+               "what the rows call it");
+  const int tokens = map.integer("tokens", 0, {.low = 1}, "a sample's length");
+  if (map.has("tokens")) data.tokens = tokens;
+  data.samples = map.integer("samples", samples, {.low = 1}, "how many");
   if (data.kind == DataKind::kTask) {
     data.options = map.rest();
     return data;
   }
   if (data.kind == DataKind::kJsonl) {
-    data.subset = map.text("subset");
-    data.metric = map.text("metric");
+    data.subset = map.text("subset", "", "the value of `task`; all where absent");
+    data.metric = map.text("metric", "", "how answers are graded; the data set's own where absent");
     if (data.tokens) map.fail("tokens", "contexts of a data set have their own lengths, expected no such key");
   }
   map.finish();
@@ -219,7 +225,7 @@ Axis parse_axis(const YamlDocument& document, const YAML::Node& key, const YAML:
 
 std::vector<Axis> parse_axes(const YamlDocument& document, const YAML::Node& node) {
   std::vector<Axis> axes;
-  if (!given(node)) return axes;
+  if (!is_given(node)) return axes;
   if (!node.IsMap()) document.fail(node, "axes: expected a map of name: [values]");
   std::set<std::string> taken(standard_columns().begin(), standard_columns().end());
   for (const auto& entry : node) {
@@ -242,12 +248,6 @@ std::string emitted(const YamlDocument& document, const std::string& question) {
                      emitter.c_str());
 }
 
-ReportPlan parse_plan(const YamlDocument& document, MapReader& map, std::span<const std::string> columns) {
-  const bool overridden = document.overridden("tables") || document.overridden("plots") || document.overridden("paper");
-  const YAML::Node tables = map.find("tables"), plots = map.find("plots"), paper = map.find("paper");
-  return parse_report(tables, plots, paper, columns, overridden ? "--set" : document.file());
-}
-
 // What means nothing where only time and memory are measured.
 void refuse_unmeasured(const Spec& spec, const MapReader& map) {
   if (!spec.traces.empty()) map.fail("trace", "protocol latency runs a model, expected the key 'model'");
@@ -258,8 +258,8 @@ void refuse_unmeasured(const Spec& spec, const MapReader& map) {
 
 // How answers are drawn; greedy without it.
 std::vector<GivenParam> parse_sampling_key(const YamlDocument& document, MapReader& map, Protocol protocol) {
-  const YAML::Node node = map.find("sampling");
-  if (!given(node)) return {};
+  const YAML::Node node = map.find("sampling", "{option: value}", "how answers are drawn; greedy where absent");
+  if (!is_given(node)) return {};
   if (protocol != Protocol::kAnswer) map.fail("sampling", "only protocol answer generates, expected no such key");
   MapReader options(document, node, "sampling");
   return options.rest();
@@ -288,8 +288,8 @@ void refuse_questions(const Spec& spec) {
 
 // A file of timings has its rows; what a run would be made of has no meaning beside it.
 Located parse_benchmarks_key(const YamlDocument& document, MapReader& map) {
-  const YAML::Node node = map.find("benchmarks");
-  if (!given(node)) return {};
+  const YAML::Node node = map.find("benchmarks", "file", "timings, whose rows are shown; nothing runs");
+  if (!is_given(node)) return {};
   const std::vector<Located> files = parse_texts(document, node, "benchmarks");
   if (files.size() != 1) map.fail("benchmarks", "expected one file");
   for (const char* key : {"model", "trace", "data", "samples", "policies", "protocol", "axes", "metrics", "seed",
@@ -323,28 +323,29 @@ Spec parse_document(std::string_view yaml, const std::string& file, std::span<co
   const YamlDocument document(yaml, file, overrides);
   MapReader map(document, document.root(), "");
   Spec spec{.file = file, .name = fs::path(file).stem().string(), .question = first_comment(yaml)};
-  spec.title = map.text("title", spec.name);
+  spec.title = map.text("title", spec.name, "what stands above the page");
   spec.benchmarks = parse_benchmarks_key(document, map);
-  spec.models = parse_models(document, map.find("model"));
-  spec.traces = parse_texts(document, map.find("trace"), "trace");
-  spec.samples = map.integer("samples", spec.samples, 1);
-  spec.data = parse_data(document, map.find("data"), spec.samples);
-  spec.policies = parse_components(document, map.find("policies"), "policy");
-  const std::string protocol = map.word("protocol", "decode", {"decode", "one-shot", "answer", "latency", "profile"});
-  spec.protocol = protocol == "decode"     ? Protocol::kDecode
-                  : protocol == "one-shot" ? Protocol::kOneShot
-                  : protocol == "answer"   ? Protocol::kAnswer
-                  : protocol == "latency"  ? Protocol::kLatency
-                                           : Protocol::kProfile;
+  spec.models = parse_models(document, map.find("model", "", ""));
+  spec.traces = parse_texts(document, map.find("trace", "", ""), "trace");
+  spec.samples = map.integer("samples", spec.samples, {.low = 1}, "");
+  spec.data = parse_data(document, map.find("data", "", ""), spec.samples);
+  spec.policies = parse_components(document, map.find("policies", "", ""), "policy");
+  spec.protocol = map.word<Protocol>("protocol", Protocol::kDecode,
+                                     {{"decode", Protocol::kDecode},
+                                      {"one-shot", Protocol::kOneShot},
+                                      {"answer", Protocol::kAnswer},
+                                      {"latency", Protocol::kLatency},
+                                      {"profile", Protocol::kProfile}},
+                                     "");
   spec.sampling = parse_sampling_key(document, map, spec.protocol);
-  spec.axes = parse_axes(document, map.find("axes"));
-  spec.metrics = parse_components(document, map.find("metrics"), "metric");
-  spec.seed = map.seed("seed", spec.seed);
-  spec.batch = map.integer("batch", spec.batch, 1);
-  spec.device = map.text("device", spec.device);
-  spec.prefill_chunk = map.integer("prefill_chunk", spec.prefill_chunk, 1);
+  spec.axes = parse_axes(document, map.find("axes", "", ""));
+  spec.metrics = parse_components(document, map.find("metrics", "", ""), "metric");
+  spec.seed = map.seed("seed", spec.seed, "");
+  spec.batch = map.integer("batch", spec.batch, {.low = 1}, "");
+  spec.device = map.text("device", spec.device, "");
+  spec.prefill_chunk = map.integer("prefill_chunk", spec.prefill_chunk, {.low = 1}, "");
   const std::vector<std::string> columns = spec.axis_columns();
-  spec.report = parse_plan(document, map, columns);
+  spec.report = read_report(map, columns);
   map.finish();
   check_sources(spec, map);
   spec.resolved = overrides.empty() ? std::string(yaml) : emitted(document, spec.question);

@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "harness/spec/yaml_document.h"
 #include "kernels/error.h"
 
 namespace kv {
@@ -76,14 +75,6 @@ TEST(Spec, SuggestsTheNearestKeyForAMisspeltOne) {
       "data, policies, protocol, sampling, axes, metrics, seed, batch, device, prefill_chunk, tables, plots, paper)");
 }
 
-TEST(Nearest, CountsSwappedNeighboursOnceAndLeavesStrangersAlone) {
-  const std::vector<std::string> words = {"run", "report", "record"};
-  EXPECT_EQ(nearest("rnu", words), "run");
-  EXPECT_EQ(nearest("reprot", words), "report");
-  EXPECT_EQ(nearest("inspect", words), "");
-  EXPECT_EQ(nearest("", words), "");
-}
-
 TEST(Spec, RefusesWrongTypesWithTheValueAndWhatWasExpected) {
   EXPECT_EQ(error_of(with("samples: many")), "s.yaml:1:10: samples = many: expected an integer of at least 1");
   EXPECT_EQ(error_of(with("samples: 0")), "s.yaml:1:10: samples = 0: expected an integer of at least 1");
@@ -144,6 +135,11 @@ TEST(Spec, GivesThePlaceOfASyntaxError) {
   EXPECT_EQ(error_of(""), "s.yaml:1:1: expected a map of keys and values");
 }
 
+TEST(Spec, RefusesASecondDocument) {
+  EXPECT_EQ(error_of(with("seed: 1") + "---\nseed: 2\n"), "s.yaml:6:1: a second document begins here, expected one");
+  EXPECT_EQ(error_of("---\n" + with("seed: 1") + "...\n"), "no error");
+}
+
 TEST(Spec, RefusesDeepNestingAndAliasBombs) {
   const std::string deep = std::string(40, '[') + std::string(40, ']');
   EXPECT_NE(error_of("title: " + deep).find("nested deeper than 32 levels"), std::string::npos);
@@ -154,6 +150,16 @@ TEST(Spec, RefusesDeepNestingAndAliasBombs) {
     bomb += "]\n";
   }
   EXPECT_NE(error_of(bomb).find("more than 100000 values"), std::string::npos);
+  std::string inline_bomb = "title=[&a [x,x,x,x,x,x,x,x,x,x]";
+  for (char name = 'b'; name < 'i'; ++name) {
+    inline_bomb += std::string(", &") + name + " [";
+    for (int i = 0; i < 10; ++i) inline_bomb += std::string(i ? "," : "") + "*" + static_cast<char>(name - 1);
+    inline_bomb += "]";
+  }
+  EXPECT_NE(error_of(kGood, {inline_bomb + "]"}).find("more than 100000 values"), std::string::npos);
+  std::string wide = "title: {";
+  for (int i = 0; i < 99000; ++i) wide += "k" + std::to_string(i) + ": 1, ";
+  EXPECT_EQ(error_of(with(wide + "z: 1}")), "s.yaml:1:8: title = a map: expected a text");
 }
 
 TEST(SpecOverride, GoesBeforeTheFileAndTheFileBeforeTheDefaults) {

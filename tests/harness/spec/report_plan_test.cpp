@@ -1,7 +1,7 @@
-#include <gtest/gtest.h>
-#include <yaml-cpp/yaml.h>
+#include "harness/spec/report_plan.h"
 
-#include "harness/report/plan.h"
+#include <gtest/gtest.h>
+
 #include "kernels/error.h"
 
 namespace kv {
@@ -9,14 +9,15 @@ namespace {
 
 const std::vector<std::string> kAxes = {"budget", "interval"};
 
-ReportPlan parse(const std::string& yaml) {
-  const YAML::Node spec = YAML::Load(yaml);
-  return parse_report(spec["tables"], spec["plots"], spec["paper"], kAxes, "x.yaml");
+ReportPlan parse(const std::string& yaml, const std::vector<std::string>& overrides = {}) {
+  const YamlDocument document(yaml, "x.yaml", overrides);
+  MapReader spec(document, document.root(), "");
+  return read_report(spec, kAxes);
 }
 
-std::string error_of(const std::string& yaml) {
+std::string error_of(const std::string& yaml, const std::vector<std::string>& overrides = {}) {
   try {
-    parse(yaml);
+    parse(yaml, overrides);
   } catch (const UserError& error) {
     return error.what();
   }
@@ -84,34 +85,38 @@ TEST(ReportPlan, ReadsAPlot) {
 }
 
 TEST(ReportPlan, SaysWhereAnUnknownKeyStands) {
-  EXPECT_TRUE(starts(error_of("tables:\n  - name: t\n    metrik: x\n    metric: recall\n    rows: policy\n"),
-                     "x.yaml:3:5: table 't': unknown key 'metrik', expected one of aggregate, better, "));
+  EXPECT_TRUE(starts(
+      error_of("tables:\n  - name: t\n    metrik: x\n    metric: recall\n    rows: policy\n"),
+      "x.yaml:3:5: table 't': unknown key 'metrik', did you mean 'metric'? (expected one of: name, kind, title, "));
 }
 
 TEST(ReportPlan, RefusesMistakesWithTheirPlace) {
   const auto table = [](const std::string& rest) { return "tables:\n  - {name: t, " + rest + "}\n"; };
   EXPECT_EQ(error_of(table("rows: policy")), "x.yaml:2:5: table 't': expected either 'metric' or 'ratio'");
   EXPECT_EQ(error_of(table("metric: m")), "x.yaml:2:5: table 't': lacks the key 'rows'");
-  EXPECT_TRUE(starts(error_of(table("metric: m, rows: budgte")),
-                     "x.yaml:2:32: table 't': rows names the column 'budgte', expected one of model, "));
+  EXPECT_TRUE(starts(
+      error_of(table("metric: m, rows: budgte")),
+      "x.yaml:2:32: table 't': rows names the column 'budgte', did you mean 'budget'? (expected one of: model, "));
   EXPECT_EQ(error_of(table("metric: m, rows: policy, digits: many")),
-            "x.yaml:2:48: table 't': digits 'many', expected an integer from 0 to 12");
+            "x.yaml:2:48: table 't': digits = many: expected an integer from 0 to 12");
   EXPECT_EQ(error_of(table("metric: m, rows: policy, better: more")),
-            "x.yaml:2:48: table 't': better 'more', expected one of lower, higher");
+            "x.yaml:2:48: table 't': better = more: expected lower or higher");
   EXPECT_EQ(error_of(table("ratio: [a], rows: policy")),
-            "x.yaml:2:22: table 't': ratio, expected two metrics, [numerator, denominator]");
+            "x.yaml:2:22: table 't': ratio = a list: expected two metrics, [numerator, denominator]");
   EXPECT_EQ(error_of(table("metric: m, rows: policy, paper: t9")),
-            "x.yaml:2:47: table 't': paper 't9', expected a block under the spec's 'paper', which has none");
-  EXPECT_EQ(error_of("tables: {name: t}\n"), "x.yaml:1:9: tables: expected a list");
+            "x.yaml:2:47: table 't': paper = t9: expected a block under the spec's 'paper', which has none");
+  EXPECT_EQ(error_of("tables: {name: t}\n"),
+            "x.yaml:1:9: tables = a map: expected a list, kvlab describe tables has the keys");
   EXPECT_TRUE(
-      starts(error_of("tables:\n  - {name: ../up, metric: m, rows: policy}\n"), "x.yaml:2:12: table: name '../up'"));
+      starts(error_of("tables:\n  - {name: ../up, metric: m, rows: policy}\n"), "x.yaml:2:12: table: name = ../up: "));
   EXPECT_EQ(error_of("plots:\n  - {name: p, kind: roofline, metric: [i, c]}\n"),
             "x.yaml:2:5: plot 'p': lacks the key 'ceilings'");
   EXPECT_EQ(error_of("plots:\n  - {name: p, kind: roofline, metric: [i, c], ceilings: [b]}\n"),
-            "x.yaml:2:57: plot 'p': ceilings, expected two metrics, [bytes per second, work per second]");
+            "x.yaml:2:57: plot 'p': ceilings = a list: expected two metrics, [bytes per second, work per second]");
   EXPECT_EQ(error_of("plots:\n  - {name: p, kind: roofline, metric: c, ceilings: [b, g]}\n"),
-            "x.yaml:2:39: plot 'p': metric 'c', expected two metrics, [work per byte, work per second], in a roofline");
-  EXPECT_TRUE(starts(error_of("plots:\n  - {name: p, kind: pie, metric: m}\n"), "x.yaml:2:21: plot 'p': kind 'pie'"));
+            "x.yaml:2:39: plot 'p': metric = c: expected two metrics, [work per byte, work per second], in a roofline");
+  EXPECT_TRUE(starts(error_of("plots:\n  - {name: p, kind: pie, metric: m}\n"),
+                     "x.yaml:2:21: plot 'p': kind = pie: expected curve or bars or "));
   EXPECT_TRUE(
       starts(error_of("plots:\n  - {name: p, kind: curve, metric: m, x: budget, y_range: [2, 1]}\n"), "x.yaml:2:59: "));
 }
@@ -131,19 +136,66 @@ TEST(ReportPlan, RefusesAPairingThatComparesNothing) {
   };
   EXPECT_EQ(error_of(table("paired: {column: policy}")), "x.yaml:2:48: table 't': paired: lacks the key 'with'");
   EXPECT_EQ(error_of(table("paired: {column: budget, with: 5}")),
-            "x.yaml:2:57: table 't': paired: column 'budget', expected one of the table's rows and columns: policy");
+            "x.yaml:2:57: table 't': paired: column = budget: expected one of the table's rows and columns: policy");
   EXPECT_EQ(error_of(table("paired: {column: policy, with: full, to: 1}")),
-            "x.yaml:2:77: table 't': paired: unknown key 'to', expected one of column, relative, with");
+            "x.yaml:2:77: table 't': paired: unknown key 'to' (expected one of: column, with, relative)");
   EXPECT_EQ(error_of(table("unranked: full, paired: {column: policy, with: full}")),
-            "x.yaml:2:64: table 't': paired, expected no such key beside 'unranked': differences have no rank");
+            "x.yaml:2:64: table 't': paired = a map: expected no such key beside 'unranked': differences have no rank");
   EXPECT_EQ(error_of(table("paper: p, paired: {column: policy, with: full}") + "paper: {p: {values: []}}\n"),
-            "x.yaml:2:58: table 't': paired, expected no such key beside 'paper', which prints no differences");
+            "x.yaml:2:58: table 't': paired = a map: expected no such key beside 'paper', which prints no differences");
+}
+
+TEST(ReportPlan, SaysWhichKindsHaveAKey) {
+  EXPECT_EQ(
+      error_of("plots:\n  - {name: p, kind: curve, metric: m, x: budget, z_scale: log2}\n"),
+      "x.yaml:2:59: plot 'p': z_scale = log2: belongs to kind heatmap, image, expected no such key in kind curve");
+  EXPECT_EQ(error_of("plots:\n  - {name: p, kind: curve, metric: m}\n"), "x.yaml:2:5: plot 'p': lacks the key 'x'");
+  EXPECT_TRUE(starts(error_of("plots:\n  - {name: p, kind: curve, metric: m, seris: policy, x: budget}\n"),
+                     "x.yaml:2:39: plot 'p': unknown key 'seris', did you mean 'series'? ("));
+}
+
+TEST(ReportPlan, NamesThePlaceOfWhatWasOverriddenAndOfWhatWasNot) {
+  const std::string spec =
+      "tables:\n  - {name: t, metric: m, rows: policy, digits: x}\n  - {name: u, metric: m, rows: policy}\n";
+  EXPECT_EQ(error_of(spec, {"tables.0.digits=13"}),
+            "--set tables.0.digits=13: table 't': digits = 13: expected an integer from 0 to 12");
+  EXPECT_EQ(error_of(spec, {"tables.u.digits=3"}),
+            "x.yaml:2:48: table 't': digits = x: expected an integer from 0 to 12");
+  EXPECT_TRUE(starts(error_of(spec, {"tables.t.digits=2", "tables.u.digts=3"}),
+                     "--set tables.u.digts=3: table 'u': unknown key 'digts', did you mean 'digits'? ("));
+  EXPECT_TRUE(starts(error_of(spec, {"tables.t.digits=2", "tables.1.where.bugdet=3"}),
+                     "--set tables.1.where.bugdet=3: table 'u': where names the column 'bugdet', did you mean "));
+  EXPECT_EQ(error_of(spec, {"tables.t.digits=2", "paper.p.page=3"}),
+            "--set paper.p.page=3: paper block 'p': lacks the key 'values'");
+}
+
+// Keys that a map accepts are those that its error names, and those that are printed.
+TEST(ReportPlan, EveryKeyThatIsReadIsPrinted) {
+  const auto accepted = [](const std::string& error) {
+    const size_t begin = error.find("(expected one of: ");
+    return begin == error.npos ? error : error.substr(begin);
+  };
+  const auto printed = [](const KeySection& section) {
+    std::string keys;
+    for (const DeclaredParam& key : section.keys) {
+      keys += (keys.empty() ? "" : ", ") + key.key;
+      EXPECT_FALSE(key.help.empty() || key.type.empty() || key.fallback.empty()) << section.title << ": " << key.key;
+    }
+    return "(expected one of: " + keys + ")";
+  };
+  EXPECT_EQ(accepted(error_of("tables: [{name: t, metric: m, rows: policy, zzz: 1}]")), printed(table_keys()[0]));
+  EXPECT_EQ(
+      accepted(error_of("tables: [{name: t, metric: m, rows: policy, paired: {column: policy, with: a, zzz: 1}}]")),
+      printed(table_keys()[1]));
+  EXPECT_EQ(accepted(error_of("plots: [{name: t, kind: curve, x: budget, metric: m, zzz: 1}]")),
+            printed(plot_keys()[0]));
+  EXPECT_EQ(accepted(error_of("paper: {p: {values: [], zzz: 1}}")), printed(paper_keys()[0]));
 }
 
 TEST(ReportPlan, RefusesTwoOfOneName) {
   EXPECT_TRUE(
       starts(error_of("tables:\n  - {name: t, metric: m, rows: policy}\n  - {name: t, metric: m, rows: policy}\n"),
-             "x.yaml:3:12: table: name 't', expected a name that no other"));
+             "x.yaml:3:12: table: name = t: expected a name that no other"));
 }
 
 TEST(ReportPlan, ReadsALineOfThePapersTable) {
@@ -153,11 +205,11 @@ TEST(ReportPlan, ReadsALineOfThePapersTable) {
   EXPECT_EQ(values[0].printed, "1.10");
   EXPECT_EQ(values[1].keys, (std::map<std::string, std::string>{{"budget", "1024"}, {"policy", "h2o"}}));
   EXPECT_EQ(error_of("paper:\n  p: {values: [{policy: h2o, budget: [512], value: [1, 2]}]}\n"),
-            "x.yaml:2:38: paper block 'p': budget, expected as many values as 'value' has, 2");
+            "x.yaml:2:38: paper block 'p': budget = a list: expected as many values as 'value' has, 2");
   EXPECT_EQ(error_of("paper:\n  p: {values: [{policy: h2o, budget: 512, value: [1, 2]}]}\n"),
-            "x.yaml:2:50: paper block 'p': value, expected one key with a list beside a list of values");
+            "x.yaml:2:50: paper block 'p': value = a list: expected one key with a list beside a list of values");
   EXPECT_EQ(error_of("paper:\n  p: {values: [{policy: h2o, budget: [512, 1024], value: 1}]}\n"),
-            "x.yaml:2:38: paper block 'p': budget, expected a single value");
+            "x.yaml:2:38: paper block 'p': budget = a list: expected a single value");
 }
 
 TEST(ReportPlan, RefusesPaperValuesThatFitNoCell) {
@@ -167,7 +219,7 @@ TEST(ReportPlan, RefusesPaperValuesThatFitNoCell) {
   EXPECT_EQ(error_of(tables + "paper:\n  p: {values: [{policy: h2o, budget: 1, data: x, value: 1}]}\n"),
             "x.yaml:2:5: table 't': paper block 'p' has values by 'data', which is no row, column or where key");
   EXPECT_EQ(error_of(tables + "paper:\n  p: {values: [{policy: h2o, budget: 1, value: about 2}]}\n"),
-            "x.yaml:4:48: paper block 'p': value 'about 2', expected a number as the paper prints it");
+            "x.yaml:4:48: paper block 'p': value = about 2: expected a number as the paper prints it");
 }
 
 }  // namespace

@@ -1,0 +1,152 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "harness/spec/report_plan.h"
+
+namespace kv {
+namespace {
+
+const Words<PlotKind>& plot_kinds() {
+  static const Words<PlotKind> kKinds = {{"curve", PlotKind::kCurve},     {"bars", PlotKind::kBars},
+                                         {"scatter", PlotKind::kScatter}, {"roofline", PlotKind::kRoofline},
+                                         {"heatmap", PlotKind::kHeatmap}, {"image", PlotKind::kImage}};
+  return kKinds;
+}
+
+std::string_view word_of(PlotKind kind) {
+  return std::find_if(plot_kinds().begin(), plot_kinds().end(), [&](const auto& entry) { return entry.second == kind; })
+      ->first;
+}
+
+// Keys that only some kinds have.
+struct KindKey {
+  const char* key;
+  std::vector<PlotKind> kinds;
+  bool required = false;
+};
+
+const std::vector<KindKey>& kind_keys() {
+  using enum PlotKind;
+  static const std::vector<KindKey> kKeys = {{"x", {kCurve, kBars, kHeatmap}, true},
+                                             {"y", {kHeatmap}, true},
+                                             {"series", {kCurve, kBars, kScatter, kRoofline}},
+                                             {"facet", {kCurve, kBars, kScatter, kHeatmap, kImage}},
+                                             {"label", {kRoofline}},
+                                             {"ceilings", {kRoofline}, true},
+                                             {"x_scale", {kCurve, kScatter}},
+                                             {"x_range", {kCurve, kScatter}},
+                                             {"y_scale", {kCurve, kBars, kScatter}},
+                                             {"y_range", {kCurve, kBars, kScatter}},
+                                             {"band", {kCurve, kBars, kScatter}},
+                                             {"z_label", {kHeatmap, kImage}},
+                                             {"z_scale", {kHeatmap, kImage}},
+                                             {"z_range", {kHeatmap, kImage}}};
+  return kKeys;
+}
+
+std::string kinds_text(const std::vector<PlotKind>& kinds) {
+  std::vector<std::string_view> words;
+  for (const PlotKind kind : kinds) words.push_back(word_of(kind));
+  return fmt::format("{}", fmt::join(words, ", "));
+}
+
+// The meaning of a key, led by the kinds that have it.
+std::string for_kinds(const char* key, std::string_view help) {
+  const auto found = std::find_if(kind_keys().begin(), kind_keys().end(),
+                                  [&](const KindKey& entry) { return std::string_view(entry.key) == key; });
+  return fmt::format("{}{}: {}", found->required ? "required by " : "of ", kinds_text(found->kinds), help);
+}
+
+void read_scales(ReportReader& map, PlotPlan& plot) {
+  const Words<Scale> scales = {{"linear", Scale::kLinear}, {"log2", Scale::kLog2}, {"log10", Scale::kLog10}};
+  plot.x_label = map.text("x_label", "", "what stands below the x axis");
+  plot.y_label = map.text("y_label", "", "what stands beside the y axis");
+  plot.z_label = map.text("z_label", "", for_kinds("z_label", "what stands beside the colours"));
+  plot.x_scale = map.word<Scale>("x_scale", Scale::kLinear, scales, for_kinds("x_scale", "how x grows"));
+  plot.y_scale = map.word<Scale>("y_scale", Scale::kLinear, scales, for_kinds("y_scale", "how y grows"));
+  plot.z_scale = map.word<Scale>("z_scale", Scale::kLinear, scales, for_kinds("z_scale", "how colours grow"));
+  plot.x_range = map.range("x_range", for_kinds("x_range", "what of x is shown"));
+  plot.y_range = map.range("y_range", for_kinds("y_range", "what of y is shown"));
+  plot.z_range = map.range("z_range", for_kinds("z_range", "what of the colours is shown"));
+}
+
+PlotPlan read_keys(ReportReader& map, std::set<std::string>& names) {
+  PlotPlan plot;
+  plot.name = map.name("plot", names);
+  plot.kind = map.required_word<PlotKind>("kind", plot_kinds(), "what is drawn");
+  plot.title = map.text("title", "", "what stands above the plot");
+  plot.note = map.text("note", "", "what a reader has to know");
+  plot.measure = map.measure();
+  plot.x = map.column("x", for_kinds("x", "the column along the x axis, numeric in a curve"));
+  plot.y = map.column("y", for_kinds("y", "the column along the y axis"));
+  plot.series = map.columns("series", for_kinds("series", "a line, bar or marker for each of their values"));
+  plot.facet = map.columns("facet", for_kinds("facet", "a panel for each of their values"));
+  plot.label = map.columns("label", for_kinds("label", "what is written beside a point"));
+  plot.ceilings = map.list("ceilings", for_kinds("ceilings", "two metrics, [bytes per second, work per second]"));
+  plot.where = map.where_map("where", "only rows with these values");
+  plot.labels = map.labels("labels", "how readers see a value or the name of a column");
+  read_scales(map, plot);
+  plot.band = map.flag("band", true, for_kinds("band", "95 % bootstrap intervals over samples"));
+  return plot;
+}
+
+void check_keys(const ReportReader& map, const PlotPlan& plot) {
+  for (const KindKey& entry : kind_keys()) {
+    const bool belongs = std::find(entry.kinds.begin(), entry.kinds.end(), plot.kind) != entry.kinds.end();
+    if (!belongs && map.has(entry.key)) {
+      map.fail(entry.key, fmt::format("belongs to kind {}, expected no such key in kind {}", kinds_text(entry.kinds),
+                                      word_of(plot.kind)));
+    }
+    if (belongs && entry.required && !map.has(entry.key)) map.fail_here(fmt::format("lacks the key '{}'", entry.key));
+  }
+}
+
+void check_metrics(const ReportReader& map, const PlotPlan& plot) {
+  check_measure(map, plot.measure);
+  const size_t metrics = plot.measure.metrics.size();
+  const bool keyed = std::count(plot.series.begin(), plot.series.end(), "metric") +
+                         std::count(plot.facet.begin(), plot.facet.end(), "metric") + (plot.x == "metric") +
+                         (plot.y == "metric") >
+                     0;
+  const bool roofline = plot.kind == PlotKind::kRoofline;
+  const bool two_metrics = plot.kind == PlotKind::kScatter || roofline;
+  if (two_metrics && metrics != 2) {
+    map.fail(metrics == 0 ? "ratio" : "metric",
+             roofline ? "expected two metrics, [work per byte, work per second], in a roofline"
+                      : "expected two metrics, [x, y], in a scatter plot");
+  }
+  if (roofline && plot.ceilings.size() != 2) {
+    map.fail("ceilings", "expected two metrics, [bytes per second, work per second]");
+  }
+  if (plot.kind == PlotKind::kImage && metrics == 0) map.fail("ratio", "expected 'metric' in an image");
+  if (!two_metrics && metrics > 1 && !keyed) {
+    map.fail("metric", "expected one metric, or 'metric' among x, series or facet");
+  }
+  if (!plot.measure.ratio.empty() && keyed) {
+    map.fail("ratio", "expected no 'metric' among x, y, series and facet beside a ratio");
+  }
+}
+
+}  // namespace
+
+PlotPlan read_plot(ReportReader map, std::set<std::string>& names) {
+  PlotPlan plot = read_keys(map, names);
+  map.finish();  // before what a kind lacks: a misspelt key is both
+  check_keys(map, plot);
+  check_metrics(map, plot);
+  if (plot.x.empty()) plot.x = "x";
+  if (plot.kind == PlotKind::kRoofline) plot.x_scale = plot.y_scale = Scale::kLog10;
+  return plot;
+}
+
+std::vector<KeySection> plot_keys() {
+  ReportReader map(MapReader::blank());
+  std::set<std::string> names;
+  read_keys(map, names);
+  return {{"an entry of 'plots'", map.declared()}};
+}
+
+}  // namespace kv

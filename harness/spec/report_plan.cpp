@@ -1,0 +1,51 @@
+#include "harness/spec/report_plan.h"
+
+#include <fmt/format.h>
+
+namespace kv {
+namespace {
+
+// The maps of a list of the spec.
+template <class Plan, class Read>
+std::vector<Plan> read_list(MapReader& spec, const YAML::Node& list, const std::string& key, const Read& read) {
+  std::vector<Plan> plans;
+  if (!is_given(list)) return plans;
+  if (!list.IsSequence()) spec.fail(key, fmt::format("expected a list, kvlab describe {} has the keys", key));
+  for (const YAML::Node& node : list) plans.push_back(read(node));
+  return plans;
+}
+
+}  // namespace
+
+void check_measure(const ReportReader& map, const Measure& measure) {
+  if (map.has("ratio") && measure.ratio.size() != 2) {
+    map.fail("ratio", "expected two metrics, [numerator, denominator]");
+  }
+  if (measure.metrics.empty() == measure.ratio.empty()) map.fail_here("expected either 'metric' or 'ratio'");
+}
+
+ReportPlan read_report(MapReader& spec, std::span<const std::string> axes) {
+  const YAML::Node tables = spec.find("tables", "list", "tables to print from the rows: kvlab describe tables");
+  const YAML::Node plots = spec.find("plots", "list", "plots to draw from the rows: kvlab describe plots");
+  const YAML::Node paper = spec.find("paper", "{name: block}", "published numbers to show beside ours, in blocks");
+  const YamlDocument& document = spec.document();
+  ReportPlan plan;
+  if (is_given(paper)) {
+    if (!paper.IsMap()) spec.fail("paper", "expected a map of named blocks");
+    for (const auto& entry : paper) {
+      const std::string& name = entry.first.Scalar();
+      plan.paper.emplace(name,
+                         read_paper(ReportReader(document, entry.second, fmt::format("paper block '{}'", name), axes)));
+    }
+  }
+  std::set<std::string> names = {"table", "index", "rows", "manifest", "spec"};  // taken by the report's own files
+  plan.tables = read_list<TablePlan>(spec, tables, "tables", [&](const YAML::Node& node) {
+    return read_table(ReportReader(document, node, "table", axes), plan.paper, names);
+  });
+  plan.plots = read_list<PlotPlan>(spec, plots, "plots", [&](const YAML::Node& node) {
+    return read_plot(ReportReader(document, node, "plot", axes), names);
+  });
+  return plan;
+}
+
+}  // namespace kv

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <map>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "harness/report/plan.h"
+#include "harness/spec/map_reader.h"
+#include "harness/spec/report_reader.h"
+
+namespace kv {
+
+// Reads the spec's `tables` and `plots` (lists) and `paper` (a map); absent ones are empty. A paper block's values are
+// {column: value, ..., value: number}, or a line of its table: {column: value, column: [values], value: [numbers]}.
+// Unknown keys, columns that are neither standard nor in `axes`, names that are no file names, and paper values that
+// fit no cell throw UserError.
+ReportPlan read_report(MapReader& spec, std::span<const std::string> axes);
+
+// One entry of `tables` or `plots`; `names` are those taken so far.
+TablePlan read_table(ReportReader map, const std::map<std::string, PaperBlock>& paper, std::set<std::string>& names);
+PlotPlan read_plot(ReportReader map, std::set<std::string>& names);
+PaperBlock read_paper(ReportReader map);
+// Throws UserError unless there is exactly one of metric and ratio, the latter of two metrics.
+void check_measure(const ReportReader& map, const Measure& measure);
+
+// Every key that read_report accepts within tables and paper, and within plots.
+std::vector<KeySection> table_keys();
+std::vector<KeySection> plot_keys();
+std::vector<KeySection> paper_keys();
+
+}  // namespace kv

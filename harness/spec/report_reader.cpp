@@ -1,0 +1,90 @@
+#include "harness/spec/report_reader.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "sim/policy/spelling.h"
+
+namespace kv {
+
+ReportReader::ReportReader(const YamlDocument& document, const YAML::Node& node, std::string owner,
+                           std::span<const std::string> axes)
+    : MapReader(document, node, std::move(owner)), axes_(axes) {}
+
+std::string ReportReader::name(const std::string& kind, std::set<std::string>& taken) {
+  const YAML::Node value = require("name", "text", "file name and anchor: lower-case letters, digits, '-' and '_'");
+  if (!value.IsDefined()) return {};  // of a blank map
+  std::string name = scalar(value, "name");
+  const bool plain = !name.empty() && name.size() <= 64 &&
+                     name.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_-") == name.npos && name[0] != '-';
+  if (!plain) fail("name", "expected lower-case letters, digits, '-' and '_' (it becomes a file name)");
+  if (!taken.insert(name).second) fail("name", "expected a name that no other table or plot has");
+  rename(fmt::format("{} '{}'", kind, name));
+  return name;
+}
+
+void ReportReader::check_column(const YAML::Node& place, const std::string& key, const std::string& name) const {
+  std::vector<std::string> known = {"model", "data",  "policy", "device", "sample",
+                                    "seed",  "layer", "head",   "x",      "metric"};
+  if (key == "columns") known.insert(known.end(), {"value", "unit", "text"});
+  known.insert(known.end(), axes_.begin(), axes_.end());
+  if (std::find(known.begin(), known.end(), name) != known.end()) return;
+  document().fail(place, fmt::format("{}: {} names the column '{}'{} (expected one of: {})", owner(), key, shown(name),
+                                     did_you_mean(name, known), fmt::join(known, ", ")));
+}
+
+std::string ReportReader::column(const std::string& key, std::string_view help) {
+  const YAML::Node value = find(key, "column", help);
+  if (!value.IsDefined()) return {};
+  std::string name = scalar(value, key);
+  check_column(value, key, name);
+  return name;
+}
+
+std::vector<std::string> ReportReader::columns(const std::string& key, std::string_view help) {
+  const YAML::Node value = find(key, "a column or a list", help);
+  if (!value.IsDefined()) return {};
+  const std::vector<std::string> names = scalars(value, key);
+  for (size_t i = 0; i < names.size(); ++i) check_column(value.IsSequence() ? value[i] : value, key, names[i]);
+  return names;
+}
+
+Where ReportReader::where_map(const std::string& key, std::string_view help) {
+  Where accepted;
+  const YAML::Node map = find(key, "{column: value or [values]}", help);
+  if (!map.IsDefined()) return accepted;
+  if (!map.IsMap()) fail(key, "expected a map of column: value or column: [values]");
+  for (const auto& entry : map) {
+    const std::string& name = entry.first.Scalar();
+    check_column(entry.first, key, name);
+    accepted[name] = scalars(entry.second, name);
+  }
+  return accepted;
+}
+
+Labels ReportReader::labels(const std::string& key, std::string_view help) {
+  Labels labels;
+  const YAML::Node map = find(key, "{value: label}", help);
+  if (!map.IsDefined()) return labels;
+  if (!map.IsMap()) fail(key, "expected a map of value: label");
+  for (const auto& entry : map) labels[entry.first.Scalar()] = scalar(entry.second, key);
+  return labels;
+}
+
+Measure ReportReader::measure() {
+  Measure measure;
+  measure.metrics = list("metric", "what is shown: names in the rows' column metric");
+  measure.ratio = list("ratio", "instead: two metrics, the sum of the first over samples / the sum of the second");
+  measure.aggregate =
+      word<Aggregate>("aggregate", Aggregate::kMean,
+                      {{"mean", Aggregate::kMean}, {"median", Aggregate::kMedian}, {"max", Aggregate::kMax}},
+                      "over samples; within a sample always the mean (max: the largest)");
+  measure.unit =
+      word<std::string>("unit", "", {{"ms", "ms"}, {"GB", "GB"}, {"%", "%"}},
+                        "how seconds, bytes and plain numbers are shown; as the rows have them where absent");
+  return measure;
+}
+
+}  // namespace kv
