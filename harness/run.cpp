@@ -398,7 +398,7 @@ std::string validate_experiment(const Spec& spec) {
   make_backend(spec.device);
   for (const ModelChoice& model : spec.models) check_model(spec, model);
   for (const Located& trace : spec.traces)
-    check_trace(spec, Trace::open(resolve_path(spec, trace), Trace::Checksum::skip));
+    check_trace(spec, Trace::open(resolve_path(spec, trace), Trace::Checksum::kSkip));
   for (const DataSpec& data : spec.data) {
     if (data.kind != DataKind::kTask) resolve_path(spec, data.source);
     if (data.kind == DataKind::kJsonl) load_jsonl(resolve_path(spec, data.source));  // one line at least is of use

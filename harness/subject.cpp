@@ -180,7 +180,7 @@ class ModelSubject final : public Subject {
     if (text) sample.ids.push_back(first_token_of(config_, tokenizer()));
     sample.ids.insert(sample.ids.end(), ids.begin() + static_cast<int64_t>(begin),
                       ids.begin() + static_cast<int64_t>(begin + take));
-    sample.labels.assign(sample.ids.size(), Label::context);
+    sample.labels.assign(sample.ids.size(), Label::kContext);
     sample.context_tokens = static_cast<int32_t>(sample.ids.size());
     return sample;
   }

@@ -43,7 +43,7 @@ Sample plain_sample(const Arguments& arguments) {
   if (arguments.tokens > 0 && static_cast<size_t>(arguments.tokens) < sample.ids.size()) {
     sample.ids.resize(static_cast<size_t>(arguments.tokens));
   }
-  sample.labels.assign(sample.ids.size(), Label::context);
+  sample.labels.assign(sample.ids.size(), Label::kContext);
   sample.context_tokens = static_cast<int32_t>(sample.ids.size());
   return sample;
 }

@@ -72,9 +72,9 @@ class SplitLosses : public Metric {
 
   void report(const ReplayResult&, std::vector<Measured>& rows) override {
     for (int s = 0; s < static_cast<int>(view_.samples.size()); ++s) {
-      const auto& own = rows_[static_cast<size_t>(s)];
-      if (own.empty()) rows.push_back({.sample = s, .metric = "split_loss_greedy", .skipped = why_not(s)});
-      rows.insert(rows.end(), own.begin(), own.end());
+      const auto& sample_rows = rows_[static_cast<size_t>(s)];
+      if (sample_rows.empty()) rows.push_back({.sample = s, .metric = "split_loss_greedy", .skipped = why_not(s)});
+      rows.insert(rows.end(), sample_rows.begin(), sample_rows.end());
     }
   }
 

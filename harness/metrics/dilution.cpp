@@ -147,15 +147,15 @@ class Dilution : public Metric {
     Mass all;
     for (int layer = 0; layer < source.layers; ++layer) {
       for (int head = 0; head < source.q_heads; ++head) {
-        const Mass& own = at(s, layer, head);
-        all.sum += own.sum;
-        all.values += own.values;
-        if (!per_head_ || own.values == 0) continue;
+        const Mass& mass = at(s, layer, head);
+        all.sum += mass.sum;
+        all.values += mass.values;
+        if (!per_head_ || mass.values == 0) continue;
         rows.push_back({.sample = s,
                         .layer = source.layer_numbers[static_cast<size_t>(layer)],
                         .head = head,
                         .metric = "dilution_head",
-                        .value = 1 - own.sum / static_cast<double>(own.values)});
+                        .value = 1 - mass.sum / static_cast<double>(mass.values)});
       }
     }
     add_pair(s, "", all, "the links have no query tokens", rows);

@@ -165,18 +165,18 @@ class EvictionCurve : public Metric {
     Point layer;
     for (const Curve& curve : curves) {
       const double weight = curve.total / importance_.divisor(total);
-      const Point own{.heads = 1,
-                      .policy = curve.policy[i],
-                      .oracle = curve.oracle[i],
-                      .loss = (1 - curve.policy[i]) * weight,
-                      .oracle_loss = (1 - curve.oracle[i]) * weight,
-                      .hull_loss = with_loss_ ? (1 - curve.hull[i]) * weight : 0};
-      layer.add(own);
-      sample.add(own);
+      const Point point{.heads = 1,
+                        .policy = curve.policy[i],
+                        .oracle = curve.oracle[i],
+                        .loss = (1 - curve.policy[i]) * weight,
+                        .oracle_loss = (1 - curve.oracle[i]) * weight,
+                        .hull_loss = with_loss_ ? (1 - curve.hull[i]) * weight : 0};
+      layer.add(point);
+      sample.add(point);
       if (!per_head_) continue;
       Measured head = at;
       head.head = curve.head;
-      add_rows(head, "_head", own, 1, rows);
+      add_rows(head, "_head", point, 1, rows);
     }
     if (per_layer_) add_rows(at, "_layer", layer, 1, rows);
   }

@@ -28,13 +28,13 @@ KeptImportance judge_kept(std::span<const float> importance, std::span<const uin
   const float cut = *std::min_element(scratch.begin(), end);
   int64_t above = 0, kept_above = 0, kept_at = 0;
   for (size_t i = 0; i < importance.size(); ++i) {
-    const float own = importance[i];
-    above += own > cut ? 1 : 0;
-    if (own > cut && !keep[i]) out.missed += own;
+    const float value = importance[i];
+    above += value > cut ? 1 : 0;
+    if (value > cut && !keep[i]) out.missed += value;
     if (!keep[i]) continue;
-    kept_above += own > cut ? 1 : 0;
-    kept_at += own == cut ? 1 : 0;
-    if (own < cut) out.false_positives += own;
+    kept_above += value > cut ? 1 : 0;
+    kept_at += value == cut ? 1 : 0;
+    if (value < cut) out.false_positives += value;
   }
   const int64_t best_at = out.entries - above;
   const int64_t hits_at = std::min(kept_at, best_at);

@@ -57,7 +57,7 @@ class Loss : public Metric {
  private:
   Sums sum_from(int s, size_t first) const { return sum_of(s, first, record_.nll(s).size()); }
 
-  // Of the positions [first, end) that predict a token.
+  // Sums over the positions [first, end) that predict a token.
   Sums sum_of(int s, size_t first, size_t end) const {
     const auto policy = record_.nll(s);
     const auto& full = view_.baseline->nll[static_cast<size_t>(s)];
@@ -135,7 +135,7 @@ class Loss : public Metric {
     const Baseline& baseline = *view_.baseline;
     Answers found;
     for (size_t t = 0; t + 1 < sample.ids.size() && t + 1 < sample.labels.size(); ++t) {
-      if (sample.labels[t + 1] != Label::answer) continue;
+      if (sample.labels[t + 1] != Label::kAnswer) continue;
       ++found.nll.tokens;
       found.nll.policy += record_.nll(s)[t];
       found.nll.full += baseline.nll[index][t];

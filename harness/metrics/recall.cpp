@@ -133,12 +133,12 @@ class Recall : public Metric {
     const int number = source.layer_numbers[static_cast<size_t>(layer)];
     RecallSums mean;
     for (int head = 0; head < source.kv_heads; ++head) {
-      RecallSums own;
-      for (RecallSums* to : {&own, &mean, &sample}) to->add_means(at(s, layer, head), events);
+      RecallSums head_sums;
+      for (RecallSums* to : {&head_sums, &mean, &sample}) to->add_means(at(s, layer, head), events);
       if (!per_head_) continue;
       add_recall_rows(
-          {.place = {.sample = s, .layer = number, .head = head}, .suffix = "_head", .all_terms = each_term_}, own,
-          nullptr, rows);
+          {.place = {.sample = s, .layer = number, .head = head}, .suffix = "_head", .all_terms = each_term_},
+          head_sums, nullptr, rows);
     }
     if (!per_layer_) return true;
     add_recall_rows({.place = {.sample = s, .layer = number}, .suffix = "_layer", .all_terms = each_term_}, mean,

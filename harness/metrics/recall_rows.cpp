@@ -23,11 +23,11 @@ void RecallSums::add_means(const RecallSums& head, int64_t layer_events) {
   false_positives += head.false_positives / all;
   if (head.count == 0) return;
   ++count;
-  const double own = static_cast<double>(head.count);
-  recall += head.recall / own;
-  oracle += head.oracle / own;
-  entries += head.entries / own;
-  hits += head.hits / own;
+  const double events = static_cast<double>(head.count);
+  recall += head.recall / events;
+  oracle += head.oracle / events;
+  entries += head.entries / events;
+  hits += head.hits / events;
 }
 
 void add_recall_rows(const RecallRows& to, const RecallSums& sums, const char* skipped, std::vector<Measured>& rows) {

@@ -28,7 +28,7 @@ std::vector<MadeProfile> make_profiles(const Spec& spec, const ProfileOptions& o
   std::vector<MadeProfile> all;
   for (int model = 0; model < static_cast<int>(spec.models.size()); ++model) {
     for (MadeProfile& made : Calibrator(spec, *backend, grid, model, progress).profiles()) {
-      made.profile.made = origin;
+      made.profile.origin = origin;
       if (!options.out.empty()) made.file = options.out / made.file.filename();
       std::error_code error;  // a folder that cannot be made is one that cannot be written to
       std::filesystem::create_directories(made.file.parent_path(), error);

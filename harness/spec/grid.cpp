@@ -483,7 +483,7 @@ TaskOptions parse_task_options(const Task& task, const std::vector<GivenParam>& 
   }
   if (listed("hay")) {
     static const std::map<std::string, Hay> kHays = {
-        {"book", Hay::book}, {"code", Hay::code}, {"noise", Hay::noise}, {"needles", Hay::needles}};
+        {"book", Hay::kBook}, {"code", Hay::kCode}, {"noise", Hay::kNoise}, {"needles", Hay::kNeedles}};
     const std::string hay = params.get("hay", "drawn", {"drawn", "book", "code", "noise", "needles"},
                                        "what the facts are hidden in; drawn: as the task has it");
     if (hay != "drawn") out.hay = kHays.at(hay);
@@ -491,7 +491,7 @@ TaskOptions parse_task_options(const Task& task, const std::vector<GivenParam>& 
   if (listed("wording")) {
     const std::string wording = params.get("wording", "reference", {"reference", "neutral"},
                                            "as the reference model was trained, or plain English");
-    if (wording == "neutral") out.wording = Wording::neutral;
+    if (wording == "neutral") out.wording = Wording::kNeutral;
   }
   if (declared) *declared = params.declared();
   params.finish();

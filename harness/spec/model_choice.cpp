@@ -19,7 +19,7 @@ std::filesystem::path path_of(const Spec& spec, const Located& source) {
 }
 
 ModelIdentity::Shape shape_of_trace(const std::filesystem::path& file) {
-  const Trace trace = Trace::open(file, Trace::Checksum::skip);
+  const Trace trace = Trace::open(file, Trace::Checksum::kSkip);
   return {static_cast<int>(trace.info().layers.size()), trace.info().kv_heads};
 }
 

@@ -41,7 +41,7 @@ std::vector<double> JsonMembers::numbers(const std::string& key, size_t count) {
   const Json value = take(key);
   if (!value.is_array() || value.size() != count) refuse(path(key), value, fmt::format("a list of {} numbers", count));
   std::vector<double> numbers;
-  for (const Json& one : value) numbers.push_back(number(one, path(key), 0));
+  for (const Json& element : value) numbers.push_back(number(element, path(key), 0));
   return numbers;
 }
 

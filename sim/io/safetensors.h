@@ -53,11 +53,11 @@ class SafetensorsFile {
   const TensorInfo& require(std::string_view tensor) const;          // UserError where there is none
   std::span<const std::byte> bytes(const TensorInfo& tensor) const;  // not necessarily aligned to the dtype
 
-  // From F32, F16, BF16 or F64 (rounded to f32); another dtype is a UserError. The second form reads out.size()
+  // Reads F32, F16, BF16 or F64 (rounded to f32); another dtype is a UserError. The second form reads out.size()
   // elements from flat index `first` on, so that a large tensor need not be held whole.
   std::vector<float> read_f32(const TensorInfo& tensor) const;
   void read_f32(const TensorInfo& tensor, int64_t first, std::span<float> out) const;
-  // From I32 or I64; a value outside int32 is a UserError that names its index.
+  // Reads I32 or I64; a value outside int32 is a UserError that names its index.
   std::vector<int32_t> read_i32(const TensorInfo& tensor) const;
 
  private:

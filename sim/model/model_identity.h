@@ -33,7 +33,7 @@ class ModelIdentity {
   mutable std::string fingerprint_;
 };
 
-// Of a Hugging Face folder.
+// The identity of a Hugging Face folder.
 ModelIdentity identity_of_files(const std::filesystem::path& folder);
 
 }  // namespace kv

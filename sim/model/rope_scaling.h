@@ -34,10 +34,10 @@ struct Rope {
   double attention_factor = 1.0;
 };
 
-// As in Hugging Face transformers 5: default theta^(-2i/d); linear divides all by `factor`; llama3 (Llama 3.1) divides
-// long wavelengths and blends between two cut-offs; yarn: Peng et al. 2023, arXiv:2309.00071, with `factor` taken from
-// the config even where max_position_embeddings / original_max_position_embeddings differs from it. head_dim: even,
-// positive.
+// Frequencies as in Hugging Face transformers 5: default theta^(-2i/d); linear divides all by `factor`; llama3
+// (Llama 3.1) divides long wavelengths and blends between two cut-offs; yarn: Peng et al. 2023, arXiv:2309.00071, with
+// `factor` taken from the config even where max_position_embeddings / original_max_position_embeddings differs from it.
+// head_dim: even, positive.
 Rope make_rope(const RopeConfig& config, int head_dim);
 
 }  // namespace kv

@@ -46,7 +46,7 @@ void Trace::fail(const std::string& message) const { throw UserError(fmt::format
 Trace Trace::open(const std::filesystem::path& path, Checksum checksum) {
   Trace trace(SafetensorsFile::open(path));
   trace.parse_metadata();
-  if (checksum == Checksum::verify) trace.verify_checksum();
+  if (checksum == Checksum::kVerify) trace.verify_checksum();
   trace.check_tensors();
   return trace;
 }
@@ -141,7 +141,7 @@ void Trace::check_tensors() {
     entropy_ = file_.read_f32(file_.require("entropy"));
     info_.has_losses = true;
   }
-  sample_.labels.assign(static_cast<size_t>(tokens), Label::context);
+  sample_.labels.assign(static_cast<size_t>(tokens), Label::kContext);
   if (const TensorInfo* labels = file_.find("labels")) {
     check_shape("labels", {tokens});
     if (labels->dtype != Dtype::kU8) fail("tensor 'labels': expected dtype U8");
@@ -153,7 +153,7 @@ void Trace::check_tensors() {
     info_.has_labels = true;
   }
   read_links();
-  const auto question = std::find(sample_.labels.begin(), sample_.labels.end(), Label::question);
+  const auto question = std::find(sample_.labels.begin(), sample_.labels.end(), Label::kQuestion);
   sample_.context_tokens = static_cast<int32_t>(question - sample_.labels.begin());
 }
 

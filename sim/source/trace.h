@@ -49,8 +49,8 @@ struct TraceInfo {
 // Memory-mapped. Every promise of the metadata is checked when opening (UserError naming the file and the tensor).
 class Trace {
  public:
-  enum class Checksum { verify, skip };
-  static Trace open(const std::filesystem::path& path, Checksum checksum = Checksum::verify);
+  enum class Checksum { kVerify, kSkip };
+  static Trace open(const std::filesystem::path& path, Checksum checksum = Checksum::kVerify);
 
   const TraceInfo& info() const { return info_; }
   const std::string& name() const { return file_.name(); }

@@ -14,26 +14,26 @@ namespace kv {
 namespace {
 
 constexpr std::array<std::pair<AnswerMetric, std::string_view>, 6> kNames = {{
-    {AnswerMetric::exact_match, "exact_match"},
-    {AnswerMetric::substring_match, "substring_match"},
-    {AnswerMetric::substring_match_any, "substring_match_any"},
-    {AnswerMetric::token_f1, "token_f1"},
-    {AnswerMetric::rouge_l, "rouge_l"},
-    {AnswerMetric::edit_similarity, "edit_similarity"},
+    {AnswerMetric::kExactMatch, "exact_match"},
+    {AnswerMetric::kSubstringMatch, "substring_match"},
+    {AnswerMetric::kSubstringMatchAny, "substring_match_any"},
+    {AnswerMetric::kTokenF1, "token_f1"},
+    {AnswerMetric::kRougeL, "rouge_l"},
+    {AnswerMetric::kEditSimilarity, "edit_similarity"},
 }};
 
-double grade_one(AnswerMetric metric, std::string_view prediction, std::string_view answer) {
+double grade_answer(AnswerMetric metric, std::string_view prediction, std::string_view answer) {
   switch (metric) {
-    case AnswerMetric::exact_match:
+    case AnswerMetric::kExactMatch:
       return exact_match(prediction, answer);
-    case AnswerMetric::substring_match:
-    case AnswerMetric::substring_match_any:
+    case AnswerMetric::kSubstringMatch:
+    case AnswerMetric::kSubstringMatchAny:
       return contains_answer(prediction, answer);
-    case AnswerMetric::token_f1:
+    case AnswerMetric::kTokenF1:
       return token_f1(prediction, answer);
-    case AnswerMetric::rouge_l:
+    case AnswerMetric::kRougeL:
       return rouge_l(prediction, answer);
-    case AnswerMetric::edit_similarity:
+    case AnswerMetric::kEditSimilarity:
       return edit_similarity(answer.find('\n') == answer.npos ? first_code_line(prediction) : prediction, answer);
   }
   KV_CHECK(false);
@@ -63,11 +63,11 @@ double grade(AnswerMetric metric, std::string_view prediction, std::span<const s
   double sum = 0;
   double best = 0;
   for (const std::string& answer : answers) {
-    const double one = grade_one(metric, prediction, answer);
-    sum += one;
-    best = std::max(best, one);
+    const double share = grade_answer(metric, prediction, answer);
+    sum += share;
+    best = std::max(best, share);
   }
-  return metric == AnswerMetric::substring_match ? sum / static_cast<double>(answers.size()) : best;
+  return metric == AnswerMetric::kSubstringMatch ? sum / static_cast<double>(answers.size()) : best;
 }
 
 }  // namespace kv

@@ -9,12 +9,12 @@ namespace kv {
 
 // How a generated answer is graded against the right ones, from 0 to 1.
 enum class AnswerMetric : uint8_t {
-  exact_match,
-  substring_match,      // share of the answers that occur: RULER's string_match_all
-  substring_match_any,  // whether one of them does: RULER's string_match_part, for QA
-  token_f1,
-  rouge_l,
-  edit_similarity,
+  kExactMatch,
+  kSubstringMatch,     // share of the answers that occur: RULER's string_match_all
+  kSubstringMatchAny,  // whether one of them does: RULER's string_match_part, for QA
+  kTokenF1,
+  kRougeL,
+  kEditSimilarity,
 };
 
 // "exact_match", ... as in rows and specs; the second throws UserError that lists them.

@@ -22,17 +22,17 @@ bool is_one_line(std::string_view answer) { return answer.find('\n') == answer.s
 }  // namespace
 
 Exam exam_of(const TaskText& text, int32_t first_token, const Tokenizer& tokenizer) {
-  if (text.asked.empty()) throw UserError("the text asks no question, so there is nothing to answer");
+  if (text.questions.empty()) throw UserError("the text asks no question, so there is nothing to answer");
   const auto part = [&](size_t begin, size_t end) { return std::string_view(text.text).substr(begin, end - begin); };
   Exam exam;
-  exam.context = tokenizer.encode(part(0, text.asked.front().begin));
+  exam.context = tokenizer.encode(part(0, text.questions.front().begin));
   exam.context.insert(exam.context.begin(), first_token);
   exam.one_line = true;
-  for (const Asked& asked : text.asked) {
-    const std::string_view answer = part(asked.answer, asked.end);
+  for (const QuestionSpan& question : text.questions) {
+    const std::string_view answer = part(question.answer, question.end);
     const std::vector<int32_t> expected = tokenizer.encode(answer);
-    exam.questions.push_back({tokenizer.encode(part(asked.begin, asked.prefix)),
-                              tokenizer.encode(part(asked.prefix, asked.answer)), asked.answers,
+    exam.questions.push_back({tokenizer.encode(part(question.begin, question.prefix)),
+                              tokenizer.encode(part(question.prefix, question.answer)), question.answers,
                               room_for(expected.size()), expected});
     exam.one_line = exam.one_line && is_one_line(answer);
   }
@@ -41,14 +41,14 @@ Exam exam_of(const TaskText& text, int32_t first_token, const Tokenizer& tokeniz
 
 Exam make_exam(const TaskRequest& request, const Tokenizer& tokenizer, const TextData& data) {
   TaskRequest whole = request;
-  if (!whole.length) whole.length = Length::at_most;
+  if (!whole.length) whole.length = Length::kAtMost;
   const DrawnTask drawn = draw_task(whole, tokenizer, data);
-  if (drawn.text.asked.empty())
+  if (drawn.text.questions.empty())
     throw UserError(fmt::format("task {} asks no question, so there is nothing to answer", request.task));
   Exam exam = exam_of(drawn.text, drawn.sample.ids.front(), tokenizer);
   exam.name = drawn.sample.name;
   exam.metric = find_task(request.task).metric;
-  exam.one_line = exam.one_line && request.options.wording.value_or(Wording::reference) == Wording::reference;
+  exam.one_line = exam.one_line && request.options.wording.value_or(Wording::kReference) == Wording::kReference;
   return exam;
 }
 

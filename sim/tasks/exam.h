@@ -25,7 +25,7 @@ struct Exam {
   std::string name;
   std::vector<int32_t> context;  // begins with the first token; not empty
   std::vector<ExamQuestion> questions;
-  AnswerMetric metric = AnswerMetric::exact_match;
+  AnswerMetric metric = AnswerMetric::kExactMatch;
   bool one_line = false;  // an answer ends with its line: generation also stops at line_end_ids
 };
 
@@ -36,9 +36,10 @@ struct Exam {
 // questions.
 Exam exam_of(const TaskText& text, int32_t first_token, const Tokenizer& tokenizer);
 
-// Of the same draw as make_sample, so the context is that of the sample, and graded by the task's metric. Context and
-// all questions with their answers together have at most request.tokens tokens. Never one_line in the neutral wording:
-// a larger model may well begin a list on a new line. Throws UserError as make_sample, and for tasks that ask nothing.
+// The exam of the draw that make_sample makes, so the context is that of the sample, graded by the task's metric.
+// Context and all questions with their answers together have at most request.tokens tokens. Never one_line in the
+// neutral wording: a larger model may well begin a list on a new line. Throws UserError as make_sample, and for tasks
+// that ask nothing.
 Exam make_exam(const TaskRequest& request, const Tokenizer& tokenizer, const TextData& data);
 
 // The stop ids of a one_line exam, to which the caller adds the model's own: every token with a line feed in it (".\n"

@@ -25,9 +25,9 @@ TaskText draw_frequent_words(const TaskDraw& draw) {
   random.shuffle(words);
 
   TextWriter writer;
-  writer.add(fmt::format("{}\n", fmt::join(words, " ")), Label::context);
+  writer.add(fmt::format("{}\n", fmt::join(words, " ")), Label::kContext);
   write_question(writer, "Which three words are the most frequent?");
-  writer.add(fmt::format("{}\n", fmt::join(top, ", ")), Label::answer);
+  writer.add(fmt::format("{}\n", fmt::join(top, ", ")), Label::kAnswer);
   writer.expect(top);
   return writer.take();
 }
@@ -35,9 +35,9 @@ TaskText draw_frequent_words(const TaskDraw& draw) {
 const RegisterTask kFrequentWords({.name = "frequent-words",
                                    .summary = "a list of words; which three are the most frequent",
                                    .options = {},
-                                   .fit = Fit::whole,
+                                   .fit = Fit::kWhole,
                                    .chars_per_token = 6.9,
-                                   .metric = AnswerMetric::substring_match,
+                                   .metric = AnswerMetric::kSubstringMatch,
                                    .draw = draw_frequent_words});
 
 }  // namespace

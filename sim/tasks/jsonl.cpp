@@ -44,10 +44,10 @@ class RowReader {
     const char* key = record_.contains("answers") || !record_.contains("answer") ? "answers" : "answer";
     const json& value = at(key);
     std::vector<std::string> answers;
-    for (const json& one : value.is_array() ? value : json::array({value})) {
-      if (!one.is_string() || one.get_ref<const std::string&>().find_first_not_of(kSpaces) == std::string::npos)
+    for (const json& item : value.is_array() ? value : json::array({value})) {
+      if (!item.is_string() || item.get_ref<const std::string&>().find_first_not_of(kSpaces) == std::string::npos)
         fail(key, value, "a string or a list of strings, none of them empty");
-      answers.push_back(one.get<std::string>());
+      answers.push_back(item.get<std::string>());
     }
     if (answers.empty()) fail(key, value, "at least one answer");
     return answers;
@@ -124,12 +124,12 @@ Exam make_exam(const JsonlContext& context, int32_t first_token, const Tokenizer
   Exam exam;
   const int first_line = context.questions.at(0).line;
   exam.name = fmt::format("{}-{}", context.task.empty() ? "line" : context.task, first_line);
-  exam.metric = context.task.starts_with("qa") ? AnswerMetric::substring_match_any : AnswerMetric::substring_match;
+  exam.metric = context.task.starts_with("qa") ? AnswerMetric::kSubstringMatchAny : AnswerMetric::kSubstringMatch;
   exam.context = encode(context.context, first_line);
   exam.context.insert(exam.context.begin(), first_token);
-  for (const JsonlQuestion& asked : context.questions) {
-    ExamQuestion question{encode(asked.question, asked.line), encode(asked.answer_prefix, asked.line), asked.answers,
-                          asked.max_new_tokens};
+  for (const JsonlQuestion& source : context.questions) {
+    ExamQuestion question{encode(source.question, source.line), encode(source.answer_prefix, source.line),
+                          source.answers, source.max_new_tokens};
     if (question.prefix.empty()) {
       question.prefix = {question.ids.back()};
       question.ids.pop_back();

@@ -21,18 +21,19 @@ TaskText draw_key_value(const TaskDraw& draw) {
   for (size_t i = 0; i < count; ++i) values.push_back(random_value(random));
 
   const auto most = static_cast<size_t>(option_or(draw.options.questions, "questions", 1, 1000, 24));
-  const auto asked = random.sample(count, std::min(count, most));
-  const std::set<size_t> asked_lines(asked.begin(), asked.end());
+  const auto chosen = random.sample(count, std::min(count, most));
+  const std::set<size_t> chosen_lines(chosen.begin(), chosen.end());
   TextWriter writer;
   std::vector<ByteRange> lines;
   for (size_t i = 0; i < count; ++i) {
-    lines.push_back(writer.add(keys[i] + ": " + values[i], asked_lines.contains(i) ? Label::needle : Label::context));
-    writer.add("\n", Label::context);
+    lines.push_back(
+        writer.add(keys[i] + ": " + values[i], chosen_lines.contains(i) ? Label::kNeedle : Label::kContext));
+    writer.add("\n", Label::kContext);
   }
-  for (const size_t i : asked) {
+  for (const size_t i : chosen) {
     write_question(writer, keys[i]);
-    writer.link(writer.add(values[i], Label::answer), {lines[i]});
-    writer.add("\n", Label::answer);
+    writer.link(writer.add(values[i], Label::kAnswer), {lines[i]});
+    writer.add("\n", Label::kAnswer);
     writer.expect({values[i]});
   }
   return writer.take();
@@ -41,7 +42,7 @@ TaskText draw_key_value(const TaskDraw& draw) {
 const RegisterTask kKeyValue({.name = "kv",
                               .summary = "lines of `key: value`; keys are asked, values answered",
                               .options = {"questions"},
-                              .fit = Fit::whole,
+                              .fit = Fit::kWhole,
                               .chars_per_token = 2.0,
                               .draw = draw_key_value});
 

@@ -40,10 +40,10 @@ TaskText draw_needle(const TaskDraw& draw) {
   constexpr std::array<int, 4> kQuestionCounts = {1, 2, 4, 8};
   Random& random = draw.random;
   Needles needles{.kind = random.choice(kKinds), .facts = {}, .hay = {}};
-  DistinctForms keys(Form::words);
+  DistinctForms keys(Form::kWords);
   Drawn drawn = draw_facts(draw, keys);
   needles.facts = std::move(drawn.facts);
-  if (draw.options.hay == Hay::needles) {
+  if (draw.options.hay == Hay::kNeedles) {
     needles.hay = draw_needle_hay(draw.chars, needles.kind, [&] {
       std::string key = keys.draw(random);
       return Fact{std::move(key), {random_value(random)}};
@@ -57,15 +57,15 @@ TaskText draw_needle(const TaskDraw& draw) {
   for (const size_t i : random.sample(drawn.candidates, std::min(drawn.candidates, static_cast<size_t>(questions))))
     needles.questions.push_back({i});
   if (draw.options.depth) place_at(needles, *draw.options.depth);
-  return write_needles(needles, draw.options.wording.value_or(Wording::reference));
+  return write_needles(needles, draw.options.wording.value_or(Wording::kReference));
 }
 
 const RegisterTask kNeedle({.name = "needle",
                             .summary = "facts hidden in books or code, asked for at the end",
                             .options = {"needles", "values", "questions", "distractors", "depth", "hay", "wording"},
-                            .fit = Fit::whole,
+                            .fit = Fit::kWhole,
                             .chars_per_token = 3.5,
-                            .metric = AnswerMetric::substring_match,
+                            .metric = AnswerMetric::kSubstringMatch,
                             .draw = draw_needle});
 
 }  // namespace

@@ -41,11 +41,11 @@ void write_question_of(TextWriter& writer, const Needles& needles, const std::ve
   const std::string& kind = needles.kind;
   const std::string opening =
       single ? fmt::format("The {} for {} is", kind, keys[0]) : fmt::format("The {}s for {} are", kind, listed(keys));
-  if (wording == Wording::reference) {
+  if (wording == Wording::kReference) {
     KV_CHECK(question.size() == 1);
     write_question(writer, single ? fmt::format("What is the {} for {}?", kind, keys[0])
                                   : fmt::format("List every {} for {}.", kind, keys[0]));
-    writer.add(opening, Label::answer);
+    writer.add(opening, Label::kAnswer);
   } else {
     ask_plainly(writer,
                 single ? fmt::format("According to the text, what is the {} for {}?", kind, keys[0])
@@ -54,11 +54,11 @@ void write_question_of(TextWriter& writer, const Needles& needles, const std::ve
   }
   std::vector<std::string> answers;
   for (size_t i = 0; i < wanted.size(); ++i) {
-    writer.add(i > 0 ? ", " : " ", Label::answer);
-    writer.link(writer.add(wanted[i].value, Label::answer), {wanted[i].needle});
+    writer.add(i > 0 ? ", " : " ", Label::kAnswer);
+    writer.link(writer.add(wanted[i].value, Label::kAnswer), {wanted[i].needle});
     answers.push_back(wanted[i].value);
   }
-  writer.add(".\n", Label::answer);
+  writer.add(".\n", Label::kAnswer);
   writer.expect(std::move(answers));
 }
 
@@ -100,12 +100,12 @@ void place_at(Needles& needles, double depth) {
 
 TaskText write_needles(const Needles& needles, Wording wording) {
   TextWriter writer;
-  if (wording == Wording::neutral)
+  if (wording == Wording::kNeutral)
     writer.add(
         fmt::format("Sentences of the form \"{}\" stand in the text below. Remember what they state: it is asked "
                     "for at the end.\n\n",
                     needle_sentence(needles.kind, "KEY", "VALUE")),
-        Label::context);
+        Label::kContext);
   const auto places = write_with_insertions(writer, needles.hay, needles.insertions);
   for (const auto& question : needles.questions) write_question_of(writer, needles, question, places, wording);
   return writer.take();

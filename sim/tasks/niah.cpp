@@ -16,7 +16,7 @@ struct Setting {
   int keys = 1;  // asked for
   int values = 1;
   int distractors = 0;
-  Hay hay = Hay::book;
+  Hay hay = Hay::kBook;
   bool uuid_key = false;
   bool uuid_value = false;
   double chars_per_token = 3.5;
@@ -25,20 +25,20 @@ struct Setting {
 // The reference model knows hexadecimal digits where RULER has UUIDs.
 Form form_of(bool uuid, Form otherwise, Form reference, Wording wording) {
   if (!uuid) return otherwise;
-  return wording == Wording::neutral ? Form::uuid : reference;
+  return wording == Wording::kNeutral ? Form::kUuid : reference;
 }
 
-// In the neutral wording all keys are asked for in one question, as in RULER; the reference model knows questions about
+// The neutral wording asks for all keys in one question, as RULER does; the reference model knows questions about
 // one key only, and gets several.
 TaskText draw_niah(const Setting& setting, const TaskDraw& draw) {
   Random& random = draw.random;
-  const Wording wording = draw.options.wording.value_or(Wording::reference);
-  const Form key = form_of(setting.uuid_key, Form::words, Form::hexadecimal, wording);
-  const Form value = form_of(setting.uuid_value, Form::number, Form::hexadecimal_16, wording);
+  const Wording wording = draw.options.wording.value_or(Wording::kReference);
+  const Form key = form_of(setting.uuid_key, Form::kWords, Form::kHexadecimal, wording);
+  const Form value = form_of(setting.uuid_value, Form::kNumber, Form::kHexadecimal16, wording);
   const int distractors = option_or(draw.options.distractors, "distractors", 0, kMostDistractors, setting.distractors);
-  Needles needles{.kind = value == Form::uuid     ? "magic uuid"
-                          : value == Form::number ? "magic number"
-                                                  : "access code",
+  Needles needles{.kind = value == Form::kUuid     ? "magic uuid"
+                          : value == Form::kNumber ? "magic number"
+                                                   : "access code",
                   .facts = {},
                   .hay = {}};
   DistinctForms keys(key);
@@ -50,19 +50,19 @@ TaskText draw_niah(const Setting& setting, const TaskDraw& draw) {
   for (int i = 0; i < setting.keys; ++i) needles.facts.push_back(draw_fact(setting.values));
   TaskOptions options = draw.options;
   options.hay = options.hay.value_or(setting.hay);
-  needles.hay = options.hay == Hay::needles ? draw_needle_hay(draw.chars, needles.kind, [&] { return draw_fact(1); })
-                                            : draw_hay({draw.chars, random, options, draw.data});
+  needles.hay = options.hay == Hay::kNeedles ? draw_needle_hay(draw.chars, needles.kind, [&] { return draw_fact(1); })
+                                             : draw_hay({draw.chars, random, options, draw.data});
   hide(needles, random);
   // Last, so that their number changes nothing of what is asked for.
   for (int i = 0; i < distractors; ++i) needles.facts.push_back(draw_fact(1));
   hide(needles, random);
 
-  std::vector<size_t> asked;
-  for (int i = 0; i < setting.keys; ++i) asked.push_back(static_cast<size_t>(i));
-  if (wording == Wording::neutral) {
-    needles.questions = {asked};
+  std::vector<size_t> sought;
+  for (int i = 0; i < setting.keys; ++i) sought.push_back(static_cast<size_t>(i));
+  if (wording == Wording::kNeutral) {
+    needles.questions = {sought};
   } else {
-    for (const size_t i : asked) needles.questions.push_back({i});
+    for (const size_t i : sought) needles.questions.push_back({i});
   }
   if (draw.options.depth) place_at(needles, *draw.options.depth);
   return write_needles(needles, wording);
@@ -72,16 +72,16 @@ RegisterTask niah(const Setting& setting) {
   return RegisterTask({.name = setting.name,
                        .summary = setting.summary,
                        .options = {"distractors", "depth", "hay", "wording"},
-                       .fit = Fit::whole,
+                       .fit = Fit::kWhole,
                        .chars_per_token = setting.chars_per_token,
-                       .metric = AnswerMetric::substring_match,
+                       .metric = AnswerMetric::kSubstringMatch,
                        .draw = [setting](const TaskDraw& draw) { return draw_niah(setting, draw); }});
 }
 
 [[maybe_unused]] const std::array<RegisterTask, 8> kNiah = {
     niah({.name = "niah-single-1",
           .summary = "RULER: one number in repeated sentences",
-          .hay = Hay::noise,
+          .hay = Hay::kNoise,
           .chars_per_token = 4.6}),
     niah({.name = "niah-single-2", .summary = "RULER: one number in books"}),
     niah({.name = "niah-single-3", .summary = "RULER: one UUID in books", .uuid_value = true}),
@@ -89,11 +89,11 @@ RegisterTask niah(const Setting& setting) {
         {.name = "niah-multikey-1", .summary = "RULER: one number and three of other keys in books", .distractors = 3}),
     niah({.name = "niah-multikey-2",
           .summary = "RULER: one number among numbers of other keys",
-          .hay = Hay::needles,
+          .hay = Hay::kNeedles,
           .chars_per_token = 2.9}),
     niah({.name = "niah-multikey-3",
           .summary = "RULER: one UUID among UUIDs of other UUIDs",
-          .hay = Hay::needles,
+          .hay = Hay::kNeedles,
           .uuid_key = true,
           .uuid_value = true,
           .chars_per_token = 1.8}),

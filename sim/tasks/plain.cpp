@@ -5,7 +5,7 @@ namespace {
 
 TaskText plain(std::string_view text) {
   TextWriter writer;
-  writer.add(text, Label::context);
+  writer.add(text, Label::kContext);
   return writer.take();
 }
 
@@ -26,21 +26,21 @@ TaskText draw_math(const TaskDraw& draw) {
 const RegisterTask kBook({.name = "book",
                           .summary = "prose of public-domain books",
                           .options = {},
-                          .fit = Fit::cut,
+                          .fit = Fit::kCut,
                           .chars_per_token = 3.9,
                           .draw = draw_book});
 
 const RegisterTask kCode({.name = "code",
                           .summary = "source code in several languages",
                           .options = {},
-                          .fit = Fit::cut,
+                          .fit = Fit::kCut,
                           .chars_per_token = 3.3,
                           .draw = draw_code});
 
 const RegisterTask kMath({.name = "math",
                           .summary = "GSM8K word problems with their solutions",
                           .options = {},
-                          .fit = Fit::cut,
+                          .fit = Fit::kCut,
                           .chars_per_token = 2.8,
                           .draw = draw_math});
 

@@ -19,13 +19,13 @@ class Random {
   uint32_t next_u32();
   uint64_t next_u64();
 
-  // In [0, 1), a multiple of 2^-53.
+  // A number in [0, 1), a multiple of 2^-53.
   double uniform();
 
-  // In [0, count), unbiased. Requires count > 0.
+  // A number in [0, count), unbiased. Requires count > 0.
   uint64_t below(uint64_t count);
 
-  // In [first, last), as Python's randrange. Requires first < last.
+  // A number in [first, last), as Python's randrange. Requires first < last.
   int between(int first, int last) { return first + static_cast<int>(below(static_cast<uint64_t>(last - first))); }
 
   bool chance(double probability) { return uniform() < probability; }

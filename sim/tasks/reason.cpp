@@ -105,7 +105,7 @@ class Reasoning {
   }
 
  private:
-  void add(std::string_view text) { writer_.add(text, Label::answer); }
+  void add(std::string_view text) { writer_.add(text, Label::kAnswer); }
 
   std::string operand_name(const Operand& operand) const {
     return operand.index < 0 ? std::to_string(operand.number) : quantities_[static_cast<size_t>(operand.index)].name;
@@ -120,17 +120,17 @@ class Reasoning {
     std::vector<size_t> order(quantities_.size());
     for (size_t i = 0; i < order.size(); ++i) order[i] = i;
     random_.shuffle(order);
-    writer_.add(fmt::format("Work modulo {}.\n", kModulus), Label::context);
+    writer_.add(fmt::format("Work modulo {}.\n", kModulus), Label::kContext);
     for (const size_t i : order) {
       const Quantity& quantity = quantities_[i];
-      definitions_[i] = writer_.add(fmt::format("{} = {}", quantity.name, definition(quantity)), Label::context);
-      writer_.add("\n", Label::context);
+      definitions_[i] = writer_.add(fmt::format("{} = {}", quantity.name, definition(quantity)), Label::kContext);
+      writer_.add("\n", Label::kContext);
     }
   }
 
   // A value that the trace has stated before: useful is every place that states it.
   void add_value(size_t i) {
-    const ByteRange place = writer_.add(std::to_string(quantities_[i].value), Label::answer);
+    const ByteRange place = writer_.add(std::to_string(quantities_[i].value), Label::kAnswer);
     writer_.link(place, values_[i]);
     values_[i].push_back(place);
   }
@@ -139,14 +139,14 @@ class Reasoning {
   void add_operand(const Operand& operand) {
     if (operand.index < 0) return add(std::to_string(operand.number));
     const auto i = static_cast<size_t>(operand.index);
-    writer_.link(writer_.add(std::to_string(quantities_[i].value), Label::answer), values_[i]);
+    writer_.link(writer_.add(std::to_string(quantities_[i].value), Label::kAnswer), values_[i]);
   }
 
   void add_given(size_t i) {
     static const std::array<std::string, 3> kOpenings = {"We are given", "Given:", "Start with"};
     const Quantity& quantity = quantities_[i];
     add(fmt::format("{} {} = ", random_.choice(kOpenings), quantity.name));
-    const ByteRange place = writer_.add(std::to_string(quantity.value), Label::answer);
+    const ByteRange place = writer_.add(std::to_string(quantity.value), Label::kAnswer);
     writer_.link(place, {definitions_[i]});
     values_[i].push_back(place);
     add(".");
@@ -156,14 +156,14 @@ class Reasoning {
     static const std::array<std::string, 4> kOpenings = {"Next,", "Then", "So", "Now"};
     const Quantity& quantity = quantities_[i];
     add(fmt::format("{} {} = ", random_.choice(kOpenings), quantity.name));
-    writer_.link(writer_.add(definition(quantity), Label::answer), {definitions_[i]});
+    writer_.link(writer_.add(definition(quantity), Label::kAnswer), {definitions_[i]});
     add(" = ");
     add_operand(quantity.left);
     add(fmt::format(" {} ", quantity.op));
     add_operand(quantity.right);
     add(" = ");
     // Follows from the operands just written.
-    values_[i].push_back(writer_.add(std::to_string(quantity.value), Label::answer));
+    values_[i].push_back(writer_.add(std::to_string(quantity.value), Label::kAnswer));
     add(".");
   }
 
@@ -235,9 +235,9 @@ TaskText draw_reason(const TaskDraw& draw) {
 const RegisterTask kReason({.name = "reason",
                             .summary = "quantities modulo 1000, resolved step by step in a long trace",
                             .options = {},
-                            .fit = Fit::cut,
+                            .fit = Fit::kCut,
                             .chars_per_token = 2.4,
-                            .metric = AnswerMetric::substring_match,
+                            .metric = AnswerMetric::kSubstringMatch,
                             .draw = draw_reason});
 
 }  // namespace

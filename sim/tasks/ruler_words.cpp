@@ -20,16 +20,16 @@ struct WordQuestion {
 
 TaskText write_list(std::string_view introduction, const std::string& list, const WordQuestion& question,
                     const std::vector<std::string>& answers, Wording wording) {
-  const bool neutral = wording == Wording::neutral;
+  const bool neutral = wording == Wording::kNeutral;
   TextWriter writer;
-  if (neutral) writer.add(introduction, Label::context);
-  writer.add(list + "\n", Label::context);
+  if (neutral) writer.add(introduction, Label::kContext);
+  writer.add(list + "\n", Label::kContext);
   if (neutral)
     ask_plainly(writer, question.neutral, question.neutral_prefix);
   else
     write_question(writer, question.reference);
   writer.add(neutral ? fmt::format(" {}.\n", fmt::join(answers, ", ")) : fmt::format("{}\n", fmt::join(answers, ", ")),
-             Label::answer);
+             Label::kAnswer);
   writer.expect(answers);
   return writer.take();
 }
@@ -40,19 +40,19 @@ TaskText draw_common_words(const TaskDraw& draw) {
   constexpr size_t kBytesAWord = 15;
   constexpr size_t kCommon = 10;
   Random& random = draw.random;
-  const Wording wording = draw.options.wording.value_or(Wording::reference);
+  const Wording wording = draw.options.wording.value_or(Wording::kReference);
   const size_t count = std::max<size_t>(60, draw.chars / kBytesAWord);
   const size_t common_times = std::min<size_t>(30, count / 20);
   const size_t other_times = common_times < 10 ? 1 : 3;
   const size_t others = (count - kCommon * common_times) / other_times;
-  DistinctForms forms(Form::words);
+  DistinctForms forms(Form::kWords);
   std::vector<std::string> vocabulary;
   while (vocabulary.size() < kCommon + others) vocabulary.push_back(forms.draw(random));
   std::vector<std::string> words;
   for (size_t i = 0; i < vocabulary.size(); ++i)
     words.insert(words.end(), i < kCommon ? common_times : other_times, vocabulary[i]);
   random.shuffle(words);
-  if (wording == Wording::neutral)
+  if (wording == Wording::kNeutral)
     for (size_t i = 0; i < words.size(); ++i) words[i] = fmt::format("{}. {}", i + 1, words[i]);
   return write_list("Below is a numbered list of words. Ten of them occur more often than the others.\n\n",
                     fmt::format("{}", fmt::join(words, " ")),
@@ -66,7 +66,7 @@ TaskText draw_common_words(const TaskDraw& draw) {
 std::vector<std::string> draw_vocabulary(size_t count, Wording wording, Random& random) {
   constexpr int kLetters = 6;
   std::vector<std::string> words;
-  if (wording == Wording::reference)
+  if (wording == Wording::kReference)
     for (const size_t i : random.sample(nouns().size(), std::min(count, nouns().size()))) words.push_back(nouns()[i]);
   std::set<std::string> seen(words.begin(), words.end());
   while (words.size() < count) {
@@ -84,8 +84,8 @@ TaskText draw_zipf_words(const TaskDraw& draw) {
   constexpr size_t kAsked = 3;
   constexpr size_t kLeast = 80;  // with fewer, the third and the fourth word may be equally frequent
   Random& random = draw.random;
-  const Wording wording = draw.options.wording.value_or(Wording::reference);
-  const bool neutral = wording == Wording::neutral;
+  const Wording wording = draw.options.wording.value_or(Wording::kReference);
+  const bool neutral = wording == Wording::kNeutral;
   const double bytes_a_word = neutral ? 5 : 7;
   const double share = neutral ? 1 : 1 - 1 / kZeta2;  // of the list in that of all ranks
   const auto listed = std::max(kLeast, static_cast<size_t>(static_cast<double>(draw.chars) / bytes_a_word));
@@ -115,17 +115,17 @@ TaskText draw_zipf_words(const TaskDraw& draw) {
 const RegisterTask kCommonWords({.name = "cwe",
                                  .summary = "RULER: which ten words of a list are the most frequent",
                                  .options = {"wording"},
-                                 .fit = Fit::whole,
+                                 .fit = Fit::kWhole,
                                  .chars_per_token = 3.2,
-                                 .metric = AnswerMetric::substring_match,
+                                 .metric = AnswerMetric::kSubstringMatch,
                                  .draw = draw_common_words});
 
 const RegisterTask kZipfWords({.name = "fwe",
                                .summary = "RULER: which three words, of Zipf's frequencies, are the most frequent",
                                .options = {"wording"},
-                               .fit = Fit::whole,
+                               .fit = Fit::kWhole,
                                .chars_per_token = 5.0,
-                               .metric = AnswerMetric::substring_match,
+                               .metric = AnswerMetric::kSubstringMatch,
                                .draw = draw_zipf_words});
 
 }  // namespace

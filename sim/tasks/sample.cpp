@@ -36,7 +36,7 @@ std::pair<int32_t, int32_t> tokens_of(const std::vector<size_t>& offsets, size_t
 }
 
 std::vector<Label> labels_of(const std::vector<Span>& spans, const std::vector<size_t>& offsets) {
-  std::vector<Label> labels(offsets.size(), Label::context);
+  std::vector<Label> labels(offsets.size(), Label::kContext);
   for (const Span& span : spans) {
     const auto [begin, end] = tokens_of(offsets, span.begin, span.end);
     for (int32_t t = begin; t < end; ++t) {
@@ -61,7 +61,7 @@ std::vector<Link> links_of(const std::vector<UsefulLink>& links, const std::vect
 }
 
 int32_t count_context(const std::vector<Label>& labels) {
-  return static_cast<int32_t>(std::find(labels.begin(), labels.end(), Label::question) - labels.begin());
+  return static_cast<int32_t>(std::find(labels.begin(), labels.end(), Label::kQuestion) - labels.begin());
 }
 
 void cut(Sample& sample, int tokens) {
@@ -214,14 +214,14 @@ int32_t first_token_of(std::optional<int32_t> given, const Tokenizer& tokenizer)
 DrawnTask draw_task(const TaskRequest& request, const Tokenizer& tokenizer, const TextData& data) {
   const Task& task = find_task(request.task);
   check_options(task, request.options);
-  const Length length = request.length.value_or(task.fit == Fit::cut ? Length::exact : Length::at_most);
-  if (length == Length::exact && task.fit != Fit::cut)
+  const Length length = request.length.value_or(task.fit == Fit::kCut ? Length::kExact : Length::kAtMost);
+  if (length == Length::kExact && task.fit != Fit::kCut)
     throw UserError(fmt::format("task {} cannot be cut to an exact length, expected at_most", task.name));
   if (request.tokens < 2 || request.tokens > kMostTaskTokens)
     throw UserError(fmt::format("task {}: tokens is {}, expected 2 to {}", task.name, request.tokens, kMostTaskTokens));
   try {
     const Attempts attempts(task, request, tokenizer, data);
-    DrawnTask drawn = length == Length::exact ? attempts.exact() : attempts.at_most();
+    DrawnTask drawn = length == Length::kExact ? attempts.exact() : attempts.at_most();
     drawn.sample.name = fmt::format("{}-{}", task.name, request.index);
     return drawn;
   } catch (const UserError& error) {

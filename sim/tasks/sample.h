@@ -7,7 +7,7 @@
 
 namespace kv {
 
-enum class Label : uint8_t { context, needle, question, answer };
+enum class Label : uint8_t { kContext, kNeedle, kQuestion, kAnswer };
 
 // While tokens [query_begin, query_end) are read, the useful earlier tokens are the `sources` ranges [begin, end). A
 // task whose answer is tokens [a, b) asks for its sources from a - 1 on, where its first token is predicted, to b - 1.

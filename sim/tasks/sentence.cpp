@@ -50,24 +50,24 @@ TaskText draw_sentence(const TaskDraw& draw) {
   const auto sentences = sentences_of(text);
   if (sentences.empty()) throw UserError(fmt::format("{} bytes of text hold no sentence to ask for", text.size()));
   const auto most = static_cast<size_t>(option_or(draw.options.questions, "questions", 1, 1000, 4));
-  const auto asked = draw.random.sample(sentences.size(), std::min(sentences.size(), most));
+  const auto chosen = draw.random.sample(sentences.size(), std::min(sentences.size(), most));
 
   TextWriter writer;
   size_t last = 0;
-  for (const size_t i : std::set<size_t>(asked.begin(), asked.end())) {
+  for (const size_t i : std::set<size_t>(chosen.begin(), chosen.end())) {
     const auto [begin, end] = sentences[i].place;
-    writer.add(std::string_view(text).substr(last, begin - last), Label::context);
-    writer.add(std::string_view(text).substr(begin, end - begin), Label::needle);
+    writer.add(std::string_view(text).substr(last, begin - last), Label::kContext);
+    writer.add(std::string_view(text).substr(begin, end - begin), Label::kNeedle);
     last = end;
   }
-  writer.add(std::string_view(text).substr(last), Label::context);
-  writer.add("\n", Label::context);
-  for (const size_t i : asked) {
+  writer.add(std::string_view(text).substr(last), Label::kContext);
+  writer.add("\n", Label::kContext);
+  for (const size_t i : chosen) {
     const Sentence& sentence = sentences[i];
     write_question(writer, "Complete the sentence that begins: " + sentence.joined(0, kFirstWords));
     const std::string rest = sentence.joined(kFirstWords, sentence.words.size());
-    writer.link(writer.add(" " + rest, Label::answer), {sentence.place});
-    writer.add(".\n", Label::answer);
+    writer.link(writer.add(" " + rest, Label::kAnswer), {sentence.place});
+    writer.add(".\n", Label::kAnswer);
     writer.expect({rest + "."});
   }
   return writer.take();
@@ -76,7 +76,7 @@ TaskText draw_sentence(const TaskDraw& draw) {
 const RegisterTask kSentence({.name = "sentence",
                               .summary = "prose whose sentences are to be completed from their first five words",
                               .options = {"questions"},
-                              .fit = Fit::whole,
+                              .fit = Fit::kWhole,
                               .chars_per_token = 3.7,
                               .draw = draw_sentence});
 

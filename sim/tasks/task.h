@@ -19,16 +19,16 @@ namespace kv {
 class Tokenizer;
 
 enum class Hay {
-  book,     // a stretch of one book; of several in random order where it is longer than each
-  code,     // a stretch of one file
-  noise,    // a few sentences, repeated
-  needles,  // facts of other keys, nothing else
+  kBook,     // a stretch of one book; of several in random order where it is longer than each
+  kCode,     // a stretch of one file
+  kNoise,    // a few sentences, repeated
+  kNeedles,  // facts of other keys, nothing else
 };
 
 // How a task is put into words.
 enum class Wording {
-  reference,  // as the reference model was trained: <|question|>...<|answer|>
-  neutral,    // plain English without special tokens: an introduction, "Question: ..." and "Answer: ..."
+  kReference,  // as the reference model was trained: <|question|>...<|answer|>
+  kNeutral,    // plain English without special tokens: an introduction, "Question: ..." and "Answer: ..."
 };
 
 // What a spec may fix of a task; what is left out is drawn from the distribution that the reference model was trained
@@ -48,7 +48,7 @@ struct TaskOptions {
 struct Span {
   size_t begin = 0;
   size_t end = 0;
-  Label label = Label::context;
+  Label label = Label::kContext;
 };
 
 // While bytes [query_begin, query_end) are read or predicted, the bytes of `sources` are the useful context.
@@ -60,7 +60,7 @@ struct UsefulLink {
 
 // A question of the text: bytes [begin, prefix) ask it, [prefix, answer) are the answer prefix, which the model is
 // given, and [answer, end) is the answer as the text has it.
-struct Asked {
+struct QuestionSpan {
   size_t begin = 0;
   size_t prefix = 0;
   size_t answer = 0;
@@ -74,7 +74,7 @@ struct TaskText {
   std::string text;
   std::vector<Span> spans;
   std::vector<UsefulLink> links;
-  std::vector<Asked> asked = {};
+  std::vector<QuestionSpan> questions = {};
 };
 
 struct TaskDraw {
@@ -85,7 +85,7 @@ struct TaskDraw {
 };
 
 // How a text is brought to a number of tokens: cut at the end, or drawn shorter until its last answer fits.
-enum class Fit { cut, whole };
+enum class Fit { kCut, kWhole };
 
 struct Task {
   std::string name;
@@ -93,7 +93,7 @@ struct Task {
   std::vector<std::string> options;                 // names of the TaskOptions it reads
   Fit fit;                                          // what it does unless asked otherwise
   double chars_per_token;                           // for the first attempt, with the reference tokenizer
-  AnswerMetric metric = AnswerMetric::exact_match;  // what its answers are graded by unless asked otherwise
+  AnswerMetric metric = AnswerMetric::kExactMatch;  // what its answers are graded by unless asked otherwise
   std::function<TaskText(const TaskDraw&)> draw;
 };
 
@@ -102,7 +102,7 @@ struct RegisterTask {
   explicit RegisterTask(Task task);
 };
 
-// By name.
+// Every task, sorted by name.
 std::vector<const Task*> all_tasks();
 
 // Throws UserError that says so for RULER's two QA types (qa-1, qa-2), which exist as data sets only.
@@ -111,7 +111,7 @@ void refuse_data_set_task(std::string_view name);
 // Throws UserError that lists the known tasks, or as refuse_data_set_task.
 const Task& find_task(std::string_view name);
 
-enum class Length { exact, at_most };
+enum class Length { kExact, kAtMost };
 
 inline constexpr int kMostTaskTokens = 1 << 20;
 

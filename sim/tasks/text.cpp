@@ -64,15 +64,15 @@ void TextWriter::link(ByteRange query, std::vector<ByteRange> sources) {
 }
 
 void TextWriter::ask(std::string_view question, std::string_view prefix) {
-  const size_t begin = add(question, Label::question).first;
-  const size_t middle = add(prefix, Label::question).first;
-  result_.asked.push_back({begin, middle, size(), size(), {}});
+  const size_t begin = add(question, Label::kQuestion).first;
+  const size_t middle = add(prefix, Label::kQuestion).first;
+  result_.questions.push_back({begin, middle, size(), size(), {}});
 }
 
 void TextWriter::expect(std::vector<std::string> answers) {
-  KV_CHECK(!result_.asked.empty() && !answers.empty());
-  result_.asked.back().end = size();
-  result_.asked.back().answers = std::move(answers);
+  KV_CHECK(!result_.questions.empty() && !answers.empty());
+  result_.questions.back().end = size();
+  result_.questions.back().answers = std::move(answers);
 }
 
 std::string draw_text(const std::vector<Document>& documents, size_t chars, Random& random) {
@@ -95,10 +95,10 @@ std::string draw_text(const std::vector<Document>& documents, size_t chars, Rand
 }
 
 std::string draw_hay(const TaskDraw& draw) {
-  if (draw.options.hay == Hay::noise) return repeated_sentences(draw.chars);
-  if (draw.options.hay == Hay::needles)
+  if (draw.options.hay == Hay::kNoise) return repeated_sentences(draw.chars);
+  if (draw.options.hay == Hay::kNeedles)
     throw UserError("hay needles is for tasks with needles, expected book, code or noise");
-  const bool code = draw.options.hay ? *draw.options.hay == Hay::code
+  const bool code = draw.options.hay ? *draw.options.hay == Hay::kCode
                                      : !draw.random.chance(0.8) && any_of_length(draw.data.code, draw.chars);
   if (!code && !any_of_length(draw.data.books, draw.chars)) return joined_books(draw);
   return draw_text(code ? draw.data.code : draw.data.books, draw.chars, draw.random);
@@ -117,13 +117,13 @@ std::vector<ByteRange> write_with_insertions(TextWriter& writer, std::string_vie
   std::vector<ByteRange> places(insertions.size());
   size_t last = 0;
   for (const size_t i : order) {
-    writer.add(hay.substr(last, insertions[i].at - last), Label::context);
-    writer.add(" ", Label::context);
-    places[i] = writer.add(insertions[i].text, Label::needle);
+    writer.add(hay.substr(last, insertions[i].at - last), Label::kContext);
+    writer.add(" ", Label::kContext);
+    places[i] = writer.add(insertions[i].text, Label::kNeedle);
     last = insertions[i].at;
   }
-  writer.add(hay.substr(last), Label::context);
-  writer.add("\n", Label::context);
+  writer.add(hay.substr(last), Label::kContext);
+  writer.add("\n", Label::kContext);
   return places;
 }
 

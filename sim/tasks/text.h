@@ -38,9 +38,9 @@ class TextWriter {
 // is dropped. Throws UserError where no document is that long.
 std::string draw_text(const std::vector<Document>& documents, size_t chars, Random& random);
 
-// As draw_text, from books (80 %) or code, or from what the option says. Where it says nothing and no code is long
-// enough, from books; where no book is long enough, several one after the other. Throws UserError for Hay::needles,
-// which only tasks with needles know.
+// Draws a text as draw_text, from books (80 %) or code, or from what the option says. Where it says nothing and no code
+// is long enough, from books; where no book is long enough, several one after the other. Throws UserError for
+// Hay::kNeedles, which only tasks with needles know.
 std::string draw_hay(const TaskDraw& draw);
 
 // A statement to be put into hay, before the byte at `at`.

@@ -32,7 +32,7 @@ struct Chain {
 
 TaskText draw_variable_tracking(const TaskDraw& draw) {
   Random& random = draw.random;
-  const bool neutral = draw.options.wording == Wording::neutral;
+  const bool neutral = draw.options.wording == Wording::kNeutral;
   const int drawn_chains = random.between(1, 5);
   const int drawn_hops = random.between(1, 5);
   const auto chain_count = static_cast<size_t>(option_or(draw.options.chains, "chains", 1, 100, drawn_chains));
@@ -63,21 +63,21 @@ TaskText draw_variable_tracking(const TaskDraw& draw) {
     writer.add(
         "The text below assigns values to variables, some of them by naming another variable. Remember which variable "
         "has which value: it is asked for at the end.\n\n",
-        Label::context);
+        Label::kContext);
   const auto places = write_with_insertions(writer, hay, insertions);
   for (const size_t c : random.sample(chain_count, chain_count)) {
     if (neutral) {
       ask_plainly(writer,
                   fmt::format("Which variables hold the value {}, directly or through others?", chains[c].value),
                   fmt::format("The {} variables that hold {} are", length, chains[c].value));
-      writer.add(" ", Label::answer);
+      writer.add(" ", Label::kAnswer);
     } else {
       write_question(writer, fmt::format("Which variables hold the value {}?", chains[c].value));
     }
     const auto first = places.begin() + static_cast<ptrdiff_t>(c * length);
-    writer.link(writer.add(fmt::format("{}", fmt::join(chains[c].names, ", ")), Label::answer),
+    writer.link(writer.add(fmt::format("{}", fmt::join(chains[c].names, ", ")), Label::kAnswer),
                 {first, first + static_cast<ptrdiff_t>(length)});
-    writer.add(neutral ? ".\n" : "\n", Label::answer);
+    writer.add(neutral ? ".\n" : "\n", Label::kAnswer);
     writer.expect(chains[c].names);
   }
   return writer.take();
@@ -88,7 +88,7 @@ TaskText draw_ruler(const TaskDraw& draw) {
   TaskOptions options = draw.options;
   if (!options.chains) options.chains = 1;
   if (!options.hops) options.hops = 4;
-  if (!options.hay) options.hay = Hay::noise;
+  if (!options.hay) options.hay = Hay::kNoise;
   return draw_variable_tracking({draw.chars, draw.random, options, draw.data});
 }
 
@@ -96,17 +96,17 @@ const RegisterTask kVariableTracking(
     {.name = "variable-tracking",
      .summary = "chains of assignments scattered in text; which variables hold a value",
      .options = {"chains", "hops", "hay", "wording"},
-     .fit = Fit::whole,
+     .fit = Fit::kWhole,
      .chars_per_token = 3.7,
-     .metric = AnswerMetric::substring_match,
+     .metric = AnswerMetric::kSubstringMatch,
      .draw = draw_variable_tracking});
 
 const RegisterTask kRuler({.name = "vt",
                            .summary = "RULER's variable tracking: one chain of five in repeated sentences",
                            .options = {"chains", "hops", "hay", "wording"},
-                           .fit = Fit::whole,
+                           .fit = Fit::kWhole,
                            .chars_per_token = 4.2,
-                           .metric = AnswerMetric::substring_match,
+                           .metric = AnswerMetric::kSubstringMatch,
                            .draw = draw_ruler});
 
 }  // namespace

@@ -82,15 +82,15 @@ std::string random_hexadecimal_key(Random& random) { return hexadecimal(random, 
 
 std::string random_form(Form form, Random& random) {
   switch (form) {
-    case Form::words:
+    case Form::kWords:
       return random_key(random);
-    case Form::number:
+    case Form::kNumber:
       return random_number(random, 7);
-    case Form::hexadecimal:
+    case Form::kHexadecimal:
       return random_hexadecimal_key(random);
-    case Form::hexadecimal_16:
+    case Form::kHexadecimal16:
       return hexadecimal(random, 16);
-    case Form::uuid:
+    case Form::kUuid:
       break;
   }
   std::string text = hexadecimal(random, 32);
@@ -101,11 +101,11 @@ std::string random_form(Form form, Random& random) {
 }
 
 std::string DistinctForms::draw(Random& random) {
-  if (form_ == Form::words && seen_.size() >= nouns().size() * adjectives().size() / 2)
+  if (form_ == Form::kWords && seen_.size() >= nouns().size() * adjectives().size() / 2)
     throw UserError(fmt::format("more than {} different keys are asked for", seen_.size()));
   while (true) {
-    std::string one = random_form(form_, random);
-    if (seen_.insert(one).second) return one;
+    std::string form = random_form(form_, random);
+    if (seen_.insert(form).second) return form;
   }
 }
 

@@ -24,11 +24,11 @@ std::string random_hexadecimal_key(Random& random);
 
 // What keys and values look like.
 enum class Form : uint8_t {
-  words,           // random_key
-  number,          // seven decimal digits, as RULER's
-  hexadecimal,     // eight digits, a key of the reference model's
-  hexadecimal_16,  // the longest value that it was trained on
-  uuid,            // 8-4-4-4-12 hexadecimal digits, version 4
+  kWords,          // random_key
+  kNumber,         // seven decimal digits, as RULER's
+  kHexadecimal,    // eight digits, a key of the reference model's
+  kHexadecimal16,  // the longest value that it was trained on
+  kUuid,           // 8-4-4-4-12 hexadecimal digits, version 4
 };
 std::string random_form(Form form, Random& random);
 

@@ -118,46 +118,46 @@ inline std::vector<int32_t> first_events(const Schedule& schedule, size_t sequen
 }
 
 // Replays one case under one metric and returns its rows and those of the allocation.
-inline std::vector<Measured> measure(ReplayedCase& own, const std::string& metric,
+inline std::vector<Measured> measure(ReplayedCase& replayed, const std::string& metric,
                                      std::vector<GivenParam> options = {}) {
   const auto watched = make_metric(metric, std::move(options));
   std::vector<std::span<const int32_t>> sequences;
   std::vector<const Sample*> samples;
-  for (const Sample& sample : own.samples) {
+  for (const Sample& sample : replayed.samples) {
     sequences.push_back(sample.ids);
     samples.push_back(&sample);
   }
-  const char* const name = own.scorer ? "by-position" : "full";
-  Policy policy = policy_of(name, std::move(own.scorer));
-  policy.allocation_name = own.allocation.name;
-  policy.allocation = make_allocation(own.allocation.name, own.allocation.options);
+  const char* const name = replayed.scorer ? "by-position" : "full";
+  Policy policy = policy_of(name, std::move(replayed.scorer));
+  policy.allocation_name = replayed.allocation.name;
+  policy.allocation = make_allocation(replayed.allocation.name, replayed.allocation.options);
   policy.oracle = policy.allocation->needs_future();
   BaselineNeeds needs = watched->observer_needs().baseline;
   needs.merge(policy.allocation->future_needs());
-  if (needs.block_max || needs.block_sums) needs.statistics_block = own.block;
-  const Baseline baseline = compute_baseline(own.backend, own.source, sequences, needs);
-  const auto first = first_events(own.schedule, samples.size());
+  if (needs.block_max || needs.block_sums) needs.statistics_block = replayed.block;
+  const Baseline baseline = compute_baseline(replayed.backend, replayed.source, sequences, needs);
+  const auto first = first_events(replayed.schedule, samples.size());
   std::vector<int32_t> numbers(samples.size());
   std::iota(numbers.begin(), numbers.end(), 0);
-  watched->begin_case({.batch = {.backend = &own.backend,
-                                 .source = &own.source.info(),
+  watched->begin_case({.batch = {.backend = &replayed.backend,
+                                 .source = &replayed.source.info(),
                                  .sequences = static_cast<int>(samples.size()),
                                  .sample_numbers = numbers},
                        .samples = samples,
                        .baseline = &baseline,
-                       .schedule = &own.schedule,
-                       .decode_time = own.decode_time,
+                       .schedule = &replayed.schedule,
+                       .decode_time = replayed.decode_time,
                        .first_event = first,
                        .decode = {}});
-  std::vector<Observer*> observers = own.others;
+  std::vector<Observer*> observers = replayed.others;
   std::optional<Recut> recut;
-  if (own.recut) recut.emplace(*watched, own.recut);
+  if (replayed.recut) recut.emplace(*watched, replayed.recut);
   observers.push_back(recut ? static_cast<Observer*>(&*recut) : watched.get());
-  const ReplayResult result = replay({.backend = own.backend,
-                                      .source = own.source,
+  const ReplayResult result = replay({.backend = replayed.backend,
+                                      .source = replayed.source,
                                       .policy = policy,
                                       .sequences = sequences,
-                                      .schedule = own.schedule,
+                                      .schedule = replayed.schedule,
                                       .baseline = policy.oracle ? &baseline : nullptr,
                                       .observers = observers});
   std::vector<Measured> rows;
@@ -192,7 +192,7 @@ inline std::string skipped(const std::vector<Measured>& rows, const std::string&
 inline Sample tiny_sample(int tokens, int number = 0) {
   Sample sample{.name = "tiny", .ids = std::vector<int32_t>(static_cast<size_t>(tokens), 0), .labels = {}, .links = {}};
   sample.ids[0] = number;
-  sample.labels.assign(sample.ids.size(), Label::context);
+  sample.labels.assign(sample.ids.size(), Label::kContext);
   sample.context_tokens = tokens;
   return sample;
 }

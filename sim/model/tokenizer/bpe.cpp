@@ -43,7 +43,7 @@ Bpe::Bpe(const TokenizerDefinition& definition) : name_(definition.name), byte_t
     // A pair named twice keeps its last rank, as in the `tokenizers` library.
     merges_.insert_or_assign(pair_key(merge.left, merge.right), Target{static_cast<int32_t>(rank), merge.result});
   }
-  if (definition.whole_words == WholeWords::looked_up)
+  if (definition.whole_words == WholeWords::kLookedUp)
     for (size_t id = 0; id < definition.tokens.size(); ++id)
       if (!definition.tokens[id].empty()) whole_.emplace(definition.tokens[id], static_cast<int32_t>(id));
 }

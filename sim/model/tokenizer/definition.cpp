@@ -28,7 +28,7 @@ class Parser {
     if (!root.is_object()) fail(fmt::format("is {}, expected an object", root.type_name()));
     const Json& model = object_at(root, "model");
     check_model(model);
-    result_.whole_words = flag_at(model, "ignore_merges", false) ? WholeWords::looked_up : WholeWords::merged;
+    result_.whole_words = flag_at(model, "ignore_merges", false) ? WholeWords::kLookedUp : WholeWords::kMerged;
     read_vocabulary(object_at(model, "vocab"));
     read_merges(array_at(model, "merges"));
     if (root.contains("added_tokens") && !root["added_tokens"].is_null()) read_added(array_at(root, "added_tokens"));
@@ -194,7 +194,7 @@ class Parser {
            .content = content,
            .strips_left = flag_at(each, "lstrip", false),
            .strips_right = flag_at(each, "rstrip", false),
-           .found_in = flag_at(each, "normalized", !special) ? FoundIn::normalized_text : FoundIn::given_text});
+           .found_in = flag_at(each, "normalized", !special) ? FoundIn::kNormalizedText : FoundIn::kGivenText});
     }
   }
 
@@ -209,17 +209,17 @@ class Parser {
   void read_normalizer(const Json& normalizer) {
     for (const Json* each : members(normalizer, "normalizers")) {
       if (string_at(*each, "type") != "NFC") refuse("normalizer", (*each)["type"]);
-      result_.normalization = Normalization::nfc;
+      result_.normalization = Normalization::kNfc;
     }
   }
 
   SplitBehavior behavior_of(const Json& split) const {
     static const std::vector<std::pair<std::string_view, SplitBehavior>> kBehaviors = {
-        {"Isolated", SplitBehavior::isolated},
-        {"Removed", SplitBehavior::removed},
-        {"MergedWithPrevious", SplitBehavior::merged_with_previous},
-        {"MergedWithNext", SplitBehavior::merged_with_next},
-        {"Contiguous", SplitBehavior::contiguous}};
+        {"Isolated", SplitBehavior::kIsolated},
+        {"Removed", SplitBehavior::kRemoved},
+        {"MergedWithPrevious", SplitBehavior::kMergedWithPrevious},
+        {"MergedWithNext", SplitBehavior::kMergedWithNext},
+        {"Contiguous", SplitBehavior::kContiguous}};
     const std::string& name = string_at(split, "behavior");
     for (const auto& [known_name, behavior] : kBehaviors)
       if (name == known_name) return behavior;
@@ -233,9 +233,9 @@ class Parser {
     const Json& pattern = object_at(split, "pattern");
     const bool literal = pattern.contains("String");
     return {.pattern = string_at(pattern, literal ? "String" : "Regex"),
-            .kind = literal ? PatternKind::literal : PatternKind::regex,
+            .kind = literal ? PatternKind::kLiteral : PatternKind::kRegex,
             .behavior = behavior_of(split),
-            .role = flag_at(split, "invert", false) ? MatchRole::content : MatchRole::delimiter};
+            .role = flag_at(split, "invert", false) ? MatchRole::kContent : MatchRole::kDelimiter};
   }
 
   void read_pre_tokenizers(const Json& part) {
@@ -250,14 +250,14 @@ class Parser {
       } else if (type == "Digits") {
         const bool single = flag_at(*step, "individual_digits", false);
         result_.splits.push_back(
-            {.pattern = R"(\p{N})", .behavior = single ? SplitBehavior::isolated : SplitBehavior::contiguous});
+            {.pattern = R"(\p{N})", .behavior = single ? SplitBehavior::kIsolated : SplitBehavior::kContiguous});
       } else if (type == "ByteLevel") {
         ends_in_bytes = true;
         const bool by_words = flag_at(*step, "use_regex", true);
         const bool prefixed = flag_at(*step, "add_prefix_space", true);
         if (by_words || prefixed)
           result_.splits.push_back(
-              {.pattern = by_words ? kGpt2Pattern : "", .prefix = prefixed ? PrefixSpace::added : PrefixSpace::none});
+              {.pattern = by_words ? kGpt2Pattern : "", .prefix = prefixed ? PrefixSpace::kAdded : PrefixSpace::kNone});
       } else {
         refuse("pre-tokenizer", (*step)["type"]);
       }

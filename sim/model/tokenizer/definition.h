@@ -14,28 +14,28 @@ namespace kv {
 
 // How matches become pieces, as in the `tokenizers` library: `isolated` makes each match a piece, `removed` drops it,
 // `merged_*` glues it to its neighbour, `contiguous` joins neighbouring matches.
-enum class SplitBehavior { isolated, removed, merged_with_previous, merged_with_next, contiguous };
+enum class SplitBehavior { kIsolated, kRemoved, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
-enum class MatchRole { delimiter, content };  // `content` is the file's invert: the gaps are the delimiters
+enum class MatchRole { kDelimiter, kContent };  // kContent is the file's invert: the gaps are the delimiters
 
-enum class PrefixSpace { none, added };
+enum class PrefixSpace { kNone, kAdded };
 
 struct SplitDefinition {
   std::string pattern;
-  PatternKind kind = PatternKind::regex;
-  SplitBehavior behavior = SplitBehavior::isolated;
-  MatchRole role = MatchRole::delimiter;
-  PrefixSpace prefix = PrefixSpace::none;  // put before a piece that does not start with a space, before splitting it
+  PatternKind kind = PatternKind::kRegex;
+  SplitBehavior behavior = SplitBehavior::kIsolated;
+  MatchRole role = MatchRole::kDelimiter;
+  PrefixSpace prefix = PrefixSpace::kNone;  // put before a piece that does not start with a space, before splitting it
 };
 
-enum class FoundIn { given_text, normalized_text };
+enum class FoundIn { kGivenText, kNormalizedText };
 
 struct AddedToken {
   int32_t id = 0;
   std::string content;
   bool strips_left = false;   // swallows the white space before it
   bool strips_right = false;  // and after it
-  FoundIn found_in = FoundIn::given_text;
+  FoundIn found_in = FoundIn::kGivenText;
 };
 
 struct Merge {
@@ -44,8 +44,8 @@ struct Merge {
   int32_t result;
 };
 
-enum class Normalization { none, nfc };
-enum class WholeWords { merged, looked_up };  // `looked_up` is the file's ignore_merges
+enum class Normalization { kNone, kNfc };
+enum class WholeWords { kMerged, kLookedUp };  // kLookedUp is the file's ignore_merges
 
 struct TokenizerDefinition {
   std::string name;                  // stands in front of every error
@@ -54,8 +54,8 @@ struct TokenizerDefinition {
   std::vector<int32_t> byte_tokens;  // by byte; -1 where the vocabulary lacks it
   std::vector<AddedToken> added;
   std::vector<SplitDefinition> splits;  // applied in order
-  Normalization normalization = Normalization::none;
-  WholeWords whole_words = WholeWords::merged;
+  Normalization normalization = Normalization::kNone;
+  WholeWords whole_words = WholeWords::kMerged;
 };
 
 // Throws UserError, one line that starts with `name`, for whatever Tokenizer refuses.

@@ -17,7 +17,7 @@ struct Range {
 
 // The whole text as alternating gaps and matches; gaps are never empty.
 std::vector<Range> find_ranges(Matcher& matcher, std::string_view text, MatchRole role) {
-  const bool match_delimits = role == MatchRole::delimiter;
+  const bool match_delimits = role == MatchRole::kDelimiter;
   std::vector<Range> ranges;
   size_t last = 0;
   matcher.find_all(text, [&](size_t begin, size_t end) {
@@ -45,16 +45,16 @@ std::vector<Range> joined(const std::vector<Range>& ranges, Joins joins) {
 
 std::vector<Range> behave(std::vector<Range> ranges, SplitBehavior behavior) {
   switch (behavior) {
-    case SplitBehavior::isolated:
+    case SplitBehavior::kIsolated:
       return ranges;
-    case SplitBehavior::removed:
+    case SplitBehavior::kRemoved:
       std::erase_if(ranges, [](const Range& range) { return range.delimiter; });
       return ranges;
-    case SplitBehavior::contiguous:
+    case SplitBehavior::kContiguous:
       return joined(ranges, [](const Range& a, const Range& b) { return a.delimiter == b.delimiter; });
-    case SplitBehavior::merged_with_previous:
+    case SplitBehavior::kMergedWithPrevious:
       return joined(ranges, [](const Range& a, const Range& b) { return b.delimiter && !a.delimiter; });
-    case SplitBehavior::merged_with_next:
+    case SplitBehavior::kMergedWithNext:
       return joined(ranges, [](const Range& a, const Range& b) { return a.delimiter && !b.delimiter; });
   }
   return ranges;
@@ -79,7 +79,7 @@ std::vector<std::string> PreTokenizer::pieces(std::string_view text, Scratch& sc
     std::vector<std::string> next;
     next.reserve(text.size() / 4);
     for (std::string& piece : current) {
-      if (split.prefix == PrefixSpace::added && piece.front() != ' ') piece.insert(piece.begin(), ' ');
+      if (split.prefix == PrefixSpace::kAdded && piece.front() != ' ') piece.insert(piece.begin(), ' ');
       if (split.pattern.empty()) {
         next.push_back(std::move(piece));
         continue;

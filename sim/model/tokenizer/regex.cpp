@@ -40,7 +40,7 @@ Regex::Regex(std::string_view pattern, PatternKind kind, std::string_view owner)
     throw UserError(
         fmt::format("{}: pattern of {} bytes, expected at most {}", owner, pattern.size(), kMaxPatternBytes));
   const uint32_t options =
-      kind == PatternKind::literal ? PCRE2_UTF | PCRE2_LITERAL : PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C;
+      kind == PatternKind::kLiteral ? PCRE2_UTF | PCRE2_LITERAL : PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C;
   int error = 0;
   PCRE2_SIZE offset = 0;
   code_.reset(pcre2_compile(units(pattern), pattern.size(), options, &error, &offset, nullptr));

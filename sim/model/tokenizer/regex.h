@@ -13,7 +13,7 @@ struct pcre2_real_jit_stack_8;
 
 namespace kv {
 
-enum class PatternKind { regex, literal };
+enum class PatternKind { kRegex, kLiteral };
 
 // A compiled Perl-compatible pattern over well-formed UTF-8 with Unicode classes. Compiling throws UserError.
 class Regex {

@@ -21,7 +21,7 @@ std::vector<AddedToken> select(const TokenizerDefinition& definition, FoundIn pl
   std::vector<AddedToken> selected;
   for (AddedToken token : definition.added) {
     if (token.found_in != place) continue;
-    if (place == FoundIn::normalized_text && definition.normalization == Normalization::nfc)
+    if (place == FoundIn::kNormalizedText && definition.normalization == Normalization::kNfc)
       token.content = to_nfc(token.content);
     selected.push_back(std::move(token));
   }
@@ -33,8 +33,8 @@ std::vector<AddedToken> select(const TokenizerDefinition& definition, FoundIn pl
 struct Tokenizer::Parts {
   explicit Parts(TokenizerDefinition given)
       : definition(std::move(given)),
-        raw_added(select(definition, FoundIn::given_text)),
-        normalized_added(select(definition, FoundIn::normalized_text)),
+        raw_added(select(definition, FoundIn::kGivenText)),
+        normalized_added(select(definition, FoundIn::kNormalizedText)),
         pre_tokenizer(definition.splits, definition.name),
         bpe(definition) {
     for (size_t id = 0; id < definition.tokens.size(); ++id)
@@ -119,7 +119,7 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text) const {
       encoding.append_id(raw.id);
       continue;
     }
-    const bool composes = parts.definition.normalization == Normalization::nfc;
+    const bool composes = parts.definition.normalization == Normalization::kNfc;
     const std::string composed = composes ? to_nfc(raw.text) : std::string();
     for (const Stretch& stretch : parts.normalized_added.find(composes ? composed : raw.text)) {
       if (stretch.id >= 0) {

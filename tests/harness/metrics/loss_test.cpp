@@ -18,7 +18,8 @@ class LossMetricsByHand : public ::testing::Test {
  protected:
   LossMetricsByHand() {
     sample_.ids = {10, 11, 12, 13, 14, 15};
-    sample_.labels = {Label::context, Label::context, Label::context, Label::question, Label::answer, Label::answer};
+    sample_.labels = {Label::kContext,  Label::kContext, Label::kContext,
+                      Label::kQuestion, Label::kAnswer,  Label::kAnswer};
     baseline_.sequences = 1;
     baseline_.lengths = {6};
     baseline_.nll = {{1, 2, 1, 0.5, 0.5, 0}};
@@ -164,8 +165,8 @@ TEST(LossMetrics, SayThatATraceHasNoLosses) {
   for (const auto& [name, metric] :
        {std::pair{"loss", "loss_ratio"}, {"entropy_split", "loss_increase_low"}, {"top_increases", "top_increase"}}) {
     const int32_t length = 4;
-    ReplayedCase own{source, *backend, {tiny_sample(4)}, full_schedule({&length, 1}, 4)};
-    EXPECT_EQ(skipped(measure(own, name), metric), "the source has no losses: a trace is not fed back") << name;
+    ReplayedCase replayed{source, *backend, {tiny_sample(4)}, full_schedule({&length, 1}, 4)};
+    EXPECT_EQ(skipped(measure(replayed, name), metric), "the source has no losses: a trace is not fed back") << name;
   }
 }
 

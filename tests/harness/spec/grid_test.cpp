@@ -28,8 +28,8 @@ TEST(Grid, IsTheProductOfTheAxesFirstSlowestThenPolicies) {
       spec_of(std::string(kHead) + "policies: [full, streaming]\naxes: {budget: [64, 128], interval: [16, 32]}\n"));
   ASSERT_EQ(grid.workloads.size(), 1u);
   std::vector<std::string> order;
-  for (const Case& one : grid.workloads[0].cases) {
-    order.push_back(fmt::format("{} {} {}", one.budget, one.interval, one.policy));
+  for (const Case& grid_case : grid.workloads[0].cases) {
+    order.push_back(fmt::format("{} {} {}", grid_case.budget, grid_case.interval, grid_case.policy));
   }
   EXPECT_EQ(order, (std::vector<std::string>{"64 16 0", "64 16 1", "64 32 0", "64 32 1", "128 16 0", "128 16 1",
                                              "128 32 0", "128 32 1"}));
@@ -64,8 +64,8 @@ TEST(Grid, DepthDistractorsAndWordingAreOptionsAndAxesOfTheData) {
   const TaskOptions& options = grid.workloads[3].options;
   EXPECT_EQ(options.depth, 0.5);
   EXPECT_EQ(options.distractors, 8);
-  EXPECT_EQ(options.hay, Hay::noise);
-  EXPECT_EQ(options.wording, Wording::neutral);
+  EXPECT_EQ(options.hay, Hay::kNoise);
+  EXPECT_EQ(options.wording, Wording::kNeutral);
   EXPECT_EQ(grid.workloads[0].options.depth, 0.0);
 }
 
@@ -144,8 +144,8 @@ TEST(Grid, LatencyCasesLeaveOutWhatAPolicyHasNoUseFor) {
                                       "axes: {budget: [64, 128], interval: 16, new_tokens: 300, batch: [4, max]}\n"));
   ASSERT_EQ(grid.workloads.size(), 1u);
   std::vector<std::string> order;
-  for (const Case& one : grid.workloads[0].cases) {
-    order.push_back(fmt::format("{} {} {}", one.policy, one.budget, one.batch));
+  for (const Case& grid_case : grid.workloads[0].cases) {
+    order.push_back(fmt::format("{} {} {}", grid_case.policy, grid_case.budget, grid_case.batch));
   }
   EXPECT_EQ(order, (std::vector<std::string>{"0 0 4", "1 64 4", "0 0 0", "1 64 0", "1 128 4", "1 128 0"}));
 }
@@ -181,7 +181,8 @@ TEST(Grid, APolicyRunsOnlyWhereItsSpecWantsIt) {
       spec_of(std::string(kHead) +
               "policies: [full, {policy: streaming, only: {budget: 128}}]\naxes: {budget: [64, 128], interval: 16}\n"));
   std::vector<std::string> order;
-  for (const Case& one : grid.workloads[0].cases) order.push_back(fmt::format("{} {}", one.policy, one.budget));
+  for (const Case& grid_case : grid.workloads[0].cases)
+    order.push_back(fmt::format("{} {}", grid_case.policy, grid_case.budget));
   EXPECT_EQ(order, (std::vector<std::string>{"0 64", "0 128", "1 128"}));
   EXPECT_EQ(error_of(std::string(kHead) +
                      "policies: [{policy: streaming, only: {size: 1}}]\naxes: {budget: 64, interval: 16}\n"),

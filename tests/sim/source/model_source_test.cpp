@@ -40,14 +40,14 @@ TEST(ModelSource, BlocksAndBatchesDoNotChangeLosses) {
   const auto shorter = llama_ids(77);
   const std::span<const int32_t> alone[] = {longer};
   const std::span<const int32_t> together[] = {shorter, longer};
-  const Baseline one = compute_baseline(*backend, source, alone, {});
-  const Baseline two = compute_baseline(*backend, source, together, {.statistics_block = 16, .block_sums = true});
-  ASSERT_EQ(two.nll[1].size(), one.nll[0].size());
-  EXPECT_LE(largest_error(two.nll[1], one.nll[0]), 1e-5);
-  EXPECT_EQ(two.nll[0].size(), 77u);
-  EXPECT_EQ(two.nll[0].back(), 0.0f) << "the last token predicts nothing that is known";
-  const std::vector<float> prefix(one.nll[0].begin(), one.nll[0].begin() + 76);
-  EXPECT_LE(largest_error(two.nll[0], prefix), 1e-5);
+  const Baseline first = compute_baseline(*backend, source, alone, {});
+  const Baseline second = compute_baseline(*backend, source, together, {.statistics_block = 16, .block_sums = true});
+  ASSERT_EQ(second.nll[1].size(), first.nll[0].size());
+  EXPECT_LE(largest_error(second.nll[1], first.nll[0]), 1e-5);
+  EXPECT_EQ(second.nll[0].size(), 77u);
+  EXPECT_EQ(second.nll[0].back(), 0.0f) << "the last token predicts nothing that is known";
+  const std::vector<float> prefix(first.nll[0].begin(), first.nll[0].begin() + 76);
+  EXPECT_LE(largest_error(second.nll[0], prefix), 1e-5);
 }
 
 TEST(ModelSource, RefusesIdsOutsideTheVocabulary) {

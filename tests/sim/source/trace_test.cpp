@@ -27,8 +27,8 @@ class TraceOfLlama : public ::testing::Test {
     const auto file = SafetensorsFile::open(ref::source_path("tests/data/llama/expected.safetensors"));
     sample_.ids = file.read_i32(file.require("input_ids"));
     sample_.ids.resize(60);
-    sample_.labels.assign(60, Label::context);
-    for (int i = 40; i < 60; ++i) sample_.labels[static_cast<size_t>(i)] = i < 50 ? Label::question : Label::answer;
+    sample_.labels.assign(60, Label::kContext);
+    for (int i = 40; i < 60; ++i) sample_.labels[static_cast<size_t>(i)] = i < 50 ? Label::kQuestion : Label::kAnswer;
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
@@ -56,8 +56,8 @@ class Outputs final : public Observer {
  public:
   void attended(const LayerView& view, ConstRef outputs) override {
     const auto* values = outputs.as<float>();
-    auto& own = of_layer_[view.layer];
-    own.insert(own.end(), values, values + view.segments[0].count * view.q_heads * view.head_dim);
+    auto& recorded = of_layer_[view.layer];
+    recorded.insert(recorded.end(), values, values + view.segments[0].count * view.q_heads * view.head_dim);
   }
   std::map<int, std::vector<float>> of_layer_;
 };

@@ -16,8 +16,8 @@ using Strings = std::vector<std::string>;
 
 TEST(AnswerMetrics, HaveNamesThatAreFoundAgain) {
   for (const AnswerMetric metric :
-       {AnswerMetric::exact_match, AnswerMetric::substring_match, AnswerMetric::substring_match_any,
-        AnswerMetric::token_f1, AnswerMetric::rouge_l, AnswerMetric::edit_similarity})
+       {AnswerMetric::kExactMatch, AnswerMetric::kSubstringMatch, AnswerMetric::kSubstringMatchAny,
+        AnswerMetric::kTokenF1, AnswerMetric::kRougeL, AnswerMetric::kEditSimilarity})
     EXPECT_EQ(find_answer_metric(metric_name(metric)), metric);
   try {
     find_answer_metric("f1");
@@ -34,14 +34,14 @@ TEST(ExactMatch, SeesCaseAndInnerSpacesButNotTheEnds) {
   EXPECT_EQ(exact_match("Paris", "paris"), 0);
   EXPECT_EQ(exact_match("a  b", "a b"), 0);
   EXPECT_EQ(exact_match("4711.", "4711"), 0);
-  EXPECT_EQ(grade(AnswerMetric::exact_match, "b", Strings{"a", "b"}), 1) << "the best of the answers";
+  EXPECT_EQ(grade(AnswerMetric::kExactMatch, "b", Strings{"a", "b"}), 1) << "the best of the answers";
 }
 
 TEST(SubstringMatch, IsTheShareOfAnswersThatOccur) {
   // FOO and bar occur, qux does not: 2 of 3.
-  EXPECT_DOUBLE_EQ(grade(AnswerMetric::substring_match, "It is foo, and Bar.", Strings{"FOO", "bar", "qux"}), 2.0 / 3);
-  EXPECT_EQ(grade(AnswerMetric::substring_match_any, "It is foo, and Bar.", Strings{"FOO", "qux"}), 1);
-  EXPECT_EQ(grade(AnswerMetric::substring_match_any, "It is foo", Strings{"qux", "quux"}), 0);
+  EXPECT_DOUBLE_EQ(grade(AnswerMetric::kSubstringMatch, "It is foo, and Bar.", Strings{"FOO", "bar", "qux"}), 2.0 / 3);
+  EXPECT_EQ(grade(AnswerMetric::kSubstringMatchAny, "It is foo, and Bar.", Strings{"FOO", "qux"}), 1);
+  EXPECT_EQ(grade(AnswerMetric::kSubstringMatchAny, "It is foo", Strings{"qux", "quux"}), 0);
   EXPECT_EQ(contains_answer("91234", "123"), 1) << "no word boundary is asked for";
   EXPECT_EQ(contains_answer("12", "123"), 0);
 }
@@ -55,7 +55,7 @@ TEST(TokenF1, DropsCasePunctuationAndArticles) {
   EXPECT_DOUBLE_EQ(token_f1("theory", "the ory"), 0) << "only whole words are articles";
   EXPECT_DOUBLE_EQ(token_f1("the", "a"), 1) << "both are empty once normalised";
   EXPECT_DOUBLE_EQ(token_f1("the", "x"), 0);
-  EXPECT_DOUBLE_EQ(grade(AnswerMetric::token_f1, "x", Strings{"y", "x z"}), 2.0 / 3) << "the best of the answers";
+  EXPECT_DOUBLE_EQ(grade(AnswerMetric::kTokenF1, "x", Strings{"y", "x z"}), 2.0 / 3) << "the best of the answers";
 }
 
 TEST(RougeL, IsTheFMeasureOfTheLongestCommonSubsequence) {
@@ -66,7 +66,7 @@ TEST(RougeL, IsTheFMeasureOfTheLongestCommonSubsequence) {
   // LCS a b c of 5 and 3 words: P = 3/5, R = 1, F = 6/8.
   EXPECT_DOUBLE_EQ(rouge_l("a x b y c", " a  b\nc "), 0.75);
   EXPECT_DOUBLE_EQ(rouge_l("A", "a"), 0);
-  EXPECT_DOUBLE_EQ(grade(AnswerMetric::rouge_l, "a b", Strings{"c", "a b"}), 1);
+  EXPECT_DOUBLE_EQ(grade(AnswerMetric::kRougeL, "a b", Strings{"c", "a b"}), 1);
 }
 
 TEST(EditSimilarity, IsOneMinusTheDistanceOverTheLongerLength) {
@@ -83,14 +83,14 @@ TEST(EditSimilarity, GradesTheFirstLineOfCodeAgainstAnAnswerOfOneLine) {
   EXPECT_EQ(first_code_line("// a\n`b`"), "// a\n`b`");
   EXPECT_EQ(first_code_line(""), "");
   EXPECT_EQ(first_code_line("\n\n"), "\n\n");
-  EXPECT_DOUBLE_EQ(grade(AnswerMetric::edit_similarity, prediction, Strings{"return x"}), 1);
-  EXPECT_DOUBLE_EQ(grade(AnswerMetric::edit_similarity, "a\nb", Strings{"a\nb"}), 1);
+  EXPECT_DOUBLE_EQ(grade(AnswerMetric::kEditSimilarity, prediction, Strings{"return x"}), 1);
+  EXPECT_DOUBLE_EQ(grade(AnswerMetric::kEditSimilarity, "a\nb", Strings{"a\nb"}), 1);
 }
 
 TEST(AnswerMetrics, TreatEmptyTextsAlike) {
   for (const AnswerMetric metric :
-       {AnswerMetric::exact_match, AnswerMetric::substring_match, AnswerMetric::substring_match_any,
-        AnswerMetric::token_f1, AnswerMetric::rouge_l, AnswerMetric::edit_similarity}) {
+       {AnswerMetric::kExactMatch, AnswerMetric::kSubstringMatch, AnswerMetric::kSubstringMatchAny,
+        AnswerMetric::kTokenF1, AnswerMetric::kRougeL, AnswerMetric::kEditSimilarity}) {
     SCOPED_TRACE(metric_name(metric));
     EXPECT_EQ(grade(metric, "", Strings{"word"}), 0);
     EXPECT_EQ(grade(metric, "word", Strings{""}), 0);

@@ -46,24 +46,24 @@ std::vector<std::string> asking_tasks() {
 class EveryAskingTask : public testing::TestWithParam<std::string> {};
 
 TEST_P(EveryAskingTask, IsTheSampleCutIntoContextQuestionsAndAnswers) {
-  const TaskRequest request{.task = GetParam(), .tokens = 900, .seed = 3, .length = Length::at_most};
+  const TaskRequest request{.task = GetParam(), .tokens = 900, .seed = 3, .length = Length::kAtMost};
   const DrawnTask drawn = draw_task(request, tokenizer(), data());
   const Exam exam = make_exam(request, tokenizer(), data());
   EXPECT_EQ(exam.name, drawn.sample.name);
   EXPECT_EQ(exam.metric, find_task(GetParam()).metric);
-  ASSERT_EQ(exam.questions.size(), drawn.text.asked.size());
+  ASSERT_EQ(exam.questions.size(), drawn.text.questions.size());
   Ids whole = exam.context;
   EXPECT_EQ(static_cast<int32_t>(whole.size()), drawn.sample.context_tokens);
   for (size_t i = 0; i < exam.questions.size(); ++i) {
-    const Asked& asked = drawn.text.asked[i];
-    const std::string answer = drawn.text.text.substr(asked.answer, asked.end - asked.answer);
+    const QuestionSpan& span = drawn.text.questions[i];
+    const std::string answer = drawn.text.text.substr(span.answer, span.end - span.answer);
     const ExamQuestion& question = exam.questions[i];
     EXPECT_EQ(question.prefix, Ids{*tokenizer().token_id("<|answer|>")});
     append(whole, question.ids);
     append(whole, question.prefix);
     append(whole, tokenizer().encode(answer));
     EXPECT_GE(question.max_new_tokens, static_cast<int>(tokenizer().encode(answer).size()) + 8);
-    EXPECT_EQ(question.answers, asked.answers);
+    EXPECT_EQ(question.answers, span.answers);
     EXPECT_EQ(grade(exam.metric, answer, question.answers), 1) << answer;
   }
   EXPECT_EQ(whole, drawn.sample.ids);
@@ -77,26 +77,27 @@ INSTANTIATE_TEST_SUITE_P(Tasks, EveryAskingTask, testing::ValuesIn(asking_tasks(
 });
 
 TEST(Exam, AsksForLinesOfItsContext) {
-  const Exam one = exam("kv", 600, {.questions = 3});
-  ASSERT_EQ(one.questions.size(), 3u);
-  for (const ExamQuestion& question : one.questions) {
+  const Exam kv_exam = exam("kv", 600, {.questions = 3});
+  ASSERT_EQ(kv_exam.questions.size(), 3u);
+  for (const ExamQuestion& question : kv_exam.questions) {
     const std::string key = decode(question.ids).substr(std::string("<|question|>").size());
-    EXPECT_NE(decode(one.context).find(key + ": " + question.answers.at(0) + "\n"), std::string::npos);
+    EXPECT_NE(decode(kv_exam.context).find(key + ": " + question.answers.at(0) + "\n"), std::string::npos);
   }
 }
 
 TEST(Exam, OfANeutralWordingHasNoSpecialTokensAndNoLineStop) {
   for (const char* task : {"needle", "niah-multiquery", "variable-tracking", "vt", "cwe", "fwe"}) {
-    const Exam one = exam(task, 900, {.wording = Wording::neutral});
-    EXPECT_FALSE(one.one_line);
-    for (const ExamQuestion& question : one.questions) {
-      const std::string asked = decode(question.ids);
-      EXPECT_TRUE(asked.starts_with("Question: ") && asked.ends_with("\n")) << asked;
+    const Exam neutral = exam(task, 900, {.wording = Wording::kNeutral});
+    EXPECT_FALSE(neutral.one_line);
+    for (const ExamQuestion& question : neutral.questions) {
+      const std::string question_text = decode(question.ids);
+      EXPECT_TRUE(question_text.starts_with("Question: ") && question_text.ends_with("\n")) << question_text;
       EXPECT_TRUE(decode(question.prefix).starts_with("Answer: ")) << task;
       for (const Ids* ids : {&question.ids, &question.prefix})
         EXPECT_TRUE(std::all_of(ids->begin(), ids->end(), [](int32_t id) { return id > 2; })) << task;
     }
-    EXPECT_TRUE(std::all_of(one.context.begin() + 1, one.context.end(), [](int32_t id) { return id > 2; })) << task;
+    EXPECT_TRUE(std::all_of(neutral.context.begin() + 1, neutral.context.end(), [](int32_t id) { return id > 2; }))
+        << task;
   }
 }
 
@@ -110,7 +111,7 @@ TEST(Exam, NeedsAQuestionAndAWholeText) {
     return "";
   };
   EXPECT_EQ(error({.task = "book", .tokens = 300}), "task book asks no question, so there is nothing to answer");
-  EXPECT_NE(error({.task = "kv", .tokens = 300, .length = Length::exact}).find("expected at_most"), std::string::npos);
+  EXPECT_NE(error({.task = "kv", .tokens = 300, .length = Length::kExact}).find("expected at_most"), std::string::npos);
 }
 
 TEST(LineEnds, AreAllTokensWithALineFeed) {

@@ -137,7 +137,7 @@ TEST(Jsonl, MakesAnExamOfAContext) {
       R"({"context":"Ann is 7.\n","question":"How old is Ann?","answer_prefix":"","answers":["7"],"max_new_tokens":4,"task":"qa_1"})");
   const Exam exam = make_exam(data.contexts.at(0), 0, tokenizer());
   EXPECT_EQ(exam.name, "qa_1-1");
-  EXPECT_EQ(exam.metric, AnswerMetric::substring_match_any);
+  EXPECT_EQ(exam.metric, AnswerMetric::kSubstringMatchAny);
   EXPECT_FALSE(exam.one_line);
   EXPECT_EQ(exam.context.front(), 0);
   EXPECT_EQ(tokenizer().decode(std::span(exam.context).subspan(1)), "Ann is 7.\n");
@@ -152,7 +152,7 @@ TEST(Jsonl, MakesAnExamOfAContext) {
 
 TEST(Jsonl, GradesByTheShareOfAnswersUnlessTheTaskIsQa) {
   const Exam exam = make_exam(read(row("c", "q")).contexts.at(0), 0, tokenizer());
-  EXPECT_EQ(exam.metric, AnswerMetric::substring_match);
+  EXPECT_EQ(exam.metric, AnswerMetric::kSubstringMatch);
   EXPECT_EQ(exam.name, "line-1");
 }
 

@@ -27,7 +27,7 @@ TaskText text_of(const std::string& task, size_t chars, TaskOptions options = {}
   return find_task(task).draw({.chars = chars, .random = random, .options = options, .data = data()});
 }
 
-std::string context_of(const TaskText& text) { return text.text.substr(0, text.asked.at(0).begin); }
+std::string context_of(const TaskText& text) { return text.text.substr(0, text.questions.at(0).begin); }
 
 struct Needle {
   std::string key;
@@ -68,9 +68,9 @@ TEST(Niah, TypesHaveTheirKeysValuesAndDistractors) {
                              Shape{"niah-multikey-1", 1, 1, 3, kWords, kWords, kNumber, kNumber},
                              Shape{"niah-multivalue", 1, 4, 0, kWords, kWords, kNumber, kNumber},
                              Shape{"niah-multiquery", 4, 1, 0, kWords, kWords, kNumber, kNumber}}) {
-    for (const Wording wording : {Wording::reference, Wording::neutral}) {
+    for (const Wording wording : {Wording::kReference, Wording::kNeutral}) {
       SCOPED_TRACE(fmt::format("{} {}", shape.task, static_cast<int>(wording)));
-      const bool neutral = wording == Wording::neutral;
+      const bool neutral = wording == Wording::kNeutral;
       const TaskText text = text_of(shape.task, 4000, {.wording = wording});
       const auto needles = needles_of(text);
       EXPECT_EQ(needles.size(), shape.keys * shape.values + shape.distractors);
@@ -79,14 +79,14 @@ TEST(Niah, TypesHaveTheirKeysValuesAndDistractors) {
         EXPECT_TRUE(std::regex_match(needle.value, std::regex(neutral ? shape.value : shape.reference_value)));
       }
       // One question about all keys, or one for each in the words that the reference model knows.
-      ASSERT_EQ(text.asked.size(), neutral ? 1 : shape.keys);
-      for (const Asked& asked : text.asked) {
-        const std::string question = text.text.substr(asked.begin, asked.prefix - asked.begin);
+      ASSERT_EQ(text.questions.size(), neutral ? 1 : shape.keys);
+      for (const QuestionSpan& span : text.questions) {
+        const std::string question = text.text.substr(span.begin, span.prefix - span.begin);
         std::vector<std::string> expected;
         for (const Needle& needle : needles)
           if (question.find(needle.key) != std::string::npos) expected.push_back(needle.value);
-        EXPECT_THAT(asked.answers, testing::UnorderedElementsAreArray(expected));
-        EXPECT_EQ(asked.answers.size(), shape.values * shape.keys / text.asked.size());
+        EXPECT_THAT(span.answers, testing::UnorderedElementsAreArray(expected));
+        EXPECT_EQ(span.answers.size(), shape.values * shape.keys / text.questions.size());
       }
     }
   }
@@ -101,9 +101,9 @@ struct HayShape {
 };
 
 TEST(Niah, HayOfNeedlesHasNothingElse) {
-  for (const HayShape& shape : {HayShape{"niah-multikey-2", Wording::neutral, "magic number", kWords, kNumber},
-                                HayShape{"niah-multikey-3", Wording::neutral, "magic uuid", kUuid, kUuid},
-                                HayShape{"niah-multikey-3", Wording::reference, "access code", kHex8, kHex16}}) {
+  for (const HayShape& shape : {HayShape{"niah-multikey-2", Wording::kNeutral, "magic number", kWords, kNumber},
+                                HayShape{"niah-multikey-3", Wording::kNeutral, "magic uuid", kUuid, kUuid},
+                                HayShape{"niah-multikey-3", Wording::kReference, "access code", kHex8, kHex16}}) {
     const TaskText text = text_of(shape.task, 8000, {.wording = shape.wording});
     const auto needles = needles_of(text);
     std::set<std::string> keys;
@@ -115,18 +115,18 @@ TEST(Niah, HayOfNeedlesHasNothingElse) {
       EXPECT_TRUE(std::regex_match(needle.value, std::regex(shape.value)));
     }
     EXPECT_EQ(keys.size(), needles.size()) << "every key is stated once";
-    const size_t introduction = shape.wording == Wording::neutral ? text.text.find("\n\n") + 2 : 0;
+    const size_t introduction = shape.wording == Wording::kNeutral ? text.text.find("\n\n") + 2 : 0;
     EXPECT_EQ(length, context_of(text).size() - introduction);
     EXPECT_GE(length, 8000u);
   }
 }
 
 TEST(Needles, HideInOtherNeedlesOfTheirKindToo) {
-  const TaskText text = text_of("needle", 4000, {.needles = 2, .values = 1, .questions = 2, .hay = Hay::needles});
-  const std::string question = text.text.substr(text.asked.at(0).begin);
+  const TaskText text = text_of("needle", 4000, {.needles = 2, .values = 1, .questions = 2, .hay = Hay::kNeedles});
+  const std::string question = text.text.substr(text.questions.at(0).begin);
   const std::string kind = question.substr(std::string("<|question|>What is the ").size(), 8);
   size_t count = 0;
-  for (size_t at = 0; (at = text.text.find("The " + kind, at)) < text.asked[0].begin; ++at) ++count;
+  for (size_t at = 0; (at = text.text.find("The " + kind, at)) < text.questions[0].begin; ++at) ++count;
   EXPECT_GT(count, 60u);  // of less than 60 bytes each
 }
 
@@ -149,7 +149,8 @@ TEST(Needles, StandAtTheAskedDepth) {
   for (const char* task : {"niah-single-2", "niah-multivalue", "needle"}) {
     for (const double depth : {0.0, 0.25, 0.5, 1.0}) {
       const TaskText text = text_of(task, 20'000, {.distractors = 3, .depth = depth});
-      const std::string question = text.text.substr(text.asked[0].begin, text.asked[0].prefix - text.asked[0].begin);
+      const std::string question =
+          text.text.substr(text.questions[0].begin, text.questions[0].prefix - text.questions[0].begin);
       const double length = static_cast<double>(context_of(text).size());
       for (const UsefulLink& link : text.links) {
         const double at = static_cast<double>(link.sources.at(0).first);
@@ -163,32 +164,32 @@ TEST(Needles, StandAtTheAskedDepth) {
 }
 
 TEST(Needles, NumberOfDistractorsLeavesTheQuestionAsItIs) {
-  const TaskText few = text_of("niah-single-2", 5000, {.distractors = 2});
-  const TaskText many = text_of("niah-single-2", 5000, {.distractors = 60});
-  EXPECT_EQ(needles_of(few).size(), 3u);
-  EXPECT_EQ(needles_of(many).size(), 61u);
-  EXPECT_EQ(few.text.substr(few.asked[0].begin), many.text.substr(many.asked[0].begin));
+  const TaskText with_2 = text_of("niah-single-2", 5000, {.distractors = 2});
+  const TaskText with_60 = text_of("niah-single-2", 5000, {.distractors = 60});
+  EXPECT_EQ(needles_of(with_2).size(), 3u);
+  EXPECT_EQ(needles_of(with_60).size(), 61u);
+  EXPECT_EQ(with_2.text.substr(with_2.questions[0].begin), with_60.text.substr(with_60.questions[0].begin));
   std::set<std::string> keys;
-  for (const Needle& needle : needles_of(many)) keys.insert(needle.key);
+  for (const Needle& needle : needles_of(with_60)) keys.insert(needle.key);
   EXPECT_EQ(keys.size(), 61u);
 }
 
 TEST(Needles, DistractorsAreNeverAskedFor) {
   for (uint64_t index = 0; index < 10; ++index) {
     const TaskText text = text_of("needle", 4000, {.values = 1, .questions = 2, .distractors = 12}, index);
-    std::set<std::string> asked;
-    for (const Asked& each : text.asked) asked.insert(each.answers.at(0));
-    EXPECT_EQ(asked.size(), 2u);
+    std::set<std::string> answers;
+    for (const QuestionSpan& question : text.questions) answers.insert(question.answers.at(0));
+    EXPECT_EQ(answers.size(), 2u);
     EXPECT_EQ(
-        std::count_if(text.spans.begin(), text.spans.end(), [](const Span& s) { return s.label == Label::needle; }),
+        std::count_if(text.spans.begin(), text.spans.end(), [](const Span& s) { return s.label == Label::kNeedle; }),
         14);
   }
 }
 
 TEST(VariableTracking, OfRulerIsOneChainOfFive) {
-  const TaskText text = text_of("vt", 5000, {.wording = Wording::neutral});
-  ASSERT_EQ(text.asked.size(), 1u);
-  EXPECT_EQ(text.asked[0].answers.size(), 5u);
+  const TaskText text = text_of("vt", 5000, {.wording = Wording::kNeutral});
+  ASSERT_EQ(text.questions.size(), 1u);
+  EXPECT_EQ(text.questions[0].answers.size(), 5u);
   for (const auto& [begin, end] : text.links.at(0).sources) {
     const char before = text.text[begin - 2];
     EXPECT_TRUE(before == '.' || before == '\n') << "stands between sentences";
@@ -204,7 +205,7 @@ std::map<std::string, int> counts_of(const std::string& list) {
 TEST(CommonWords, OccurThirtyTimesAndTheOthersThrice) {
   const TaskText text = text_of("cwe", 15'000);
   const auto counts = counts_of(context_of(text));
-  const std::set<std::string> common(text.asked[0].answers.begin(), text.asked[0].answers.end());
+  const std::set<std::string> common(text.questions[0].answers.begin(), text.questions[0].answers.end());
   EXPECT_EQ(common.size(), 10u);
   for (const auto& [word, count] : counts) EXPECT_EQ(count, common.contains(word) ? 30 : 3) << word;
 }
@@ -213,7 +214,7 @@ TEST(CommonWords, StayTheMostFrequentOnesInShortLists) {
   for (const size_t chars : {0u, 1000u, 2000u, 4000u, 8000u}) {
     const TaskText text = text_of("cwe", chars);
     const auto counts = counts_of(context_of(text));
-    const std::set<std::string> common(text.asked[0].answers.begin(), text.asked[0].answers.end());
+    const std::set<std::string> common(text.questions[0].answers.begin(), text.questions[0].answers.end());
     int least = 1000;
     int most = 0;
     for (const auto& [word, count] : counts)
@@ -223,15 +224,15 @@ TEST(CommonWords, StayTheMostFrequentOnesInShortLists) {
 }
 
 TEST(CommonWords, AreNumberedInTheNeutralWording) {
-  const TaskText text = text_of("cwe", 3000, {.wording = Wording::neutral});  // 3000 bytes: 200 words of 15 or so
+  const TaskText text = text_of("cwe", 3000, {.wording = Wording::kNeutral});  // 3000 bytes: 200 words of 15 or so
   EXPECT_NE(text.text.find("\n\n1. "), std::string::npos);
   EXPECT_NE(text.text.find(" 190. "), std::string::npos);
 }
 
 TEST(FrequentWords, OfRulerFollowZipfBehindTheNoise) {
-  for (const Wording wording : {Wording::reference, Wording::neutral}) {
+  for (const Wording wording : {Wording::kReference, Wording::kNeutral}) {
     for (const size_t chars : {0u, 2000u, 30'000u}) {
-      const bool neutral = wording == Wording::neutral;
+      const bool neutral = wording == Wording::kNeutral;
       const TaskText text = text_of("fwe", chars, {.wording = wording});
       const std::string context = context_of(text);
       auto counts = counts_of(neutral ? context.substr(context.find("\n\n")) : context);
@@ -240,7 +241,8 @@ TEST(FrequentWords, OfRulerFollowZipfBehindTheNoise) {
       std::vector<std::pair<int, std::string>> order;
       for (const auto& [word, count] : counts) order.emplace_back(-count, word);
       std::sort(order.begin(), order.end());
-      EXPECT_EQ(text.asked[0].answers, (std::vector<std::string>{order[0].second, order[1].second, order[2].second}));
+      EXPECT_EQ(text.questions[0].answers,
+                (std::vector<std::string>{order[0].second, order[1].second, order[2].second}));
       EXPECT_LT(order[0].first, order[1].first);
       EXPECT_LT(order[1].first, order[2].first);
       EXPECT_LT(order[2].first, order[3].first) << "the answer is unique";

@@ -61,11 +61,11 @@ std::vector<std::pair<std::string, std::string>> answers_of(const std::string& t
   const std::string answer = "<|answer|>";
   std::vector<std::pair<std::string, std::string>> pairs;
   for (size_t at = text.find(question); at != text.npos; at = text.find(question, at)) {
-    const size_t asked = at + question.size();
-    const size_t middle = text.find(answer, asked);
+    const size_t ask = at + question.size();
+    const size_t middle = text.find(answer, ask);
     const size_t answered = middle + answer.size();
     at = std::min(text.find(question, answered), text.size());
-    pairs.emplace_back(text.substr(asked, middle - asked), text.substr(answered, at - answered - 1));
+    pairs.emplace_back(text.substr(ask, middle - ask), text.substr(answered, at - answered - 1));
   }
   return pairs;
 }
@@ -98,7 +98,7 @@ TEST_P(EveryTask, HasTheAskedLength) {
       const Sample sample = sample_of(task.name, tokens, index);
       const int length = static_cast<int>(sample.ids.size());
       EXPECT_LE(length, tokens);
-      EXPECT_GE(length, task.fit == Fit::cut ? tokens : tokens * 9 / 10) << task.name << " " << index;
+      EXPECT_GE(length, task.fit == Fit::kCut ? tokens : tokens * 9 / 10) << task.name << " " << index;
       EXPECT_EQ(sample.labels.size(), sample.ids.size());
     }
   }
@@ -116,11 +116,11 @@ TEST_P(EveryTask, SpansCoverTheTextAndLabelsFollowThem) {
 
   const Sample sample = tokenize_task(text, 0, tokenizer());
   EXPECT_EQ(sample.ids[0], 0);
-  EXPECT_EQ(sample.labels[0], Label::context);
+  EXPECT_EQ(sample.labels[0], Label::kContext);
   EXPECT_EQ(decode(sample, 1, static_cast<int32_t>(sample.ids.size())), text.text);
   for (size_t i = 0; i < sample.ids.size(); ++i)
     if (sample.ids[i] == 1 || sample.ids[i] == 2) {
-      EXPECT_EQ(sample.labels[i], Label::question);
+      EXPECT_EQ(sample.labels[i], Label::kQuestion);
     }
   const auto first = std::find(sample.ids.begin(), sample.ids.end(), 1) - sample.ids.begin();
   EXPECT_EQ(sample.context_tokens, first);
@@ -227,7 +227,7 @@ TEST(Needle, ListsValuesInTheOrderOfTheText) {
 }
 
 TEST(Needle, HidesInWhatTheOptionSays) {
-  const TaskText text = text_of("needle", 3000, 0, {.needles = 1, .hay = Hay::code});
+  const TaskText text = text_of("needle", 3000, 0, {.needles = 1, .hay = Hay::kCode});
   // The longest stretch of hay is found in one of the code files.
   const auto longest = std::max_element(text.spans.begin(), text.spans.end(),
                                         [](const Span& a, const Span& b) { return a.end - a.begin < b.end - b.begin; });
@@ -415,7 +415,7 @@ TEST(Reason, LinksLeadToTheSameValueOrToTheQuotedDefinition) {
 
 TEST(Reason, FillsAnExactLengthWithTrace) {
   const Sample sample = sample_of("reason", 4096);
-  EXPECT_EQ(sample.labels.back(), Label::answer);
+  EXPECT_EQ(sample.labels.back(), Label::kAnswer);
   EXPECT_GT(sample.context_tokens, 800);
   EXPECT_LT(sample.context_tokens, 2048);
   for (const Link& link : sample.links) EXPECT_LE(link.query_end, 4096);
@@ -441,16 +441,17 @@ TEST(MakeSample, RefusesWhatCannotBeMet) {
   EXPECT_NE(error_of({.task = "kv", .tokens = 512, .options = {.hops = 2}}).find("questions"), std::string::npos);
   EXPECT_NE(error_of({.task = "needle", .tokens = 512, .options = {.needles = 0}}).find("needles is 0"),
             std::string::npos);
-  EXPECT_NE(error_of({.task = "needle", .tokens = 512, .length = Length::exact}).find("at_most"), std::string::npos);
+  EXPECT_NE(error_of({.task = "needle", .tokens = 512, .length = Length::kExact}).find("at_most"), std::string::npos);
   EXPECT_NE(
       error_of({.task = "qa-1", .tokens = 512}).find("task qa-1 is not generated, expected a JSON-lines data set"),
       std::string::npos);
   EXPECT_NE(
       error_of({.task = "needle", .tokens = 512, .options = {.depth = 1.5}}).find("depth is 1.5, expected 0 to 1"),
       std::string::npos);
-  EXPECT_NE(error_of({.task = "kv", .tokens = 512, .options = {.wording = Wording::neutral}}).find("no option wording"),
-            std::string::npos);
-  EXPECT_NE(error_of({.task = "vt", .tokens = 512, .options = {.hay = Hay::needles}}).find("book, code or noise"),
+  EXPECT_NE(
+      error_of({.task = "kv", .tokens = 512, .options = {.wording = Wording::kNeutral}}).find("no option wording"),
+      std::string::npos);
+  EXPECT_NE(error_of({.task = "vt", .tokens = 512, .options = {.hay = Hay::kNeedles}}).find("book, code or noise"),
             std::string::npos);
   EXPECT_NE(error_of({.task = "book", .tokens = 1}).find("tokens is 1"), std::string::npos);
   EXPECT_NE(error_of({.task = "needle", .tokens = 16}).find("expected at least"), std::string::npos);
@@ -464,7 +465,7 @@ TEST(MakeSample, TakesAnotherFirstToken) {
 
 TEST(MakeSample, KeepsAWholeReasoningTextWhereAsked) {
   const Sample sample =
-      make_sample({.task = "reason", .tokens = 2048, .seed = 3, .length = Length::at_most}, tokenizer(), data());
+      make_sample({.task = "reason", .tokens = 2048, .seed = 3, .length = Length::kAtMost}, tokenizer(), data());
   const std::string text = decode(sample, 1, static_cast<int32_t>(sample.ids.size()));
   EXPECT_NE(text.rfind("Therefore "), std::string::npos);
   EXPECT_LE(sample.ids.size(), 2048u);
