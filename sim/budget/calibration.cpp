@@ -133,18 +133,18 @@ CalibrationResult calibrate(std::span<const CalibrationQuestion> questions, doub
   const bool split = questions.size() > 1;
   std::array<std::vector<float>, 2> of_half;
   for (size_t i = 0; i < 2 && split; ++i) of_half[i] = mean_of(std::span(&halves[i], 1));
-  std::array<double, 2> own{}, other{};  // at 50 % and at 80 %
+  std::array<double, 2> same{}, other{};  // at 50 % and at 80 %
   for (size_t q = 0; q < questions.size(); ++q) {
     Problem problem(questions[q], least);
     for (size_t ratio = 0; ratio < kProfileRatios; ++ratio) {
       losses.profile[ratio] += share * problem.loss(ratio, shares_at(result.removed, ratio, heads, least));
       if (!split || (ratio != kHalf && ratio != kFourFifths)) continue;
       const size_t i = ratio == kHalf ? 0 : 1;
-      own[i] += problem.loss(ratio, shares_at(of_half[q % 2], ratio, heads, least));
+      same[i] += problem.loss(ratio, shares_at(of_half[q % 2], ratio, heads, least));
       other[i] += problem.loss(ratio, shares_at(of_half[1 - q % 2], ratio, heads, least));
     }
   }
-  const SplitHalf halves_ratio{1 + relative_gap(other[0], own[0]), 1 + relative_gap(other[1], own[1])};
+  const SplitHalf halves_ratio{1 + relative_gap(other[0], same[0]), 1 + relative_gap(other[1], same[1])};
   // A half whose own profile loses nothing has no ratio.
   if (split && std::isfinite(halves_ratio.half) && std::isfinite(halves_ratio.four_fifths)) {
     result.split_half = halves_ratio;

@@ -31,9 +31,9 @@ void add_query_head(ImportanceOptions::Group how, int group, std::span<const flo
                     size_t stride, std::span<float> importance) {
   const float share = how == ImportanceOptions::Group::mean ? 1.0F / static_cast<float>(group) : 1.0F;
   for (size_t j = 0; j < importance.size(); ++j) {
-    const float own = most[j] * norms[j * stride];
+    const float value = most[j] * norms[j * stride];
     float& sum = importance[j];
-    sum = how == ImportanceOptions::Group::max ? std::max(sum, own) : sum + own * share;
+    sum = how == ImportanceOptions::Group::max ? std::max(sum, value) : sum + value * share;
   }
 }
 
@@ -43,8 +43,8 @@ void take_block_max(Backend& backend, const Baseline& baseline, int layer, int64
   const float* from = baseline.layers[static_cast<size_t>(layer)]
                           .block_max.at((q_head_row * baseline.blocks + block) * baseline.max_tokens)
                           .as<float>();
-  const auto own = to_host(backend, from, static_cast<int64_t>(keys));
-  for (size_t j = 0; j < keys; ++j) most[j] = std::max(most[j], own[j]);
+  const auto attention = to_host(backend, from, static_cast<int64_t>(keys));
+  for (size_t j = 0; j < keys; ++j) most[j] = std::max(most[j], attention[j]);
 }
 
 int64_t block_after(const Baseline& baseline, int32_t tokens_seen) {

@@ -50,7 +50,7 @@ struct BudgetProfile {
   std::string scorer;       // Policy::scorer_name, or kOracleOrder
   Protection protection;    // of that scorer when half is removed
   Calibration calibration;
-  std::string made{};  // by which code, where and when: a JSON object (harness/manifest.h); older files have none
+  std::string origin{};  // by which code, where and when: a JSON object (harness/manifest.h); older files have none
   ProfileLosses losses;
   std::optional<SplitHalf> split_half;  // none with a single question
   int layers = 0;

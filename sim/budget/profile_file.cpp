@@ -56,11 +56,11 @@ void parse_row(const JsonMembers& members, const Json& row, const std::string& w
   if (!row.is_array() || row.size() != profile.heads()) {
     members.refuse(where, row, fmt::format("a list of {} numbers, one a layer and KV head", profile.heads()));
   }
-  for (const Json& one : row) {
+  for (const Json& ratio_json : row) {
     // In floats, too: 0.99999999999 would be 1.
-    const double ratio = one.is_number() ? one.get<double>() : -1;
+    const double ratio = ratio_json.is_number() ? ratio_json.get<double>() : -1;
     if (!(ratio >= 0 && static_cast<float>(ratio) < 1))
-      members.refuse(where, one, "a number of at least 0 and below 1");
+      members.refuse(where, ratio_json, "a number of at least 0 and below 1");
     profile.removed.push_back(static_cast<float>(ratio));
   }
 }
@@ -90,7 +90,7 @@ std::string format_profile(const BudgetProfile& profile) {
   text += fmt::format(
       "\"calibration\": {{\"data\": [{}], \"samples\": {}, \"questions\": {}, \"tokens\": {}, \"seed\": {}}},\n",
       fmt::join(data, ", "), calibration.samples, calibration.questions, calibration.tokens, calibration.seed);
-  if (!profile.made.empty()) text += fmt::format("\"made\": {},\n", profile.made);
+  if (!profile.origin.empty()) text += fmt::format("\"made\": {},\n", profile.origin);
   text += fmt::format("\"losses\": {{\n\"uniform\": {},\n\"profile\": {},\n\"greedy\": {},\n\"bound\": {}}},\n",
                       list_of(profile.losses.uniform), list_of(profile.losses.profile), list_of(profile.losses.greedy),
                       list_of(profile.losses.bound));
@@ -124,9 +124,9 @@ BudgetProfile parse_profile(std::string_view text, std::string_view owner) {
   protection.finish();
   profile.calibration = parse_calibration(members.object("calibration"));
   if (json.contains("made")) {
-    const Json made = members.take("made");
-    if (!made.is_object()) members.refuse("made", made, "an object");
-    profile.made = made.dump();
+    const Json origin = members.take("made");
+    if (!origin.is_object()) members.refuse("made", origin, "an object");
+    profile.origin = origin.dump();
   }
   profile.losses = parse_losses(members.object("losses"));
   if (json.contains("split_half")) {
@@ -152,7 +152,7 @@ std::filesystem::path default_profile_file(const std::filesystem::path& model_fo
   if (scorer.ends_with('}')) scorer.remove_suffix(1);
   while (!scorer.empty()) {
     const auto between = std::find_if(std::begin(kBetween), std::end(kBetween),
-                                      [&](const auto& one) { return scorer.starts_with(one.first); });
+                                      [&](const auto& known) { return scorer.starts_with(known.first); });
     if (between != std::end(kBetween)) {
       name += between->second;
       scorer.remove_prefix(between->first.size());

@@ -12,7 +12,7 @@ namespace kv {
 std::string format_profile(const BudgetProfile& profile);
 
 // Throws UserError "<owner>: …" for whatever is not as format_profile writes it: syntax, a key that is missing, unknown
-// or doubled, another format or version, numbers out of range, tables of another size. What `made` holds is nobody's
+// or doubled, another format or version, numbers out of range, tables of another size. What "made" holds is nobody's
 // business here.
 BudgetProfile parse_profile(std::string_view text, std::string_view owner);
 

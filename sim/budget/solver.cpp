@@ -46,7 +46,7 @@ Threshold find_threshold(std::span<const LossHull> hulls, double most_gain, int6
       const auto begin = hulls[h].gains.begin();
       const auto cut = std::partition_point(begin + static_cast<int64_t>(result.larger[h]),
                                             begin + static_cast<int64_t>(result.at_least[h]),
-                                            [&](double own) { return own >= gain; });
+                                            [&](double other_gain) { return other_gain >= gain; });
       cuts[h] = static_cast<size_t>(cut - begin);
       kept += hulls[h].counts[cuts[h]];
     }

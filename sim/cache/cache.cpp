@@ -273,8 +273,8 @@ void Cache::settle() {
 }
 
 void Cache::note_max_length(int layer) {
-  const auto own = lengths(layer);
-  max_lengths_[static_cast<size_t>(layer)] = *std::max_element(own.begin(), own.end());
+  const auto row_lengths = lengths(layer);
+  max_lengths_[static_cast<size_t>(layer)] = *std::max_element(row_lengths.begin(), row_lengths.end());
 }
 
 int64_t Cache::entries() const { return std::accumulate(lengths_.begin(), lengths_.end(), int64_t{0}); }

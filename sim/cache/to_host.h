@@ -20,8 +20,8 @@ inline std::vector<int32_t> positions_to_host(Backend& backend, const PagedView&
   const int64_t count = (length + kPageTokens - 1) / kPageTokens;
   std::vector<int32_t> positions;
   for (const int32_t page : to_host(backend, cache.page_table + row * cache.max_pages, count)) {
-    const auto own = to_host(backend, cache.positions + int64_t{page} * kPageTokens, kPageTokens);
-    positions.insert(positions.end(), own.begin(), own.end());
+    const auto page_positions = to_host(backend, cache.positions + int64_t{page} * kPageTokens, kPageTokens);
+    positions.insert(positions.end(), page_positions.begin(), page_positions.end());
   }
   positions.resize(static_cast<size_t>(length));
   return positions;

@@ -9,7 +9,7 @@ namespace kv {
 namespace {
 
 // RULER's eight needle-in-a-haystack types (Hsieh et al. 2024, Table 2 and Appendix B), with texts of our own: noise is
-// Hay::noise, essays are Hay::book.
+// Hay::kNoise, essays are Hay::kBook.
 struct Setting {
   const char* name;
   const char* summary;

@@ -17,8 +17,8 @@ std::vector<void (*)(Device&)>& families() {
   return list;
 }
 
-// As many as fit in kEnoughSeconds, by the warm-up's time. The CPU's long runs (whole replays) get few: they are
-// seconds.
+// Returns how many samples fit in kEnoughSeconds, by the warm-up's time. The CPU's long runs (whole replays) get few:
+// they are seconds.
 int sample_count(const Device& device, double seconds) {
   const int least = device.is_cpu() ? 3 : 10;
   return std::clamp(static_cast<int>(kEnoughSeconds / std::max(seconds, 1e-9)), least, kMostSamples);

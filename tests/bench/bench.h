@@ -35,7 +35,7 @@ struct Peaks {
 
 class Device;
 
-// Of one operation.
+// The timings of one operation.
 class Samples {
  public:
   Samples(benchmark::State& state, Device& device) : state_(state), device_(device) {}

@@ -31,9 +31,9 @@ std::string take_device(int& argc, char** argv) {
   return {};
 }
 
-void open_devices(const std::string& asked, std::deque<Device>& devices) {
-  if (!asked.empty()) {
-    devices.emplace_back(asked);
+void open_devices(const std::string& device_name, std::deque<Device>& devices) {
+  if (!device_name.empty()) {
+    devices.emplace_back(device_name);
     return;
   }
   for (const char* name : kDevices) {
@@ -54,14 +54,14 @@ void describe(Device& device) {
 }
 
 int run(int argc, char** argv) {
-  const std::string asked = take_device(argc, argv);
+  const std::string device_name = take_device(argc, argv);
   const bool only_names = std::any_of(argv, argv + argc, [](const char* argument) {
     return std::string_view(argument).starts_with("--benchmark_list_tests");
   });
   benchmark::Initialize(&argc, argv);
   if (argc > 1) throw UserError(fmt::format("unknown option '{}', expected --device=NAME or --benchmark_*", argv[1]));
   std::deque<Device> devices;  // their addresses stay
-  open_devices(asked, devices);
+  open_devices(device_name, devices);
   benchmark::AddCustomContext("commit", std::string(build_info().commit));
   benchmark::AddCustomContext("changes", build_info().dirty ? "uncommitted" : "none");
   for (Device& device : devices) {

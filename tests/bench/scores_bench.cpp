@@ -248,7 +248,7 @@ void blend(Device& device, Samples& samples) {
   });
 }
 
-// Of each query head, as SnapKV pools.
+// Pools the scores of each query head, as SnapKV does.
 void pool(Device& device, Samples& samples) {
   const Event event = event_of(device);
   const Heads heads = heads_of(device);
@@ -286,7 +286,7 @@ void group_mean(Device& device, Samples& samples) {
   });
 }
 
-// Of heads with the same entries, as TOVA leaves them without an allocation.
+// Averages over heads with the same entries, as TOVA leaves them without an allocation.
 void layer_mean(Device& device, Samples& samples) {
   const Event event = event_of(device);
   const Heads heads = heads_of(device);

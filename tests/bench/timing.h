@@ -18,7 +18,7 @@ class Timing {
 
 using TimingFactory = std::unique_ptr<Timing> (*)();
 bool register_timing(std::string_view backend, TimingFactory factory);
-// Of a backend that make_backend has made.
+// The clock of a backend that make_backend has made.
 std::unique_ptr<Timing> make_timing(std::string_view backend);
 
 }  // namespace kv::bench

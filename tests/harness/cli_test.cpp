@@ -358,7 +358,7 @@ TEST_F(Cli, CompressKeepsTheAskedFraction) {
   const TensorInfo& keep = file.require("keep");
   EXPECT_EQ(keep.shape, (std::vector<int64_t>{3, 2, kTokens}));
   int64_t kept = 0;
-  for (const std::byte one : file.bytes(keep)) kept += static_cast<int>(one);
+  for (const std::byte byte : file.bytes(keep)) kept += static_cast<int>(byte);
   EXPECT_EQ(kept, 3 * 2 * 45);
   EXPECT_EQ(file.require("score").shape, keep.shape);
 }

@@ -34,9 +34,10 @@ TEST_F(Manifest, StatesWhatARunWasMadeOf) {
 }
 
 TEST_F(Manifest, TheMachineBeginsWithTheFactsOfItsAccelerator) {
-  const Spec one = spec();
+  const Spec checked = spec();
   const Facts facts = {{"gpu", "made up"}, {"cuda_driver", "13.0"}, {"cuda_runtime", "13.0"}, {"cublaslt", "130000"}};
-  const auto machine = nlohmann::ordered_json::parse(manifest_json({.spec = &one, .accelerator = facts}))["machine"];
+  const auto machine =
+      nlohmann::ordered_json::parse(manifest_json({.spec = &checked, .accelerator = facts}))["machine"];
   size_t next = 0;
   for (const auto& [name, value] : machine.items()) {
     if (next == facts.size()) break;
@@ -44,7 +45,7 @@ TEST_F(Manifest, TheMachineBeginsWithTheFactsOfItsAccelerator) {
     EXPECT_EQ(value, facts[next++].second);
   }
   EXPECT_TRUE(machine.contains("cpu"));
-  EXPECT_EQ(Json::parse(profile_origin_json(one, facts))["machine"]["cublaslt"], "130000");
+  EXPECT_EQ(Json::parse(profile_origin_json(checked, facts))["machine"]["cublaslt"], "130000");
 }
 
 TEST_F(Manifest, HoldsNoAbsolutePathsAndNoHostName) {

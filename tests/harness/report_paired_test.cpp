@@ -169,11 +169,11 @@ TEST(PairedTable, OfARatioIsTheDifferenceOfThePooledOnes) {
   EXPECT_EQ(build_table(ratio, {}, rows).rows[0].back().text, "-0.50");
 }
 
-// Of 2, 1, 9 and 3, 5, 4: medians 2 and 4, not the median of the differences, which is 1.
+// The medians of 2, 1, 9 and 3, 5, 4 are 2 and 4, not the median of the differences, which is 1.
 TEST(PairedTable, OfMediansIsTheirDifference) {
   RowTable rows{.axes = {"allocation"}};
-  for (const auto& [sample, own, other] : {std::tuple{0, 3.0, 2.0}, {1, 5.0, 1.0}, {2, 4.0, 9.0}}) {
-    rows.rows.push_back(make_row("snapkv", "uniform", sample, own));
+  for (const auto& [sample, value, other] : {std::tuple{0, 3.0, 2.0}, {1, 5.0, 1.0}, {2, 4.0, 9.0}}) {
+    rows.rows.push_back(make_row("snapkv", "uniform", sample, value));
     rows.rows.push_back(make_row("snapkv", "lu-kv", sample, other));
   }
   TablePlan median = plan();
@@ -196,7 +196,7 @@ TEST(PairedTable, AnAxisThatDoesNotApplyToTheOtherFitsEveryValue) {
   EXPECT_EQ(build_table(plan(), {}, rows).rows.size(), 2u);
 }
 
-// Of the full cache, a row that lacks one axis and one that lacks the other fit ada's alike; uniform's fits one
+// A row of the full cache that lacks one axis and one that lacks the other fit ada's alike; uniform's fits one
 // exactly.
 TEST(PairedTable, LeavesOutACellThatFitsSeveralOthers) {
   RowTable rows{.axes = {"allocation", "keep"}};

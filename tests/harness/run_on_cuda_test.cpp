@@ -14,8 +14,8 @@ namespace {
 // of heads and tokens that stand fast (top_increases lists tokens, whose order rounding changes).
 class SlowRunOnCuda : public RunFixture, public testing::WithParamInterface<std::string> {
  protected:
-  // By everything but the value; without timings, bytes (of 16-bit entries) and the maps of the clearest heads, which
-  // may be others.
+  // Rows by everything but the value; without timings, bytes (of 16-bit entries) and the maps of the clearest heads,
+  // which may be others.
   using Rows = std::map<std::string, Row>;
 
   Rows run(const std::string& device, const std::string& text) const {

@@ -63,8 +63,8 @@ TEST_F(Run, WritesRowsInOrderOfTheCases) {
     EXPECT_EQ(row.model, "llama");
     EXPECT_EQ(row.data, "noise");
     EXPECT_EQ(row.seed, 5);
-    const std::string one = fmt::format("{} {} {}", row.axes[0], row.policy, *row.sample);
-    if (order.empty() || order.back() != one) order.push_back(one);
+    const std::string place = fmt::format("{} {} {}", row.axes[0], row.policy, *row.sample);
+    if (order.empty() || order.back() != place) order.push_back(place);
   }
   ASSERT_EQ(order.size(), 24u);
   EXPECT_EQ(order[0], "16 full 0");
@@ -263,14 +263,14 @@ TEST_F(Run, AProfileThatChangesWhileItRunsIsTheReasonOfASkippedCase) {
 TEST_F(Run, BatchesChangeNoMoreThanRoundings) {
   run_experiment(spec(), options("one"));
   run_experiment(spec({"batch=2"}), options("two"));
-  const RowTable one = read_rows(folder_ / "one" / "rows.csv"), two = read_rows(folder_ / "two" / "rows.csv");
-  ASSERT_EQ(one.rows.size(), two.rows.size());
-  for (size_t i = 0; i < one.rows.size(); ++i) {
-    EXPECT_EQ(one.rows[i].metric, two.rows[i].metric);
-    EXPECT_EQ(one.rows[i].sample, two.rows[i].sample);
-    if (!one.rows[i].value || is_timing(one.rows[i].metric) || one.rows[i].unit == "bytes") continue;
-    EXPECT_NEAR(*one.rows[i].value, *two.rows[i].value, 1e-4 * std::max(1.0, std::abs(*one.rows[i].value)))
-        << one.rows[i].policy << " " << one.rows[i].metric;
+  const RowTable first = read_rows(folder_ / "one" / "rows.csv"), second = read_rows(folder_ / "two" / "rows.csv");
+  ASSERT_EQ(first.rows.size(), second.rows.size());
+  for (size_t i = 0; i < first.rows.size(); ++i) {
+    EXPECT_EQ(first.rows[i].metric, second.rows[i].metric);
+    EXPECT_EQ(first.rows[i].sample, second.rows[i].sample);
+    if (!first.rows[i].value || is_timing(first.rows[i].metric) || first.rows[i].unit == "bytes") continue;
+    EXPECT_NEAR(*first.rows[i].value, *second.rows[i].value, 1e-4 * std::max(1.0, std::abs(*first.rows[i].value)))
+        << first.rows[i].policy << " " << first.rows[i].metric;
   }
 }
 

@@ -74,7 +74,7 @@ TEST(KendallTau, IsOneForOneOrderingAndMinusOneForItsReverse) {
 }
 
 TEST(KendallTau, CountsDiscordantPairs) {
-  // Of 6 pairs only (3, 4) is swapped: (5 - 1) / 6.
+  // One of 6 pairs, (3, 4), is swapped: (5 - 1) / 6.
   EXPECT_DOUBLE_EQ(*kendall_tau_b(Values{1, 2, 3, 4}, Values{1, 2, 4, 3}), 4.0 / 6);
 }
 

@@ -114,7 +114,7 @@ Result run(Backend& backend, Problem& problem, bool on_any_card = false) {
   return {ref::download_activations(output), ref::download_array<float>(sums), ref::download_array<float>(maxima)};
 }
 
-// As expect_close, where NaN in the reference means: not written.
+// Compares as expect_close; NaN in the reference means: not written.
 void expect_columns(const std::vector<float>& got, const std::vector<double>& want, double roundings) {
   ASSERT_EQ(got.size(), want.size());
   for (size_t i = 0; i < got.size(); ++i) {
@@ -248,9 +248,9 @@ TEST_P(Attend, IsTheSameForAnyNumberOfThreads) {
     for (float& value : result.maxima) value = std::isnan(value) ? -1 : value;
     return result;
   };
-  const Result one = with_threads(1);
-  EXPECT_EQ(one, with_threads(2));
-  EXPECT_EQ(one, with_threads(3));
+  const Result alone = with_threads(1);
+  EXPECT_EQ(alone, with_threads(2));
+  EXPECT_EQ(alone, with_threads(3));
 }
 
 }  // namespace

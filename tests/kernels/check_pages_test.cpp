@@ -162,7 +162,7 @@ TEST_P(CheckPages, ComeBeforeEveryOpWhereThatIsAskedFor) {
   mean_columns(*backend, cache.view(), scores);
   EXPECT_EQ(ref::download_array<float>(scores)[0], cache.rows().columns[0][0]);
 
-  // Of an op over several layers, each one's view.
+  // An op over several layers checks each one's view.
   Tensor keep(*backend, DType::u8, 160), kept(*backend, DType::i32, 4);
   Tensor counts = ref::upload_array<int32_t>(*backend, {10, 2});
   std::vector<SelectPooledArgs::Layer> layers(2);

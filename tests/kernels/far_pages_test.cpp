@@ -182,11 +182,11 @@ void expect_window(Backend& backend, const ref::PagedCache& cache, int window, i
     const auto want = ref::window_attention_per_head(ref::slice(queries, row * vectors * dim, vectors * dim),
                                                      rows.keys[static_cast<size_t>(row)], window, group, dim, scale);
     for (int64_t g = 0; g < group; ++g) {
-      const std::vector<double>& own = want[static_cast<size_t>(g)];
-      const auto slots = static_cast<double>(own.size());
-      ref::expect_close(ref::slice(got, (row * group + g) * pitch, std::ssize(own)), own,
+      const std::vector<double>& head_sums = want[static_cast<size_t>(g)];
+      const auto slots = static_cast<double>(head_sums.size());
+      ref::expect_close(ref::slice(got, (row * group + g) * pitch, std::ssize(head_sums)), head_sums,
                         {.roundings = (dim + 2) * std::sqrt(static_cast<double>(dim)) + slots + window + 8,
-                         .magnitude = *std::max_element(own.begin(), own.end())});
+                         .magnitude = *std::max_element(head_sums.begin(), head_sums.end())});
     }
   }
 }

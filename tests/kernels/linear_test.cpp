@@ -130,9 +130,9 @@ TEST_P(Linear, IsTheSameForAnyNumberOfThreads) {
       const ref::Threads threads(count);
       return run(*backend, shape, x);
     };
-    const std::vector<float> one = with_threads(1);
-    EXPECT_EQ(one, with_threads(2));
-    EXPECT_EQ(one, with_threads(3));
+    const std::vector<float> alone = with_threads(1);
+    EXPECT_EQ(alone, with_threads(2));
+    EXPECT_EQ(alone, with_threads(3));
   }
 }
 

@@ -117,7 +117,8 @@ class Prefill {
       }
     }
     EXPECT_TRUE(ref::outputs_are_close(backend_, got, want, shape_.head_dim, chain));
-    // For --gtest_output=xml: of all vectors together. Two roundings to bf16 make 0.6 · 2^-8, 2300 millionths.
+    // The error of all vectors together, for --gtest_output=xml. Two roundings to bf16 make 0.6 · 2^-8, 2300
+    // millionths.
     double error = 0, length = 0;
     for (size_t i = 0; i < got.size(); ++i) {
       error += std::pow(got[i] - want.output[i], 2);
@@ -134,7 +135,7 @@ class Prefill {
     return ref::download_activations(backend_, tensor.at(vector * shape_.head_dim), shape_.head_dim);
   }
 
-  // Of the query heads of one KV head: places in queries and output.
+  // Places in queries and output of the query heads of one KV head.
   std::vector<int64_t> sampled_vectors(const Segment& segment, int kv_head) const {
     std::vector<int64_t> vectors;
     int head = 0;
@@ -206,7 +207,7 @@ class SlowLongestPrefill : public ref::LargeOnCuda {
   void SetUp() override { take_gpu(20'000'000'000); }
 };
 
-// In queries and output offsets of values pass 2^31 and 2^32 within the sequence. One that wraps leads to NaN.
+// Offsets of values in queries and output pass 2^31 and 2^32 within the sequence. One that wraps leads to NaN.
 TEST_F(SlowLongestPrefill, OfHalfAMillionTokensBehindAsMany) {
   constexpr int32_t kTokens = (1 << 19) + 1000;
   Prefill prefill(*backend_, {128, 32, 8, {{kTokens, kTokens}}, (1 << 19) - 500});

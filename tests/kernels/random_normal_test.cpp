@@ -30,9 +30,9 @@ double normal(uint64_t seed, int64_t index) {
 
 std::vector<float> drawn(Backend& backend, const RandomNormalArgs& args) {
   Tensor values(backend, backend.activation_type(), args.count);
-  RandomNormalArgs own = args;
-  own.output = values.ref();
-  backend.random_normal(own);
+  RandomNormalArgs drawn_args = args;
+  drawn_args.output = values.ref();
+  backend.random_normal(drawn_args);
   return ref::download_activations(values);
 }
 

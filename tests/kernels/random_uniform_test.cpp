@@ -89,9 +89,9 @@ TEST_P(RandomUniform, DoesNotDependOnTheBatch) {
   const ref::PagedCache both(*backend, ref::random_rows({3, 5, 40, 33}, 2, 4, 1));
   const ref::PagedCache alone(*backend, ref::random_rows({40, 33}, 2, 4, 2));
   const auto together = drawn(*backend, both, 48, {.numbers = {9, 7}, .tokens_seen = {5, 50}});
-  const auto own = drawn(*backend, alone, 40, {.numbers = {7}, .tokens_seen = {50}});
-  EXPECT_EQ(ref::slice(together, 2 * 48, 40), ref::slice(own, 0, 40));
-  EXPECT_EQ(ref::slice(together, 3 * 48, 33), ref::slice(own, 40, 33));
+  const auto single = drawn(*backend, alone, 40, {.numbers = {7}, .tokens_seen = {50}});
+  EXPECT_EQ(ref::slice(together, 2 * 48, 40), ref::slice(single, 0, 40));
+  EXPECT_EQ(ref::slice(together, 3 * 48, 33), ref::slice(single, 40, 33));
 }
 
 // Committed results of random eviction hang on these bits.

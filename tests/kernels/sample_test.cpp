@@ -81,7 +81,8 @@ TEST_P(Sample, GreedyIsTheLargestAndOfEqualOnesTheFirst) {
   }
 }
 
-// By the reference's probabilities, with the same random number; draws within 1e-6 of a boundary may go either way.
+// Draws by the reference's probabilities, with the same random number; those within 1e-6 of a boundary may go either
+// way.
 TEST_P(Sample, InvertsTheCumulativeProbabilities) {
   KV_BACKEND_OR_SKIP(backend);
   constexpr int kTimes = 400;
@@ -109,7 +110,7 @@ TEST_P(Sample, InvertsTheCumulativeProbabilities) {
   EXPECT_GT(checked, 6 * 9 * kTimes * 9 / 10);
 }
 
-// Of n draws a token of probability p comes up within 5 standard deviations of n p: a miss in 10^6 by chance.
+// A token of probability p comes up in n draws within 5 standard deviations of n p: a miss in 10^6 by chance.
 TEST_P(SlowSample, FrequenciesAreTheProbabilities) {
   KV_BACKEND_OR_SKIP(backend);
   constexpr int kTimes = 20000;

@@ -217,18 +217,18 @@ TEST_P(SelectPooled, AgreesWithAFullSortOfTheDocumentedOrder) {
   for (const Ragged& shape : shapes) {
     for (const int32_t spared : {0, 2}) {
       Case c = ragged_case(shape, 3 * spared, spared);
-      // From what the rows keep as their own to more than there is.
+      // Shares from what the rows keep as their own to more than there is.
       for (const double share : {0.0, 0.01, 0.3, 0.9, 1.1}) {
         c.counts.clear();
         for (int sequence = 0; sequence < 3; ++sequence) {
-          int64_t own = 0, entries = 0;
+          int64_t spared_total = 0, entries = 0;
           for (const ref::PooledRow& row : rows_of(c, sequence)) {
             const auto length = static_cast<int64_t>(row.positions.size());
-            own += std::min<int64_t>(length, std::max(2 * spared, row.least));
+            spared_total += std::min<int64_t>(length, std::max(2 * spared, row.least));
             entries += length;
           }
-          c.counts.push_back(
-              static_cast<int32_t>(std::max<double>(static_cast<double>(own), share * static_cast<double>(entries))));
+          c.counts.push_back(static_cast<int32_t>(
+              std::max<double>(static_cast<double>(spared_total), share * static_cast<double>(entries))));
         }
         SCOPED_TRACE(::testing::Message() << shape.layers << " layers, " << shape.kv_heads << " heads, spared "
                                           << spared << ", share " << share);

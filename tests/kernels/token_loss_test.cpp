@@ -126,13 +126,13 @@ TEST_P(TokenLoss, LogitsAreOptionalAndThreadsDoNotMatter) {
     const ref::Threads threads(count);
     return run(*backend, shape, hidden, weight, targets_of(shape), logits);
   };
-  const Result one = with_threads(1, Logits::wanted);
-  EXPECT_EQ(one, with_threads(2, Logits::wanted));
-  EXPECT_EQ(one, with_threads(3, Logits::wanted));
+  const Result single = with_threads(1, Logits::wanted);
+  EXPECT_EQ(single, with_threads(2, Logits::wanted));
+  EXPECT_EQ(single, with_threads(3, Logits::wanted));
   const Result without = with_threads(2, Logits::not_wanted);
-  EXPECT_EQ(one.nll, without.nll);
-  EXPECT_EQ(one.entropy, without.entropy);
-  EXPECT_EQ(one.argmax, without.argmax);
+  EXPECT_EQ(single.nll, without.nll);
+  EXPECT_EQ(single.entropy, without.entropy);
+  EXPECT_EQ(single.argmax, without.argmax);
   ref::expect_untouched(without.logits, 0, static_cast<int64_t>(without.logits.size()));
 }
 

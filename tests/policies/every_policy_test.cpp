@@ -68,11 +68,11 @@ class EveryPolicy : public testing::TestWithParam<std::tuple<std::string, std::s
 
 TEST_P(EveryPolicy, KeepsExactlyTheBudget) {
   for (const RunArgs& args : runs()) {
-    const PolicyRun made = run(args);
-    EXPECT_EQ(made.events.empty(), !evicts());
-    for (const Event& event : made.events) {
-      const int32_t asked = args.interval > 0 ? kBudget : kKeep[event.sequence];
-      EXPECT_EQ(event.kept.size(), static_cast<size_t>(asked));
+    const PolicyRun outcome = run(args);
+    EXPECT_EQ(outcome.events.empty(), !evicts());
+    for (const Event& event : outcome.events) {
+      const int32_t expected = args.interval > 0 ? kBudget : kKeep[event.sequence];
+      EXPECT_EQ(event.kept.size(), static_cast<size_t>(expected));
     }
   }
 }
@@ -132,10 +132,10 @@ TEST_P(EveryPolicy, RaggedBatchEqualsSingleSequences) {
     const std::vector<Event> all = run(batched[protocol]).events;
     for (int32_t sample = 0; sample < 3; ++sample) {
       SCOPED_TRACE(testing::Message() << (protocol == 0 ? "decode" : "one-shot") << ", sample " << sample);
-      std::vector<Event> own;
-      std::copy_if(all.begin(), all.end(), std::back_inserter(own),
+      std::vector<Event> of_sample;
+      std::copy_if(all.begin(), all.end(), std::back_inserter(of_sample),
                    [&](const Event& e) { return e.sequence == sample; });
-      expect_equal(own, run(runs({sample})[protocol]).events);
+      expect_equal(of_sample, run(runs({sample})[protocol]).events);
     }
   }
 }
@@ -143,11 +143,11 @@ TEST_P(EveryPolicy, RaggedBatchEqualsSingleSequences) {
 TEST_P(EveryPolicy, ABudgetOfTheWholeSequenceIsFull) {
   const RunArgs roomy = decode_run(policy_name(), {}, {0, 1, 2}, kLengths, 96, kInterval);
   const RunArgs full = decode_run("full", {}, {0, 1, 2}, kLengths, kBudget, kInterval);
-  const PolicyRun made = run(roomy), reference = run(full);
-  EXPECT_TRUE(made.events.empty());
+  const PolicyRun outcome = run(roomy), reference = run(full);
+  EXPECT_TRUE(outcome.events.empty());
   for (size_t s = 0; s < kLengths.size(); ++s) {
-    EXPECT_EQ(made.result.sequences[s].end_entries, reference.result.sequences[s].end_entries);
-    EXPECT_EQ(made.result.sequences[s].attended_pairs, reference.result.sequences[s].attended_pairs);
+    EXPECT_EQ(outcome.result.sequences[s].end_entries, reference.result.sequences[s].end_entries);
+    EXPECT_EQ(outcome.result.sequences[s].attended_pairs, reference.result.sequences[s].attended_pairs);
   }
 }
 

@@ -76,8 +76,8 @@ TEST(H2O, CountsCachedQueriesBySequence) {
     args.budget = 4;
     args.interval = 2;
     for (const std::vector<int32_t>& step : counts) {
-      Step& made = args.schedule.emplace_back(Step{.counts = step, .keep = {}});
-      for (const int32_t count : step) made.keep.push_back(count == 3 ? 4 : -1);
+      Step& next = args.schedule.emplace_back(Step{.counts = step, .keep = {}});
+      for (const int32_t count : step) next.keep.push_back(count == 3 ? 4 : -1);
     }
     for (size_t s = 0; s < samples.size(); ++s) args.lengths.push_back(12);
     std::vector<std::vector<int32_t>> kept;

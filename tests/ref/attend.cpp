@@ -62,19 +62,19 @@ Attended attend(const CacheRows& rows, const std::vector<float>& queries, const 
         const int64_t row = int64_t{segment.sequence} * rows.kv_heads + head / group;
         const int64_t visible = rows.length(row) - segment.count + i + 1;
         const size_t vector = static_cast<size_t>(segment.first_token + i) * q_heads + head;
-        const AttendedRow own = attend_row(queries.data() + vector * dim, rows.keys[row].data(),
-                                           rows.values[row].data(), visible, dim, scale);
-        std::copy(own.output.begin(), own.output.end(), out.output.data() + vector * dim);
-        out.spreads[vector] = own.spread;
-        out.largest_logit_terms = std::max(out.largest_logit_terms, own.logit_terms);
-        out.largest_value = std::max(out.largest_value, own.largest_value);
+        const AttendedRow attended = attend_row(queries.data() + vector * dim, rows.keys[row].data(),
+                                                rows.values[row].data(), visible, dim, scale);
+        std::copy(attended.output.begin(), attended.output.end(), out.output.data() + vector * dim);
+        out.spreads[vector] = attended.spread;
+        out.largest_logit_terms = std::max(out.largest_logit_terms, attended.logit_terms);
+        out.largest_value = std::max(out.largest_value, attended.largest_value);
         double* sums = out.sums.data() + (row * group + head % group) * pitch;
         double* maxima = out.maxima.data() + (row * group + head % group) * pitch;
         if (i == 0) std::fill_n(sums, rows.length(row), 0.0);
         if (i == 0) std::fill_n(maxima, rows.length(row), 0.0);
         for (int64_t slot = 0; slot < visible; ++slot) {
-          sums[slot] += own.weights[slot];
-          maxima[slot] = std::max(maxima[slot], own.weights[slot]);
+          sums[slot] += attended.weights[slot];
+          maxima[slot] = std::max(maxima[slot], attended.weights[slot]);
         }
       }
     }

@@ -25,8 +25,8 @@ std::vector<double> expected_attention(const ExpectedAttentionCase& c, const std
   const int dim = c.dim, n = static_cast<int>(positions.size());
   std::vector<double> turn(dim * dim);
   for (int p = c.next_position; p < c.next_position + c.future; ++p) {
-    const std::vector<double> one = rotation(p, c.inv_freq);
-    for (int i = 0; i < dim * dim; ++i) turn[i] += one[i] / c.future;
+    const std::vector<double> rotated = rotation(p, c.inv_freq);
+    for (int i = 0; i < dim * dim; ++i) turn[i] += rotated[i] / c.future;
   }
   const int first = static_cast<int>(
       std::find_if(positions.begin(), positions.end(), [&](int32_t p) { return p >= c.sinks; }) - positions.begin());

@@ -6,7 +6,7 @@
 
 namespace kv::ref {
 
-// By row and slot; input [rows, group, pitch] as in kernels/layer_mean.h.
+// The means by row and slot; input [rows, group, pitch] as in kernels/layer_mean.h.
 std::vector<std::vector<double>> layer_mean(const CacheRows& cache, const std::vector<float>& input, int group,
                                             int64_t pitch);
 

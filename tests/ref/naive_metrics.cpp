@@ -73,7 +73,7 @@ double survival(const Probabilities& a, int top_k, double mass, int delta) {
       life[order[n]] = std::max(life[order[n]], static_cast<int>(t - order[n]));
     }
   }
-  const auto long_lived = std::count_if(life.begin(), life.end(), [&](int own) { return own >= delta; });
+  const auto long_lived = std::count_if(life.begin(), life.end(), [&](int age) { return age >= delta; });
   return static_cast<double>(long_lived) / (static_cast<double>(a.size()) - delta);
 }
 

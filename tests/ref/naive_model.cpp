@@ -88,7 +88,7 @@ class Decoder {
     for (size_t i = 0; i < hidden.size(); ++i) hidden[i] = store(hidden[i] + added[i]);
   }
 
-  // Of queries or keys: [T, heads, head_dim], normed where the family does, and rotated.
+  // Queries or keys: [T, heads, head_dim], normed where the family does, and rotated.
   Values projected(const Values& input, const std::string& which, int heads) const {
     Values x = store(product(input, "self_attn." + which + "_proj"));
     if (config_.qk_norm) x = norm(x, prefix_ + "self_attn." + which + "_norm");

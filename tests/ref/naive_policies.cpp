@@ -146,10 +146,10 @@ void attend(NaiveState& state, int query, const std::vector<int32_t>& visible) {
 }
 
 NaiveEvent cut(NaiveState& state, const NaivePolicy& policy, int keep) {
-  const NaiveScores made = policy.score(state);
+  const NaiveScores ranking = policy.score(state);
   const int n = static_cast<int>(state.resident.size());
   NaiveEvent event{
-      .seen = state.seen, .resident = state.resident, .is_protected = {}, .scores = made.scores, .kept = {}};
+      .seen = state.seen, .resident = state.resident, .is_protected = {}, .scores = ranking.scores, .kept = {}};
   std::vector<int> order(static_cast<size_t>(n));
   std::iota(order.begin(), order.end(), 0);
   for (int slot = 0; slot < n; ++slot) {
@@ -157,9 +157,9 @@ NaiveEvent cut(NaiveState& state, const NaivePolicy& policy, int keep) {
   }
   // Compared as floats: equal scores of the definition must not be told apart by the last bits of a double.
   const auto rank = [&](int slot) {
-    const float tie = made.ties.empty() ? 0 : static_cast<float>(made.ties[slot]);
+    const float tie = ranking.ties.empty() ? 0 : static_cast<float>(ranking.ties[slot]);
     return event.is_protected[slot] ? std::tuple(0, 0.0f, 0.0f, 0)
-                                    : std::tuple(1, -static_cast<float>(made.scores[slot]), -tie, -slot);
+                                    : std::tuple(1, -static_cast<float>(ranking.scores[slot]), -tie, -slot);
   };
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return rank(a) < rank(b); });
   for (int i = 0; i < std::min(n, keep); ++i) event.kept.push_back(state.resident[order[i]]);
@@ -217,13 +217,13 @@ NaivePolicy naive_streaming(int sinks, int kept) {
 NaivePolicy naive_accumulated(bool divide_by_age, int recent) {
   return {.score =
               [=](const NaiveState& state) {
-                NaiveScores made;
+                NaiveScores ranking;
                 for (const int32_t p : state.resident) {
                   double sum = 0;
                   for (const Row& head : state.attention) sum += head[p];
-                  made.scores.push_back(sum / state.layer.group() / (divide_by_age ? state.seen - p : 1));
+                  ranking.scores.push_back(sum / state.layer.group() / (divide_by_age ? state.seen - p : 1));
                 }
-                return made;
+                return ranking;
               },
           .sinks = 0,
           .recent = recent};
@@ -234,16 +234,16 @@ NaivePolicy naive_cached_queries(int budget, int interval, int queries) {
   const auto event_of = [=](int i) { return budget + std::max(1, (i - budget) / interval + 1) * interval; };
   return {.score =
               [=](const NaiveState& state) {
-                NaiveScores made;
+                NaiveScores ranking;
                 for (const int32_t p : state.resident) {
                   double sum = 0;
                   for (int i = 0; i < state.seen; ++i) {
                     if (event_of(i) - i > queries) continue;
                     for (int g = 0; g < state.layer.group(); ++g) sum += state.given[i * state.layer.group() + g][p];
                   }
-                  made.scores.push_back(sum / state.layer.group());
+                  ranking.scores.push_back(sum / state.layer.group());
                 }
-                return made;
+                return ranking;
               },
           .sinks = 0,
           .recent = interval};
@@ -264,18 +264,18 @@ NaivePolicy naive_snapkv_per_head(int window, int kernel, NaivePool kind) {
   return {.score =
               [=](const NaiveState& state) {
                 const size_t n = state.resident.size();
-                NaiveScores made{Row(n, 0.0), Row(n, 0.0)};
+                NaiveScores ranking{Row(n, 0.0), Row(n, 0.0)};
                 const int group = state.layer.group();
                 for (int g = 0; g < group; ++g) {
                   Row raw = window_attention(state, window, state.head * group + g);
                   raw.resize(n - static_cast<size_t>(window));
                   const Row smooth = pool(raw, kernel, kind);
                   for (size_t j = 0; j < raw.size(); ++j) {
-                    made.scores[j] += smooth[j] / group;
-                    made.ties[j] += raw[j] / group;
+                    ranking.scores[j] += smooth[j] / group;
+                    ranking.ties[j] += raw[j] / group;
                   }
                 }
-                return made;
+                return ranking;
               },
           .sinks = 0,
           .recent = window};
@@ -288,9 +288,9 @@ NaivePolicy naive_r_kv(double lambda, int window, int kernel, double threshold, 
                 const Row raw = group_max_attention(state, window);
                 const Row smooth = pool(raw, kernel, NaivePool::max);
                 const Row rho = redundancy(state, threshold, kth(static_cast<int>(n)));
-                NaiveScores made{Row(n, 0.0), padded(raw, n)};
-                for (size_t j = 0; j < raw.size(); ++j) made.scores[j] = lambda * smooth[j] - (1 - lambda) * rho[j];
-                return made;
+                NaiveScores ranking{Row(n, 0.0), padded(raw, n)};
+                for (size_t j = 0; j < raw.size(); ++j) ranking.scores[j] = lambda * smooth[j] - (1 - lambda) * rho[j];
+                return ranking;
               },
           .sinks = 0,
           .recent = window};
@@ -303,13 +303,13 @@ NaivePolicy naive_golden(int interval, NaivePool queries, int horizon, NaivePool
                 const size_t first = static_cast<size_t>(state.seen / interval);
                 const size_t end =
                     horizon > 0 ? std::min(blocks.size(), first + static_cast<size_t>(horizon)) : blocks.size();
-                NaiveScores made;
+                NaiveScores ranking;
                 for (const int32_t p : state.resident) {
                   double best = 0;
                   for (size_t t = first; t < end; ++t) best = std::max(best, blocks[t][p]);
-                  made.scores.push_back(best);
+                  ranking.scores.push_back(best);
                 }
-                return made;
+                return ranking;
               },
           .sinks = 0,
           .recent = interval};
@@ -342,14 +342,14 @@ NaivePolicy naive_keydiff(int sinks, int recent) {
                 }
                 double length = 0;
                 for (const double x : anchor) length += x * x;
-                NaiveScores made;
+                NaiveScores ranking;
                 for (int j = 0; j < n; ++j) {
                   const float* k = keys.data() + j * dim;
                   double product = 0;
                   for (int d = 0; d < dim; ++d) product += anchor[d] * k[d];
-                  made.scores.push_back(-product / std::sqrt(dot(k, k, dim) * length));
+                  ranking.scores.push_back(-product / std::sqrt(dot(k, k, dim) * length));
                 }
-                return made;
+                return ranking;
               },
           .sinks = sinks,
           .recent = recent};

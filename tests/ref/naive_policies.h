@@ -69,7 +69,7 @@ enum class NaivePool { max, average };
 
 NaivePolicy naive_streaming(int sinks, int kept);
 NaivePolicy naive_accumulated(bool divide_by_age, int recent);
-// Of the tokens since the event before, the newest `queries` count.
+// Counts, of the tokens since the event before, the newest `queries`.
 NaivePolicy naive_cached_queries(int budget, int interval, int queries);
 NaivePolicy naive_snapkv_decode(int window, int kernel, NaivePool pool);
 NaivePolicy naive_snapkv_per_head(int window, int kernel, NaivePool pool);

@@ -30,9 +30,9 @@ std::vector<double> sample_probabilities(const std::vector<float>& logits, doubl
   normalise(p);
   double above = 0;
   for (const size_t id : order) {
-    const double own = p[id];
+    const double probability = p[id];
     if (above > 0 && above >= top_p) p[id] = 0;
-    above += own;
+    above += probability;
   }
   normalise(p);
   return p;

@@ -16,9 +16,9 @@ std::vector<std::vector<uint8_t>> select_pooled(const std::vector<PooledRow>& ro
     const auto is_spared = [&](int slot) { return row.positions[slot] < sinks || slot >= length - recent; };
     int spared = 0;
     for (int slot = 0; slot < length; ++slot) spared += is_spared(slot);
-    const int own = std::min(length, std::max(spared, row.least));
-    keep.push_back(select_top(row.scores, row.ties, row.positions, own, sinks, recent));
-    count -= own;
+    const int kept = std::min(length, std::max(spared, row.least));
+    keep.push_back(select_top(row.scores, row.ties, row.positions, kept, sinks, recent));
+    count -= kept;
     for (int slot = 0; slot < length; ++slot) {
       if (keep.back()[slot]) continue;
       order.emplace_back(-double(row.scores[slot]), row.ties.empty() ? 0 : -double(row.ties[slot]),

@@ -4,7 +4,7 @@
 
 namespace kv::ref {
 
-// In place; an empty vector stays empty.
+// Works in place; an empty vector stays empty.
 void softmax(std::vector<double>& values);
 
 }  // namespace kv::ref

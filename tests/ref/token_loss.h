@@ -11,7 +11,7 @@ struct Loss {
   int32_t argmax = 0;
 };
 
-// Of one row of logits; target −1: no next token.
+// The loss of one row of logits; target −1: no next token.
 Loss token_loss(const std::vector<double>& logits, int32_t target);
 
 }  // namespace kv::ref

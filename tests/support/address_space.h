@@ -10,7 +10,7 @@
 
 namespace kv::ref {
 
-// For its lifetime the process can take only so many bytes of address space more.
+// While it lives, the process can take only so many bytes of address space more.
 class AddressSpaceLimit {
  public:
   explicit AddressSpaceLimit(size_t more) {

@@ -46,7 +46,7 @@ Tensor DrawnCache::draw(uint64_t seed) const {
   for (size_t row = 0; row < host_lengths_.size(); ++row) {
     const int32_t pages = pages_for(host_lengths_[row]), empty = pages * kPageTokens - host_lengths_[row];
     const int64_t last = host_table_[row * static_cast<size_t>(max_pages_) + static_cast<size_t>(pages) - 1];
-    // From the page behind all, which is as it was made.
+    // The page behind all is as it was made.
     backend_->copy(pool.at(((last + 1) * kPageTokens - empty) * head_dim_).data, pool.at(drawn).data,
                    static_cast<size_t>(empty) * static_cast<size_t>(head_dim_) * bytes_of(pool.dtype()));
   }

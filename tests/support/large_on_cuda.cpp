@@ -13,7 +13,7 @@
 
 namespace kv::ref {
 
-// From its making, which may have to wait, to its end.
+// A turn lasts from its making, which may have to wait, to its end.
 class LargeOnCuda::Turn {
  public:
   Turn() {

@@ -16,7 +16,7 @@ class LargeOnCuda : public ::testing::Test {
   LargeOnCuda();
   ~LargeOnCuda() override;
 
-  // For SetUp. Waits for the turn; skips the case where there is no GPU, or less than `needed` bytes are free.
+  // Waits for the turn, in SetUp; skips the case where there is no GPU, or less than `needed` bytes are free.
   void take_gpu(size_t needed);
 
  private:

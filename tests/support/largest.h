@@ -6,7 +6,7 @@
 
 namespace kv::ref {
 
-// Of the absolute values; NaN if one of them is.
+// The largest absolute value; NaN if one of them is.
 inline double largest(const std::vector<double>& values) {
   double most = 0;
   for (const double value : values) {

@@ -51,7 +51,7 @@ class PagedCache {
   CacheRows download() const;
 
  private:
-  // Of a slot's entry, counted from the first page after those that are never mapped.
+  // The place of a slot's entry, counted from the first page after those that are never mapped.
   size_t place_of(size_t row, size_t slot) const;
 
   Backend* backend_;

@@ -110,9 +110,9 @@ void compare(const Event& event, const NaiveEvent& naive, double tolerance) {
 
 RunArgs decode_run(const std::string& policy, const Options& options, std::vector<int32_t> samples,
                    std::vector<int32_t> lengths, int budget, int interval) {
-  const Policy made = make_policy(policy, options);
-  if (made.scorer) interval = made.scorer->interval(interval);
-  if (made.scorer) made.scorer->check(budget, interval);
+  const Policy checked = make_policy(policy, options);
+  if (checked.scorer) interval = checked.scorer->interval(interval);
+  if (checked.scorer) checked.scorer->check(budget, interval);
   return {.policy = policy,
           .options = options,
           .samples = std::move(samples),
@@ -124,9 +124,9 @@ RunArgs decode_run(const std::string& policy, const Options& options, std::vecto
 
 RunArgs one_shot_run(const std::string& policy, const Options& options, std::vector<int32_t> samples,
                      std::vector<int32_t> lengths, std::vector<int32_t> keep) {
-  const Policy made = make_policy(policy, options);
-  if (made.scorer) {
-    for (const int32_t kept : keep) made.scorer->check(kept, 0);
+  const Policy checked = make_policy(policy, options);
+  if (checked.scorer) {
+    for (const int32_t kept : keep) checked.scorer->check(kept, 0);
   }
   std::vector<int32_t> contexts;
   for (const int32_t length : lengths) contexts.push_back(length - 1);
@@ -203,15 +203,15 @@ void expect_agrees(Backend& backend, const std::string& policy, const Options& o
   for (int layer = 0; layer < info.layers; ++layer) {
     for (int head = 0; head < info.kv_heads; ++head) {
       const auto expected = naive_replay(naive_layer(source, layer), head, naive, naive_steps(args.schedule));
-      std::vector<Event> own;
+      std::vector<Event> events;
       for (const Event& event : run.events) {
-        if (event.layer == layer && event.head == head) own.push_back(event);
+        if (event.layer == layer && event.head == head) events.push_back(event);
       }
       ASSERT_FALSE(expected.empty());
-      ASSERT_EQ(own.size(), expected.size());
-      for (size_t i = 0; i < own.size(); ++i) {
+      ASSERT_EQ(events.size(), expected.size());
+      for (size_t i = 0; i < events.size(); ++i) {
         SCOPED_TRACE(testing::Message() << "layer " << layer << ", head " << head << ", event " << i);
-        compare(own[i], expected[i], agreement.tolerance);
+        compare(events[i], expected[i], agreement.tolerance);
       }
     }
   }
@@ -219,9 +219,9 @@ void expect_agrees(Backend& backend, const std::string& policy, const Options& o
 
 void expect_refused(const std::string& policy, const Options& options, int kept, int interval,
                     const std::string& message) {
-  const Policy made = make_policy(policy, options);
+  const Policy checked = make_policy(policy, options);
   try {
-    made.scorer->check(kept, interval);
+    checked.scorer->check(kept, interval);
     ADD_FAILURE() << policy << " accepted budget " << kept << " at interval " << interval;
   } catch (const UserError& error) {
     EXPECT_EQ(error.what(), message);

@@ -32,7 +32,8 @@ class TinySource final : public Source {
   TinySource(Backend& backend, SourceInfo info, std::vector<TinySample> samples);
 
   const SourceInfo& info() const override { return info_; }
-  // As the backend stores it (tests/support/backends.h: rounded), so that references start from equal inputs.
+  // The sample as the backend stores it (tests/support/backends.h: rounded), so that references start from equal
+  // inputs.
   const TinySample& sample(int number) const { return samples_[static_cast<size_t>(number)]; }
   void begin(std::span<const std::span<const int32_t>> sequences) override;
   void start(const Block& block) override { block_ = &block; }

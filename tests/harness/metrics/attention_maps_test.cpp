@@ -115,9 +115,9 @@ TEST(AttentionMapsMetric, ScoresAddUpToOne) {
   const SourceInfo info = ref::tiny_info(2, 4, 2, 8);
   ref::TinySource source(*backend, info, {ref::random_sample(info, 50, 5)});
   const int32_t length = 50;
-  ReplayedCase own{source, *backend, {tiny_sample(50)}, full_schedule({&length, 1}, 50)};
-  own.block = 8;
-  const auto rows = measure(own, "attention_maps");
+  ReplayedCase replayed{source, *backend, {tiny_sample(50)}, full_schedule({&length, 1}, 50)};
+  replayed.block = 8;
+  const auto rows = measure(replayed, "attention_maps");
   for (int layer = 0; layer < 2; ++layer) {
     for (int head = 0; head < 2; ++head) {
       double sum = 0;

@@ -20,9 +20,9 @@ float keep_0_and_3(int, int, int32_t position) { return position == 0 || positio
 class AttentionMetricsByHand : public ::testing::Test {
  protected:
   ReplayedCase cut() {
-    ReplayedCase own = full();
-    own.scorer = std::make_unique<ByPosition>(keep_0_and_3);
-    return own;
+    ReplayedCase replayed = full();
+    replayed.scorer = std::make_unique<ByPosition>(keep_0_and_3);
+    return replayed;
   }
   ReplayedCase full() {
     const int32_t length = 6;
@@ -37,8 +37,8 @@ class AttentionMetricsByHand : public ::testing::Test {
 constexpr double kRounded = 1e-6;  // a few roundings of f32 at magnitude 1
 
 TEST_F(AttentionMetricsByHand, EvictedMassAndBoundByHand) {
-  auto own = cut();
-  const auto rows = measure(own, "local_error", {{"stride", "1", ""}});
+  auto replayed = cut();
+  const auto rows = measure(replayed, "local_error", {{"stride", "1", ""}});
   // Queries 4 and 5 of the full cache give 5/15 and 5/21 to the evicted positions 1 and 2; ‖v‖ = √2.
   const double evicted = (5.0 / 15 + 5.0 / 21) / 2;
   EXPECT_NEAR(value(rows, "evicted_mass"), evicted, kRounded);
@@ -50,13 +50,13 @@ TEST_F(AttentionMetricsByHand, EvictedMassAndBoundByHand) {
 }
 
 TEST_F(AttentionMetricsByHand, LocalErrorMeasuresEveryStridethQueryFromTheEventOn) {
-  auto own = cut();
-  EXPECT_NEAR(value(measure(own, "local_error", {{"stride", "2", ""}}), "evicted_mass"), 5.0 / 15, kRounded);
+  auto replayed = cut();
+  EXPECT_NEAR(value(measure(replayed, "local_error", {{"stride", "2", ""}}), "evicted_mass"), 5.0 / 15, kRounded);
 }
 
 TEST_F(AttentionMetricsByHand, FullEvictsNoMassAndHasCosineOne) {
-  auto own = full();
-  const auto local = measure(own, "local_error", {{"stride", "1", ""}});
+  auto replayed = full();
+  const auto local = measure(replayed, "local_error", {{"stride", "1", ""}});
   EXPECT_EQ(value(local, "evicted_mass"), 0);
   EXPECT_EQ(value(local, "output_error"), 0);
   EXPECT_NEAR(value(local, "cosine_local"), 1, kRounded);
@@ -73,8 +73,8 @@ TEST_F(AttentionMetricsByHand, DilutionByHand) {
   EXPECT_NEAR(value(before, "useful_mass"), (3.0 / 15 + 3.0 / 21) / 2, kRounded);
   EXPECT_NEAR(value(before, "dilution"), 1 - (3.0 / 15 + 3.0 / 21) / 2, kRounded);
   // Residents 0, 3, 4 and then 5: position 1 is gone.
-  auto own = cut();
-  const auto after = measure(own, "dilution");
+  auto replayed = cut();
+  const auto after = measure(replayed, "dilution");
   EXPECT_NEAR(value(after, "useful_mass"), (1.0 / 10 + 1.0 / 16) / 2, kRounded);
   EXPECT_NEAR(value(after, "dilution_tail"), 1 - (1.0 / 10 + 1.0 / 16) / 2, kRounded);
 }
@@ -82,28 +82,28 @@ TEST_F(AttentionMetricsByHand, DilutionByHand) {
 TEST_F(AttentionMetricsByHand, DilutionTailLeavesOutEarlierQueries) {
   sample_.links = {{.query_begin = 1, .query_end = 2, .sources = {{0, 1}}},
                    {.query_begin = 4, .query_end = 5, .sources = {{3, 4}}}};
-  auto own = full();
-  const auto rows = measure(own, "dilution");
+  auto replayed = full();
+  const auto rows = measure(replayed, "dilution");
   EXPECT_NEAR(value(rows, "useful_mass"), (1.0 / 3 + 4.0 / 15) / 2, kRounded);
   EXPECT_NEAR(value(rows, "useful_mass_tail"), 4.0 / 15, kRounded);
 }
 
 TEST_F(AttentionMetricsByHand, DilutionSaysWhenNothingIsKnownToBeUseful) {
-  auto own = full();
-  EXPECT_EQ(skipped(measure(own, "dilution"), "dilution"), "the task does not say which tokens are useful");
+  auto replayed = full();
+  EXPECT_EQ(skipped(measure(replayed, "dilution"), "dilution"), "the task does not say which tokens are useful");
 }
 
 TEST_F(AttentionMetricsByHand, SurvivalIsForTheFullCacheOnly) {
-  auto own = cut();
-  EXPECT_EQ(skipped(measure(own, "survival"), "survival_mass"), "only the full cache shows survival");
+  auto replayed = cut();
+  EXPECT_EQ(skipped(measure(replayed, "survival"), "survival_mass"), "only the full cache shows survival");
 }
 
 TEST(SurvivalMetric, FiveTokensByHand) {
   const auto backend = make_backend("cpu");
   ref::TinySource source(*backend, ref::tiny_info(1, 1, 1, 2), {ref::weighted_sample({{1, 3, 2, 2, 1}})});
   const int32_t length = 5;
-  ReplayedCase own{source, *backend, {tiny_sample(5)}, full_schedule({&length, 1}, 2)};
-  const auto rows = measure(own, "survival", {{"top_k", "1", ""}, {"mass", "0.6", ""}, {"delta", "2", ""}});
+  ReplayedCase replayed{source, *backend, {tiny_sample(5)}, full_schedule({&length, 1}, 2)};
+  const auto rows = measure(replayed, "survival", {{"top_k", "1", ""}, {"mass", "0.6", ""}, {"delta", "2", ""}});
   // Top 1: from query 1 on always key 1, so life_1 = 3, all others 0.
   EXPECT_EQ(value(rows, "survival_top_k", 1), 1.0 / 4);
   EXPECT_EQ(value(rows, "survival_top_k", 2), 1.0 / 3);
@@ -122,11 +122,12 @@ TEST(SurvivalMetric, FiveTokensByHand) {
 class AttentionMetricsAtRandom : public ::testing::Test {
  protected:
   static constexpr int kTokens = 60;
-  ReplayedCase own(std::unique_ptr<Scorer> scorer) {
+  ReplayedCase make_case(std::unique_ptr<Scorer> scorer) {
     const int32_t lengths[] = {kTokens, 41};
-    ReplayedCase made{source_, *backend_, {tiny_sample(kTokens), tiny_sample(41, 1)}, decode_schedule(lengths, 16, 8)};
-    made.scorer = std::move(scorer);
-    return made;
+    ReplayedCase replayed{
+        source_, *backend_, {tiny_sample(kTokens), tiny_sample(41, 1)}, decode_schedule(lengths, 16, 8)};
+    replayed.scorer = std::move(scorer);
+    return replayed;
   }
   // A ranking that differs between heads, layers and sequences.
   static std::unique_ptr<Scorer> scattered() {
@@ -145,8 +146,8 @@ class AttentionMetricsAtRandom : public ::testing::Test {
 
 // A trace is not fed back, so both readings of the cosine see the same queries.
 TEST_F(AttentionMetricsAtRandom, EndToEndAndLocalCosineAgreeOnATrace) {
-  auto first = own(scattered());
-  auto second = own(scattered());
+  auto first = make_case(scattered());
+  auto second = make_case(scattered());
   const auto end_to_end = measure(first, "cosine", {{"detail", "head", ""}});
   const auto local = measure(second, "local_error", {{"stride", "1", ""}});
   for (int s = 0; s < 2; ++s) {
@@ -164,7 +165,7 @@ TEST_F(AttentionMetricsAtRandom, EndToEndAndLocalCosineAgreeOnATrace) {
 }
 
 TEST_F(AttentionMetricsAtRandom, SurvivalMatchesTheReference) {
-  auto full = own(nullptr);
+  auto full = make_case(nullptr);
   const auto rows = measure(full, "survival", {{"top_k", "3", ""}, {"mass", "0.7", ""}, {"delta", "4", ""}});
   for (int s = 0; s < 2; ++s) {
     const int tokens = s == 0 ? kTokens : 41;
@@ -186,10 +187,10 @@ TEST_F(AttentionMetricsAtRandom, SurvivalMatchesTheReference) {
 }
 
 TEST_F(AttentionMetricsAtRandom, DilutionStaysBetweenZeroAndOne) {
-  auto one = own(scattered());
-  one.samples[0].links = {{.query_begin = 20, .query_end = 60, .sources = {{0, 20}}}};
-  one.samples[1].links = {{.query_begin = 5, .query_end = 41, .sources = {{40, 41}}}};
-  const auto rows = measure(one, "dilution", {{"detail", "head", ""}});
+  auto replayed = make_case(scattered());
+  replayed.samples[0].links = {{.query_begin = 20, .query_end = 60, .sources = {{0, 20}}}};
+  replayed.samples[1].links = {{.query_begin = 5, .query_end = 41, .sources = {{40, 41}}}};
+  const auto rows = measure(replayed, "dilution", {{"detail", "head", ""}});
   EXPECT_GT(value(rows, "dilution", {}, 0), 0);
   EXPECT_LT(value(rows, "dilution", {}, 0), 1);
   // Only the last query sees position 40.

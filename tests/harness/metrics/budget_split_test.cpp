@@ -27,7 +27,7 @@ WithOutput two_heads(Backend& backend) {
 
 class BudgetSplitByHand : public ::testing::Test {
  protected:
-  ReplayedCase own(
+  ReplayedCase make_case(
       ByPosition::Score score = [](int, int, int32_t position) { return static_cast<float>(position); },
       Protection protection = {}) {
     const int32_t length = 5, context = 4, keep = 2;
@@ -52,7 +52,7 @@ class BudgetSplitByHand : public ::testing::Test {
 //                   which loses 1 + 10.
 //   2 of 8          uniform 1 + 1 loses 6 + 10, greedy 2 + 0 loses 3 + 11, which is optimal.
 TEST_F(BudgetSplitByHand, LossesOfEverySplit) {
-  auto replayed = own();
+  auto replayed = make_case();
   const auto rows = measure(replayed, "budget_split", {{"points", "4", ""}});
   const std::map<std::string, std::pair<double, double>> expected = {{"split_loss_uniform", {12, 16}},
                                                                      {"split_loss_greedy", {12, 14}},
@@ -72,7 +72,7 @@ TEST_F(BudgetSplitByHand, LossesOfEverySplit) {
 }
 
 TEST_F(BudgetSplitByHand, LocalRatiosAreWhatEachHeadGivesUp) {
-  auto replayed = own();
+  auto replayed = make_case();
   const auto rows = measure(replayed, "budget_split", {{"points", "4", ""}, {"detail", "head", ""}});
   EXPECT_EQ(ratio(rows, "local_ratio", 0.5, 0), 0.5);
   EXPECT_EQ(ratio(rows, "local_ratio", 0.5, 1), 0.5);
@@ -85,8 +85,8 @@ TEST_F(BudgetSplitByHand, LocalRatiosAreWhatEachHeadGivesUp) {
 // The sink leads the order, whatever its score: head 1 gains 8, 1, 1, 1 and head 0 gains 1, 4, 3, 2. Two entries: 8 and
 // a gain of 2.75 on the hull of head 0, pooled of 1, 4, 3, 2 to 2.67, 2.67, 2.67, 2.
 TEST_F(BudgetSplitByHand, ProtectedEntriesLeadTheOrder) {
-  auto replayed = own([](int, int, int32_t position) { return position == 0 ? std::nanf("") : 1.0F * position; },
-                      {.sinks = 1, .recent = 0});
+  auto replayed = make_case([](int, int, int32_t position) { return position == 0 ? std::nanf("") : 1.0F * position; },
+                            {.sinks = 1, .recent = 0});
   const auto rows = measure(replayed, "budget_split", {{"points", "4", ""}, {"detail", "head", ""}});
   EXPECT_EQ(ratio(rows, "local_ratio", 0.75, 0), 0.75);
   EXPECT_EQ(ratio(rows, "local_ratio", 0.75, 1), 0.75);
@@ -95,7 +95,7 @@ TEST_F(BudgetSplitByHand, ProtectedEntriesLeadTheOrder) {
 }
 
 TEST_F(BudgetSplitByHand, WithoutTheExactSolverThereIsNoExactRow) {
-  auto replayed = own();
+  auto replayed = make_case();
   const auto rows = measure(replayed, "budget_split", {{"solver", "hull", ""}, {"points", "2", ""}});
   EXPECT_NEAR(value(rows, "split_loss_greedy", 0.5), 12.0 / 21, kRounded);
   EXPECT_FALSE(find(rows, "split_loss_exact", 0.5));
@@ -106,7 +106,7 @@ TEST_F(BudgetSplitByHand, SaysWhyThereIsNoSplit) {
   const int32_t length = 5;
   ReplayedCase decode{source_, *backend_, {tiny_sample(5)}, decode_schedule({&length, 1}, 2, 2)};
   EXPECT_EQ(skipped(measure(decode, "budget_split"), "split_loss_greedy"), "a split needs one-shot compression");
-  auto late = own();
+  auto late = make_case();
   late.block = 8;  // begins before the event
   EXPECT_EQ(skipped(measure(late, "budget_split"), "split_loss_greedy"), "no query follows the event");
   EXPECT_THROW(make_metric("budget_split", {{"points", "0", ""}}), UserError);
@@ -117,15 +117,15 @@ class BudgetSplits : public ::testing::Test {
  protected:
   std::vector<Measured> run(const std::string& metric, std::vector<GivenParam> options) {
     const int32_t lengths[] = {60, 41}, contexts[] = {48, 32}, keep[] = {16, 8};
-    ReplayedCase own{
+    ReplayedCase replayed{
         source_, *backend_, {tiny_sample(60), tiny_sample(41, 1)}, one_shot_schedule(lengths, contexts, keep)};
-    own.decode_time = false;
-    own.block = 4;
-    own.scorer = std::make_unique<ByPosition>([](int layer, int row, int32_t position) {
+    replayed.decode_time = false;
+    replayed.block = 4;
+    replayed.scorer = std::make_unique<ByPosition>([](int layer, int row, int32_t position) {
       return static_cast<float>((position * 37 + row * 11 + layer) % 64);
     });
     options.push_back({"points", "10", ""});
-    return measure(own, metric, std::move(options));
+    return measure(replayed, metric, std::move(options));
   }
 
   std::unique_ptr<Backend> backend_ = make_backend("cpu");
@@ -177,17 +177,19 @@ TEST_F(BudgetSplits, LocalRatiosAddUpToTheBudget) {
   }
 }
 
-// Of which solve_exact takes at most 4096 entries a head.
+// solve_exact takes at most 4096 entries a head.
 TEST(BudgetSplitLimits, RefusedExactSplitIsARowWithTheReason) {
   const auto backend = make_backend("cpu");
   const SourceInfo info = ref::tiny_info(1, 1, 1, 2);
   const int32_t length = 4128, context = 4097, keep = 16;
   WithOutput source(*backend, info, {ref::random_sample(info, length, 3)});
-  ReplayedCase own{source, *backend, {tiny_sample(length)}, one_shot_schedule({&length, 1}, {&context, 1}, {&keep, 1})};
-  own.decode_time = false;
-  own.block = 16;
-  own.scorer = std::make_unique<ByPosition>([](int, int, int32_t position) { return static_cast<float>(position); });
-  const auto rows = measure(own, "budget_split", {{"points", "2", ""}, {"detail", "head", ""}});
+  ReplayedCase replayed{
+      source, *backend, {tiny_sample(length)}, one_shot_schedule({&length, 1}, {&context, 1}, {&keep, 1})};
+  replayed.decode_time = false;
+  replayed.block = 16;
+  replayed.scorer =
+      std::make_unique<ByPosition>([](int, int, int32_t position) { return static_cast<float>(position); });
+  const auto rows = measure(replayed, "budget_split", {{"points", "2", ""}, {"detail", "head", ""}});
   const char* const reason = "budget: head 0 has 4097 entries: expected at most 4096 for an exact split";
   ASSERT_TRUE(find(rows, "split_loss_exact", 0.5) && find(rows, "split_gap_exact", 0.5));
   EXPECT_EQ(find(rows, "split_loss_exact", 0.5)->skipped, reason);

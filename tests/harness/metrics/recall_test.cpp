@@ -20,17 +20,18 @@ class RecallByHand : public ::testing::Test {
  protected:
   ReplayedCase decode(const std::vector<float>& scores, Protection protection = {}) {
     const int32_t length = 6;
-    ReplayedCase own{source_, *backend_, {tiny_sample(6)}, decode_schedule({&length, 1}, 2, 2)};
-    own.block = 2;
-    own.scorer = ranking(scores, protection);
-    return own;
+    ReplayedCase replayed{source_, *backend_, {tiny_sample(6)}, decode_schedule({&length, 1}, 2, 2)};
+    replayed.block = 2;
+    replayed.scorer = ranking(scores, protection);
+    return replayed;
   }
   ReplayedCase one_shot(const std::vector<float>& scores, Protection protection = {}) {
     const int32_t length = 6, context = 4, keep = 2;
-    ReplayedCase own{source_, *backend_, {tiny_sample(6)}, one_shot_schedule({&length, 1}, {&context, 1}, {&keep, 1})};
-    own.decode_time = false;
-    own.scorer = ranking(scores, protection);
-    return own;
+    ReplayedCase replayed{
+        source_, *backend_, {tiny_sample(6)}, one_shot_schedule({&length, 1}, {&context, 1}, {&keep, 1})};
+    replayed.decode_time = false;
+    replayed.scorer = ranking(scores, protection);
+    return replayed;
   }
   static std::unique_ptr<Scorer> ranking(const std::vector<float>& scores, Protection protection) {
     return std::make_unique<ByPosition>(
@@ -42,8 +43,8 @@ class RecallByHand : public ::testing::Test {
 };
 
 TEST_F(RecallByHand, RecallByHand) {
-  auto own = decode({9, 1, 2, 8});  // keeps 0 and 3: importance 5 of 10, the best two have 7
-  const auto rows = measure(own, "recall", {{"detail", "head", ""}});
+  auto replayed = decode({9, 1, 2, 8});  // keeps 0 and 3: importance 5 of 10, the best two have 7
+  const auto rows = measure(replayed, "recall", {{"detail", "head", ""}});
   EXPECT_NEAR(value(rows, "recall"), 0.5, kRounded);
   EXPECT_NEAR(value(rows, "recall_oracle"), 0.7, kRounded);
   EXPECT_NEAR(value(rows, "optimality_gap"), 0.2, kRounded);
@@ -53,15 +54,15 @@ TEST_F(RecallByHand, RecallByHand) {
 }
 
 TEST_F(RecallByHand, UnnormalisedLossIsInUnitsOfAttentionTimesNorm) {
-  auto own = decode({9, 1, 2, 8});
+  auto replayed = decode({9, 1, 2, 8});
   // Positions 1 and 2: (2 + 3)/15 · √2.
-  EXPECT_NEAR(value(measure(own, "recall", {{"normalise", "none", ""}}), "eviction_loss"), std::sqrt(2.0) / 3,
+  EXPECT_NEAR(value(measure(replayed, "recall", {{"normalise", "none", ""}}), "eviction_loss"), std::sqrt(2.0) / 3,
               kRounded);
 }
 
 TEST_F(RecallByHand, PartsOfTheLossByHand) {
-  auto own = decode({9, 1, 2, 8});  // keeps 0 and 3 (1 and 4 of 10); the best two are 2 and 3 (3 and 4)
-  const auto rows = measure(own, "recall", {{"terms", "each", ""}, {"detail", "head", ""}});
+  auto replayed = decode({9, 1, 2, 8});  // keeps 0 and 3 (1 and 4 of 10); the best two are 2 and 3 (3 and 4)
+  const auto rows = measure(replayed, "recall", {{"terms", "each", ""}, {"detail", "head", ""}});
   const std::map<std::string, double> expected = {{"eviction_loss", 0.5},
                                                   {"eviction_loss_oracle", 0.3},
                                                   {"eviction_loss_gap", 0.2},
@@ -83,17 +84,17 @@ TEST_F(RecallByHand, PartsOfTheLossByHand) {
 }
 
 TEST_F(RecallByHand, PartsOfTheLossStandInEveryDetailOnlyOnRequest) {
-  auto own = decode({9, 1, 2, 8});
-  const auto rows = measure(own, "recall", {{"terms", "all", ""}, {"detail", "head", ""}});
+  auto replayed = decode({9, 1, 2, 8});
+  const auto rows = measure(replayed, "recall", {{"terms", "all", ""}, {"detail", "head", ""}});
   EXPECT_TRUE(find(rows, "hits", {}, 0));
   for (const char* name : {"recall_head", "eviction_loss_head"}) EXPECT_TRUE(find(rows, name, {}, 0, 0, 0)) << name;
   for (const char* name : {"hits_head", "eviction_loss_gap_head"}) EXPECT_FALSE(find(rows, name, {}, 0, 0, 0)) << name;
 }
 
 TEST_F(RecallByHand, PartsOfTheLossAreSkippedWithIt) {
-  auto own = decode({0, 0, 0, 0});
-  own.scorer = nullptr;
-  EXPECT_EQ(skipped(measure(own, "recall", {{"terms", "all", ""}}), "hit_share"), "nothing is evicted");
+  auto replayed = decode({0, 0, 0, 0});
+  replayed.scorer = nullptr;
+  EXPECT_EQ(skipped(measure(replayed, "recall", {{"terms", "all", ""}}), "hit_share"), "nothing is evicted");
 }
 
 TEST(FutureImportance, RefusesAFutureThatIsNoMultipleOfTheBlock) {
@@ -104,16 +105,16 @@ TEST(FutureImportance, RefusesAFutureThatIsNoMultipleOfTheBlock) {
 }
 
 TEST_F(RecallByHand, KeepingByImportanceIsOptimal) {
-  auto own = decode({1, 2, 3, 4});
-  const auto rows = measure(own, "recall");
+  auto replayed = decode({1, 2, 3, 4});
+  const auto rows = measure(replayed, "recall");
   EXPECT_EQ(value(rows, "recall"), value(rows, "recall_oracle"));
   EXPECT_EQ(value(rows, "optimality_gap"), 0);
 }
 
 TEST_F(RecallByHand, ProtectedEntriesCountUnlessLeftOut) {
-  auto own = decode({9, 1, 8, 0}, {.sinks = 0, .recent = 1});
+  auto replayed = decode({9, 1, 8, 0}, {.sinks = 0, .recent = 1});
   // 3 is protected, 0 chosen: importance 4 + 1 of 10, the best two have 7.
-  const auto all = measure(own, "recall");
+  const auto all = measure(replayed, "recall");
   EXPECT_NEAR(value(all, "recall"), 0.5, kRounded);
   EXPECT_NEAR(value(all, "recall_oracle"), 0.7, kRounded);
   // Without 3, of 0, 1, 2 (importance 1, 2, 3) position 0 stays, 2 would be best.
@@ -124,9 +125,9 @@ TEST_F(RecallByHand, ProtectedEntriesCountUnlessLeftOut) {
 }
 
 TEST_F(RecallByHand, ABlockThatStraddlesTheEventDoesNotCount) {
-  auto own = decode({9, 1, 2, 8});
-  own.block = 5;  // of blocks [0, 5) and [5, 6) only the second begins after the event: the same proportions
-  const auto rows = measure(own, "recall", {{"normalise", "none", ""}});
+  auto replayed = decode({9, 1, 2, 8});
+  replayed.block = 5;  // of blocks [0, 5) and [5, 6) only the second begins after the event: the same proportions
+  const auto rows = measure(replayed, "recall", {{"normalise", "none", ""}});
   EXPECT_NEAR(value(rows, "recall"), 0.5, kRounded);
   EXPECT_NEAR(value(rows, "eviction_loss"), std::sqrt(2.0) * 5 / 21, kRounded);
   auto none = decode({9, 1, 2, 8});
@@ -135,15 +136,15 @@ TEST_F(RecallByHand, ABlockThatStraddlesTheEventDoesNotCount) {
 }
 
 TEST_F(RecallByHand, FullIsSkipped) {
-  auto own = decode({0, 0, 0, 0});
-  own.scorer = nullptr;
-  EXPECT_EQ(skipped(measure(own, "recall"), "recall"), "nothing is evicted");
-  EXPECT_EQ(skipped(measure(own, "recall"), "eviction_loss"), "nothing is evicted");
+  auto replayed = decode({0, 0, 0, 0});
+  replayed.scorer = nullptr;
+  EXPECT_EQ(skipped(measure(replayed, "recall"), "recall"), "nothing is evicted");
+  EXPECT_EQ(skipped(measure(replayed, "recall"), "eviction_loss"), "nothing is evicted");
 }
 
 TEST_F(RecallByHand, CurveByHand) {
-  auto own = one_shot({9, 1, 2, 8});  // order 0, 3, 2, 1: 1, 5, 8, 10 of 10
-  const auto rows = measure(own, "eviction_curve", {{"points", "4", ""}});
+  auto replayed = one_shot({9, 1, 2, 8});  // order 0, 3, 2, 1: 1, 5, 8, 10 of 10
+  const auto rows = measure(replayed, "eviction_curve", {{"points", "4", ""}});
   const double policy[] = {1, 0.8, 0.5, 0.1, 0};
   const double oracle[] = {1, 0.9, 0.7, 0.4, 0};
   for (int i = 0; i <= 4; ++i) {
@@ -153,8 +154,8 @@ TEST_F(RecallByHand, CurveByHand) {
 }
 
 TEST_F(RecallByHand, CurveKeepsProtectedEntriesFirstWhateverTheirScores) {
-  auto own = one_shot({std::nanf(""), 3, 7, std::nanf("")}, {.sinks = 1, .recent = 1});  // order 0, 3, 2, 1
-  const auto rows = measure(own, "eviction_curve", {{"points", "4", ""}});
+  auto replayed = one_shot({std::nanf(""), 3, 7, std::nanf("")}, {.sinks = 1, .recent = 1});  // order 0, 3, 2, 1
+  const auto rows = measure(replayed, "eviction_curve", {{"points", "4", ""}});
   EXPECT_NEAR(value(rows, "eviction_curve", 0.75), 0.1, kRounded);
   EXPECT_NEAR(value(rows, "eviction_curve", 0.5), 0.5, kRounded);
   EXPECT_NEAR(value(rows, "eviction_curve", 0.25), 0.8, kRounded);
@@ -168,9 +169,10 @@ TEST_F(RecallByHand, CurveAtTheKeptFractionIsTheRecallOfTheEvent) {
 }
 
 TEST_F(RecallByHand, LossCurveByHand) {
-  // Of ten parts, the policy gives up 2 (position 1), then 3, 4 and 1; the oracle 1, 2, 3 and 4.
-  auto own = one_shot({9, 1, 2, 8});
-  const auto rows = measure(own, "eviction_curve", {{"points", "4", ""}, {"loss", "yes", ""}, {"detail", "head", ""}});
+  // The policy gives up, of ten parts, 2 (position 1), then 3, 4 and 1; the oracle 1, 2, 3 and 4.
+  auto replayed = one_shot({9, 1, 2, 8});
+  const auto rows =
+      measure(replayed, "eviction_curve", {{"points", "4", ""}, {"loss", "yes", ""}, {"detail", "head", ""}});
   const double policy[] = {0, 0.2, 0.5, 0.9, 1};
   const double oracle[] = {0, 0.1, 0.3, 0.6, 1};
   for (int i = 0; i <= 4; ++i) {
@@ -186,8 +188,9 @@ TEST_F(RecallByHand, LossCurveByHand) {
 // In the policy's order 0, 3, 2, 1 the gains are 1, 4, 3, 2 of ten: the first three pool to 8/3, so that the hull at
 // one and two entries lies at 22/3 and 14/3 where the curve has 9 and 5, and meets it at the vertices: 0, 3 and 4.
 TEST_F(RecallByHand, HullOfTheLossCurveByHand) {
-  auto own = one_shot({9, 1, 2, 8});
-  const auto rows = measure(own, "eviction_curve", {{"points", "4", ""}, {"loss", "yes", ""}, {"detail", "head", ""}});
+  auto replayed = one_shot({9, 1, 2, 8});
+  const auto rows =
+      measure(replayed, "eviction_curve", {{"points", "4", ""}, {"loss", "yes", ""}, {"detail", "head", ""}});
   const double hull[] = {0, 0.2, 14.0 / 30, 22.0 / 30, 1};
   for (int i = 0; i <= 4; ++i) {
     EXPECT_NEAR(value(rows, "eviction_loss_curve_hull", i / 4.0), hull[i], kRounded) << i;
@@ -197,8 +200,8 @@ TEST_F(RecallByHand, HullOfTheLossCurveByHand) {
 }
 
 TEST_F(RecallByHand, CurveNeedsOneShotCompression) {
-  auto own = decode({9, 1, 2, 8});
-  EXPECT_EQ(skipped(measure(own, "eviction_curve"), "eviction_curve"), "a curve needs one-shot compression");
+  auto replayed = decode({9, 1, 2, 8});
+  EXPECT_EQ(skipped(measure(replayed, "eviction_curve"), "eviction_curve"), "a curve needs one-shot compression");
 }
 
 // What was resident and what stayed, by its own reading of the cache.
@@ -242,13 +245,13 @@ TEST_P(GroupedRecall, MatchesTheReference) {
   const std::vector<ref::TinySample> tensors = {ref::random_sample(info, 60, 3), ref::random_sample(info, 41, 4)};
   WithOutput source(*backend, info, tensors);
   Events events;
-  ReplayedCase own{source, *backend, {tiny_sample(60), tiny_sample(41, 1)}, decode_schedule(lengths, 16, 8)};
-  own.block = 4;
-  own.others = {&events};
-  own.scorer = std::make_unique<ByPosition>(
+  ReplayedCase replayed{source, *backend, {tiny_sample(60), tiny_sample(41, 1)}, decode_schedule(lengths, 16, 8)};
+  replayed.block = 4;
+  replayed.others = {&events};
+  replayed.scorer = std::make_unique<ByPosition>(
       [](int layer, int row, int32_t position) { return static_cast<float>((position * 37 + row * 11 + layer) % 64); },
       Protection{.sinks = 1, .recent = 3});
-  const auto rows = measure(own, "recall",
+  const auto rows = measure(replayed, "recall",
                             {{"group", group, ""},
                              {"candidates", "unprotected", ""},
                              {"terms", "each", ""},
@@ -334,16 +337,17 @@ TEST(UnevenAllocation, IsJudgedAtTheCountsThatItGave) {
   }
   sample.pre_rope_queries = sample.queries;
   WithOutput source(*backend, ref::tiny_info(1, 2, 2, 2), {sample});
-  ReplayedCase own{source, *backend, {tiny_sample(5)}, one_shot_schedule({&length, 1}, {&context, 1}, {&keep, 1})};
-  own.decode_time = false;
-  own.scorer = std::make_unique<ByPosition>([](int, int, int32_t position) { return static_cast<float>(position); });
-  own.recut = [](int row, int32_t slot) { return row == 0 ? slot != 3 : slot == 1; };
-  const auto rows = measure(own, "recall", {{"terms", "each", ""}, {"detail", "head", ""}});
+  ReplayedCase replayed{source, *backend, {tiny_sample(5)}, one_shot_schedule({&length, 1}, {&context, 1}, {&keep, 1})};
+  replayed.decode_time = false;
+  replayed.scorer =
+      std::make_unique<ByPosition>([](int, int, int32_t position) { return static_cast<float>(position); });
+  replayed.recut = [](int row, int32_t slot) { return row == 0 ? slot != 3 : slot == 1; };
+  const auto rows = measure(replayed, "recall", {{"terms", "each", ""}, {"detail", "head", ""}});
   const auto head = [&](const std::string& name, int number) {
     const Measured* row = find(rows, name + "_head", {}, 0, 0, number);
     return row ? row->value : std::nan("");
   };
-  // Of 20: head 0 keeps 1, 2, 3 and loses 4, its best three lose 1; head 1 keeps 3 and loses 7, its best one loses 6.
+  // Head 0, of 20, keeps 1, 2, 3 and loses 4, its best three lose 1; head 1 keeps 3 and loses 7, its best one loses 6.
   EXPECT_NEAR(head("eviction_loss", 0), 0.2, kRounded);
   EXPECT_NEAR(head("eviction_loss_oracle", 0), 0.05, kRounded);
   EXPECT_NEAR(head("eviction_loss", 1), 0.35, kRounded);
@@ -363,12 +367,13 @@ std::vector<Measured> random_heads(const std::string& points) {
   const SourceInfo info = ref::tiny_info(2, 4, 2, 8);
   const int32_t length = 40, context = 32, keep = 16;
   WithOutput source(*backend, info, {ref::random_sample(info, length, 3)});
-  ReplayedCase own{source, *backend, {tiny_sample(length)}, one_shot_schedule({&length, 1}, {&context, 1}, {&keep, 1})};
-  own.decode_time = false;
-  own.block = 4;
-  own.scorer = std::make_unique<ByPosition>(
+  ReplayedCase replayed{
+      source, *backend, {tiny_sample(length)}, one_shot_schedule({&length, 1}, {&context, 1}, {&keep, 1})};
+  replayed.decode_time = false;
+  replayed.block = 4;
+  replayed.scorer = std::make_unique<ByPosition>(
       [](int layer, int row, int32_t position) { return static_cast<float>((position * 37 + row * 11 + layer) % 64); });
-  return measure(own, "eviction_curve", {{"points", points, ""}, {"loss", "yes", ""}, {"detail", "head", ""}});
+  return measure(replayed, "eviction_curve", {{"points", points, ""}, {"loss", "yes", ""}, {"detail", "head", ""}});
 }
 
 // All that leaves is all there is: with everything removed a layer loses 1, whatever its magnitude.
@@ -387,7 +392,7 @@ TEST(LossCurve, OfALayerEndsAtOneAndIsSharedByItsHeads) {
   }
 }
 
-// Of every head, at every point; convex, and equal to the curve at both ends.
+// Every head, every point: convex, and equal to the curve at both ends.
 TEST(LossCurve, HullIsConvexAndLiesBetweenTheOracleAndThePolicy) {
   const auto rows = random_heads("32");
   int below = 0;

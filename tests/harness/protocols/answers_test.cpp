@@ -19,7 +19,7 @@ namespace {
 // The reference model on contexts that it answers well.
 class Answers : public RunFixture {
  protected:
-  static std::string asked() {
+  static std::string questions_spec() {
     return "# Who still knows?\nmodel: " + ref::source_path("experiments/models/reference") +
            "\n"
            "data: [{task: kv, tokens: 250, questions: 2}]\n"
@@ -31,10 +31,10 @@ class Answers : public RunFixture {
 
   std::vector<Row> run(const std::string& yaml, const std::string& out = "out") {
     const Spec spec = parse_spec(yaml, (folder_ / "asked.yaml").string());
-    RunOptions own = options(out);
-    own.draw = Draw::later;
-    summary_ = run_experiment(spec, own);
-    return read_rows(own.out / "rows.csv").rows;
+    RunOptions run_options = options(out);
+    run_options.draw = Draw::later;
+    summary_ = run_experiment(spec, run_options);
+    return read_rows(run_options.out / "rows.csv").rows;
   }
 
   static std::vector<Row> rows_of(const std::vector<Row>& rows, const std::string& metric, const std::string& policy,
@@ -57,7 +57,7 @@ class Answers : public RunFixture {
 };
 
 TEST_F(Answers, TheFullCacheKnowsAndAlmostNothingDoesNot) {
-  const std::vector<Row> rows = run(asked());
+  const std::vector<Row> rows = run(questions_spec());
   const auto full = rows_of(rows, "accuracy", "full", "0.9");
   ASSERT_EQ(full.size(), 3U);
   EXPECT_GE(mean(full), 0.6);
@@ -66,7 +66,7 @@ TEST_F(Answers, TheFullCacheKnowsAndAlmostNothingDoesNot) {
 }
 
 TEST_F(Answers, AnAccuracyIsTheMeanOfItsAnswers) {
-  const std::vector<Row> rows = run(asked());
+  const std::vector<Row> rows = run(questions_spec());
   for (const char* policy : {"full", "snapkv", "random"}) {
     const auto answers = rows_of(rows, "answer", policy, "0.9");
     const auto accuracy = rows_of(rows, "accuracy", policy, "0.9");
@@ -87,12 +87,12 @@ TEST_F(Answers, AnAccuracyIsTheMeanOfItsAnswers) {
 TEST_F(Answers, AreDrawnByTheSeedWhereSamplingIsAskedFor) {
   std::string lines;
   for (const char* more : {"", "milk: white\\n"}) {
-    for (const auto& [asked, answer] : {std::pair{"river", "blue"}, {"stone", "grey"}, {"apple", "red"}}) {
+    for (const auto& [question, answer] : {std::pair{"river", "blue"}, {"stone", "grey"}, {"apple", "red"}}) {
       lines += fmt::format(R"({{"context": "apple: red\nriver: blue\nstone: grey\ngrass: green\nsnow: white\n{}", )"
                            R"("question": "<|question|>{}", "answer_prefix": "<|answer|>", "answers": ["{}"], )"
                            R"("max_new_tokens": 24}})"
                            "\n",
-                           more, asked, answer);
+                           more, question, answer);
     }
   }
   write_atomically(folder_ / "colours.jsonl", lines);
@@ -126,7 +126,7 @@ TEST_F(Answers, AreDrawnByTheSeedWhereSamplingIsAskedFor) {
 
 // Two values of one sample, a token a digit: the first is cut before its line ends.
 TEST_F(Answers, AreCountedAndMarkedWhereTheirLengthCutThem) {
-  const Spec spec = parse_spec(asked(), (folder_ / "asked.yaml").string());
+  const Spec spec = parse_spec(questions_spec(), (folder_ / "asked.yaml").string());
   const Grid grid = make_grid(spec);
   const auto backend = make_backend("cpu");
   const auto subject = open_subject(*backend, spec, 0, grid.models.front());
@@ -181,7 +181,7 @@ TEST_F(Answers, RepetitionIsTheShareOfRunsThatComeAgain) {
 
 // int(tokens · 0.3) of each context, on the cache itself, and the pages of 16 that they take in 8 layers of 4 heads.
 TEST_F(Answers, KeepsTheAskedFractionOfTheContext) {
-  const std::vector<Row> rows = run(asked());
+  const std::vector<Row> rows = run(questions_spec());
   const auto full = rows_of(rows, "kept_tokens", "full", "0.3");
   const auto kept = rows_of(rows, "kept_tokens", "snapkv", "0.3");
   const auto bytes = rows_of(rows, "kept_kv_bytes", "snapkv", "0.3");
@@ -197,8 +197,8 @@ TEST_F(Answers, KeepsTheAskedFractionOfTheContext) {
 
 // The full cache has no context to compress, so it sees the question the same way in both.
 TEST_F(Answers, AQuestionThatIsSeenChangesWhatIsKept) {
-  const std::vector<Row> rows = run(asked() + "", "plain");
-  std::string aware = asked();
+  const std::vector<Row> rows = run(questions_spec() + "", "plain");
+  std::string aware = questions_spec();
   aware.replace(aware.find("axes: {keep: [0.9, 0.3]}"), 24, "axes: {query: [agnostic, aware], keep: 0.3}");
   const std::vector<Row> both = run(aware, "both");
   const auto of = [&](const char* metric, const char* policy, const char* query) {
@@ -219,27 +219,27 @@ TEST_F(Answers, RowsDependOnNeitherBatchesNorAKill) {
     std::erase_if(rows, [](const Row& row) { return is_timing(row.metric); });
     return rows;
   };
-  const std::vector<Row> rows = untimed(run(asked()));
-  std::string single = asked();
+  const std::vector<Row> rows = untimed(run(questions_spec()));
+  std::string single = questions_spec();
   single.replace(single.find("batch: 2"), 8, "batch: 1");
   EXPECT_EQ(untimed(run(single, "single")), rows);
 
   struct Killed {};
-  const Spec spec = parse_spec(asked(), (folder_ / "asked.yaml").string());
-  RunOptions own = options("killed");
-  own.draw = Draw::later;
+  const Spec spec = parse_spec(questions_spec(), (folder_ / "asked.yaml").string());
+  RunOptions run_options = options("killed");
+  run_options.draw = Draw::later;
   int left = 4;
-  own.after_case = [&] {
+  run_options.after_case = [&] {
     if (--left == 0) throw Killed{};
   };
-  EXPECT_THROW(run_experiment(spec, own), Killed);
-  EXPECT_EQ(untimed(run(asked(), "killed")), rows);
+  EXPECT_THROW(run_experiment(spec, run_options), Killed);
+  EXPECT_EQ(untimed(run(questions_spec(), "killed")), rows);
   EXPECT_EQ(summary_.reused, 4);
 }
 
 // One sample's answers end with their line, the other's do not.
 TEST_F(Answers, OfASampleDoNotDependOnWhatEndsTheOthers) {
-  const Spec spec = parse_spec(asked(), (folder_ / "asked.yaml").string());
+  const Spec spec = parse_spec(questions_spec(), (folder_ / "asked.yaml").string());
   const Grid grid = make_grid(spec);
   const auto backend = make_backend("cpu");
   const auto subject = open_subject(*backend, spec, 0, grid.models.front());
@@ -251,10 +251,10 @@ TEST_F(Answers, OfASampleDoNotDependOnWhatEndsTheOthers) {
     for (ExamQuestion& question : sample.exam.questions) question.max_new_tokens = s == 0 ? 24 : 40;
   }
   const std::vector<Case>& cases = grid.workloads[0].cases;
-  const auto untimed = [&](std::span<const AnswerSample> some, const Case& one) {
+  const auto untimed = [&](std::span<const AnswerSample> some, const Case& run_case) {
     AnswerRunner runner(
         {.backend = *backend, .spec = spec, .subject = *subject, .samples = some, .cases = cases, .data = "kv"});
-    std::vector<Row> rows = runner.run(one);
+    std::vector<Row> rows = runner.run(run_case);
     std::erase_if(rows, [](const Row& row) { return is_timing(row.metric); });
     return rows;
   };
@@ -267,7 +267,7 @@ TEST_F(Answers, OfASampleDoNotDependOnWhatEndsTheOthers) {
 }
 
 TEST_F(Answers, RowsDoNotDependOnThreads) {
-  std::string yaml = asked();
+  std::string yaml = questions_spec();
   yaml.replace(yaml.find("axes: {keep: [0.9, 0.3]}"), 24,
                "axes: {keep: 0.3, query: [agnostic, aware], allocation: [uniform, ada]}");
   const auto untimed = [](std::vector<Row> rows) {
@@ -292,7 +292,7 @@ TEST_F(Answers, ADataSetOfJsonLinesIsAskedAndItsBadLinesAreNamed) {
                        R"(, "question": "<|question|>stone", "answers": ["grey"], "max_new_tokens": 4})"
                        "\n" +
                        "{broken\n");
-  std::string yaml = asked();
+  std::string yaml = questions_spec();
   const std::string task = "data: [{task: kv, tokens: 250, questions: 2}]";
   yaml.replace(yaml.find(task), task.size(), "data: [{jsonl: colours.jsonl, metric: exact_match, samples: 1}]");
   yaml.replace(yaml.find("window: 8"), 9, "window: 2");
@@ -318,7 +318,7 @@ TEST_F(Answers, ADataSetOfJsonLinesIsAskedAndItsBadLinesAreNamed) {
 }
 
 TEST_F(Answers, ADataSetWithoutAUsableLineIsRefusedBeforeAnythingRuns) {
-  std::string yaml = asked();
+  std::string yaml = questions_spec();
   const std::string task = "data: [{task: kv, tokens: 250, questions: 2}]";
   yaml.replace(yaml.find(task), task.size(), "data: [{jsonl: broken.jsonl, metric: exact_match, samples: 1}]");
   const auto refusal = [&](const char* content) {
@@ -331,7 +331,7 @@ TEST_F(Answers, ADataSetWithoutAUsableLineIsRefusedBeforeAnythingRuns) {
 
 // Two samples: 0.1 and 0.25 are 17.5 % on average; 0.1 and 0.3 are 20 %.
 TEST_F(Answers, ATaskThatTheFullCacheFailsIsSkippedForAll) {
-  const Spec spec = parse_spec(asked(), "asked.yaml");
+  const Spec spec = parse_spec(questions_spec(), "asked.yaml");
   const std::vector<Case> cases = make_grid(spec).workloads[0].cases;
   const auto rows_with = [&](double second) {
     std::vector<std::vector<Row>> rows(cases.size());
@@ -362,7 +362,7 @@ TEST_F(Answers, ATaskThatTheFullCacheFailsIsSkippedForAll) {
 }
 
 TEST_F(Answers, WithoutAScoreOfTheFullCacheNothingCounts) {
-  const Spec spec = parse_spec(asked(), "asked.yaml");
+  const Spec spec = parse_spec(questions_spec(), "asked.yaml");
   const std::vector<Case> cases = make_grid(spec).workloads[0].cases;
   std::vector<std::vector<Row>> rows(cases.size());
   for (size_t i = 0; i < cases.size(); ++i) {
@@ -377,7 +377,7 @@ TEST_F(Answers, WithoutAScoreOfTheFullCacheNothingCounts) {
 
 // snapkv needs more than its window of 60: the short context has 0.3 · 100 = 30 entries left, the long one enough.
 TEST_F(Answers, AShortContextIsSkippedAloneWhateverTheBatch) {
-  std::string yaml = asked();
+  std::string yaml = questions_spec();
   const std::string words = "red blue grey green brown black white pink gold ";
   const auto line = [](const std::string& context) {
     return R"({"context": ")" + context + R"(", "question": "<|question|>red", "answer_prefix": "<|answer|>", )" +
@@ -404,7 +404,7 @@ TEST_F(Answers, AShortContextIsSkippedAloneWhateverTheBatch) {
 
 TEST_F(Answers, RefusesWhatCannotBeAnswered) {
   const auto message = [&](const std::string& from, const std::string& to) -> std::string {
-    std::string yaml = asked();
+    std::string yaml = questions_spec();
     yaml.replace(yaml.find(from), from.size(), to);
     try {
       const Spec spec = parse_spec(yaml, "asked.yaml");

@@ -88,7 +88,7 @@ TEST_F(Latency, AOneShotCutIsPartOfTheTimeToFirstToken) {
   }
 }
 
-// Of 8 layers of one KV head: the first four lose nothing, the others half, whatever is asked.
+// A profile of 8 layers of one KV head: the first four lose nothing, the others half, whatever is asked.
 std::string half_a_profile() {
   const ProfileLosses::Curve none(kProfileRatios, 0);
   BudgetProfile profile{.model = "calibrated",
@@ -129,10 +129,10 @@ TEST(LatencyFootprint, IsOfTheWholeGenerationThoughOneEventIsRun) {
   info.layers = 3;
   info.kv_heads = 2;
   const auto uniform = make_allocation("uniform", {}), ada = make_allocation("ada", {});
-  const Case one{.budget = 8, .interval = 8, .new_tokens = 100};
-  EXPECT_EQ(whole_generation(one, *uniform, info).pages(), 6);
-  EXPECT_EQ(whole_generation(one, *ada, info).longest(), 24);
-  EXPECT_EQ(whole_generation(one, *ada, info).pages(), 11);
+  const Case generation{.budget = 8, .interval = 8, .new_tokens = 100};
+  EXPECT_EQ(whole_generation(generation, *uniform, info).pages(), 6);
+  EXPECT_EQ(whole_generation(generation, *ada, info).longest(), 24);
+  EXPECT_EQ(whole_generation(generation, *ada, info).pages(), 11);
   // A prompt of 64 cut to a quarter, then 100 steps: a head may have kept its whole prompt.
   const Case cut{.keep = 0.25, .context = 64, .new_tokens = 100};
   EXPECT_EQ(whole_generation(cut, *uniform, info).longest(), 116);

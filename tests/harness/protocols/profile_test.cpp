@@ -39,8 +39,8 @@ BudgetProfile profile_in(const std::filesystem::path& file) { return parse_profi
 // All that a file says but for code, machine and time.
 std::string content(const std::filesystem::path& file) {
   BudgetProfile profile = profile_in(file);
-  EXPECT_FALSE(profile.made.empty());
-  profile.made.clear();
+  EXPECT_FALSE(profile.origin.empty());
+  profile.origin.clear();
   return format_profile(profile);
 }
 
@@ -61,13 +61,13 @@ class Profile : public testing::Test {
 };
 
 TEST_F(Profile, OfEveryPolicyIsAFileThatSaysHowItWasMade) {
-  const auto made = make(yaml(), "a");
-  ASSERT_EQ(made.size(), 3U);
-  EXPECT_EQ(made[0].file, folder_ / "a/keydiff_recent=1_sinks=4.json");
-  EXPECT_EQ(made[1].file, folder_ / "a/h2o.json");
-  EXPECT_EQ(made[2].file, folder_ / "a/oracle+order.json");
-  for (const MadeProfile& one : made) {
-    const BudgetProfile profile = profile_in(one.file);
+  const auto profiles = make(yaml(), "a");
+  ASSERT_EQ(profiles.size(), 3U);
+  EXPECT_EQ(profiles[0].file, folder_ / "a/keydiff_recent=1_sinks=4.json");
+  EXPECT_EQ(profiles[1].file, folder_ / "a/h2o.json");
+  EXPECT_EQ(profiles[2].file, folder_ / "a/oracle+order.json");
+  for (const MadeProfile& profile_file : profiles) {
+    const BudgetProfile profile = profile_in(profile_file.file);
     EXPECT_EQ(profile.model, "reference");
     EXPECT_EQ(profile.fingerprint, fingerprint(reference()));
     EXPECT_EQ(profile.layers, 8);
@@ -84,17 +84,17 @@ TEST_F(Profile, OfEveryPolicyIsAFileThatSaysHowItWasMade) {
     }
   }
   // In the oracle's order every entry that leaves is one of the least important.
-  EXPECT_LT(made[2].profile.losses.greedy[79], made[0].profile.losses.greedy[79]);
-  EXPECT_EQ(profile_in(made[0].file).scorer, "keydiff {recent: 1, sinks: 4}");
-  EXPECT_EQ(profile_in(made[0].file).protection, (Protection{4, 1}));
-  EXPECT_THAT(profile_table(made), testing::HasSubstr("| h2o | 80 % |"));
+  EXPECT_LT(profiles[2].profile.losses.greedy[79], profiles[0].profile.losses.greedy[79]);
+  EXPECT_EQ(profile_in(profiles[0].file).scorer, "keydiff {recent: 1, sinks: 4}");
+  EXPECT_EQ(profile_in(profiles[0].file).protection, (Protection{4, 1}));
+  EXPECT_THAT(profile_table(profiles), testing::HasSubstr("| h2o | 80 % |"));
   // The same spec gives the same bytes; a policy's profile does not depend on the others.
   const auto again = make(yaml("[{policy: keydiff, recent: 1, sinks: 4}]"), "b");
-  EXPECT_EQ(content(again[0].file), content(made[0].file));
+  EXPECT_EQ(content(again[0].file), content(profiles[0].file));
 }
 
 TEST_F(Profile, SaysOfCodeMachineAndTimeWhatAManifestSays) {
-  const auto made = make(replaced(yaml("[h2o]"), "samples: 2", "samples: 1"), "a");
+  const auto profiles = make(replaced(yaml("[h2o]"), "samples: 2", "samples: 1"), "a");
   RunOptions options;
   options.out = folder_ / "run";
   options.draw = Draw::later;
@@ -103,9 +103,9 @@ TEST_F(Profile, SaysOfCodeMachineAndTimeWhatAManifestSays) {
       parse_spec(fmt::format("model: {}\ndata: [{{task: kv, tokens: 64}}]\npolicies: [full]\n", reference()), "r.yaml"),
       options);
   const auto manifest = nlohmann::json::parse(read_file(options.out / "manifest.json"));
-  ASSERT_EQ(made.size(), 2U);
-  EXPECT_EQ(profile_in(made[0].file).made, profile_in(made[1].file).made);
-  const auto origin = nlohmann::json::parse(profile_in(made[0].file).made);
+  ASSERT_EQ(profiles.size(), 2U);
+  EXPECT_EQ(profile_in(profiles[0].file).origin, profile_in(profiles[1].file).origin);
+  const auto origin = nlohmann::json::parse(profile_in(profiles[0].file).origin);
   for (const char* key : {"commit", "changes", "device", "machine", "build"}) EXPECT_EQ(origin[key], manifest[key]);
   EXPECT_EQ(origin["spec_sha256"].get<std::string>().size(), 64U);
   EXPECT_THAT(origin["date"].get<std::string>(), testing::MatchesRegex("[0-9-]+T[0-9:]+Z"));
@@ -113,38 +113,38 @@ TEST_F(Profile, SaysOfCodeMachineAndTimeWhatAManifestSays) {
 }
 
 TEST_F(Profile, DoesNotDependOnThreads) {
-  std::vector<std::vector<MadeProfile>> made;
+  std::vector<std::vector<MadeProfile>> profiles;
   for (const int threads : {1, 2}) {
     const ref::Threads set(threads);
-    made.push_back(make(replaced(yaml(), "samples: 2", "samples: 1"), fmt::format("threads{}", threads)));
+    profiles.push_back(make(replaced(yaml(), "samples: 2", "samples: 1"), fmt::format("threads{}", threads)));
   }
-  ASSERT_EQ(made[0].size(), made[1].size());
-  for (size_t i = 0; i < made[0].size(); ++i) EXPECT_EQ(content(made[0][i].file), content(made[1][i].file));
+  ASSERT_EQ(profiles[0].size(), profiles[1].size());
+  for (size_t i = 0; i < profiles[0].size(); ++i) EXPECT_EQ(content(profiles[0][i].file), content(profiles[1][i].file));
 }
 
 TEST_F(Profile, ServesLuKvAndIsNamedByItsContent) {
-  const auto made = make(yaml("[{policy: keydiff, sinks: 4, recent: 1}]"), "a");
+  const auto profiles = make(yaml("[{policy: keydiff, sinks: 4, recent: 1}]"), "a");
   const std::string text = fmt::format(
       "model: {}\nseed: 3\ndata: [{{task: kv, tokens: 128}}]\nprotocol: one-shot\naxes: {{keep: 0.3}}\n"
       "policies: [{{policy: keydiff, sinks: 4, recent: 1, allocation: {{lu-kv: {{profile: {}}}}}}}]\nmetrics: "
       "[recall]\n",
-      reference(), made[0].file.string());
+      reference(), profiles[0].file.string());
   RunOptions options;
   options.out = folder_ / "run";
   options.draw = Draw::later;
   options.verbosity = Verbosity::quiet;
   options.after_case = [] { throw std::runtime_error("killed"); };
   EXPECT_THROW(run_experiment(parse_spec(text, "r.yaml"), options), std::runtime_error);
-  BudgetProfile other = profile_in(made[0].file);
+  BudgetProfile other = profile_in(profiles[0].file);
   other.removed[5] /= 2;
-  write_atomically(made[0].file, format_profile(other));
+  write_atomically(profiles[0].file, format_profile(other));
   options.after_case = [] {};
   const RunSummary summary = run_experiment(parse_spec(text, "r.yaml"), options);
   EXPECT_EQ(summary.reused, 0);
   const auto manifest = nlohmann::json::parse(read_file(options.out / "manifest.json"));
   EXPECT_EQ(manifest["profiles"], nlohmann::json::array({{{"model", "reference"},
-                                                          {"file", made[0].file.filename().string()},
-                                                          {"sha256", sha256_hex(read_file(made[0].file))}}}));
+                                                          {"file", profiles[0].file.filename().string()},
+                                                          {"sha256", sha256_hex(read_file(profiles[0].file))}}}));
   EXPECT_EQ(summary.skipped + summary.failed, 0);
 }
 
@@ -211,11 +211,12 @@ TEST(AnswerImportance, IsThatOfTheFullCachePass) {
       for (size_t j = 0; j < 69; ++j) total += expected.back()[j];
     }
     for (int head = 0; head < info.kv_heads; ++head) {
-      const auto& own = importance[static_cast<size_t>(layer * info.kv_heads + head)];
-      ASSERT_EQ(own.size(), 69U);
+      const auto& head_importance = importance[static_cast<size_t>(layer * info.kv_heads + head)];
+      ASSERT_EQ(head_importance.size(), 69U);
       for (size_t j = 0; j < 69; ++j) {
         // Sums of floats in another order, through eight layers.
-        EXPECT_NEAR(own[j], expected[static_cast<size_t>(head)][j] / total, 1e-3 * own[j] + 1e-7);
+        EXPECT_NEAR(head_importance[j], expected[static_cast<size_t>(head)][j] / total,
+                    1e-3 * head_importance[j] + 1e-7);
       }
     }
   }

@@ -18,7 +18,7 @@ std::vector<size_t> naive(const std::vector<const Event*>& heads, size_t kept) {
   };
   std::vector<Entry> rest;
   std::vector<size_t> counts;
-  size_t own_total = 0;
+  size_t share_total = 0;
   for (size_t h = 0; h < heads.size(); ++h) {
     const Event& event = *heads[h];
     std::vector<double> scores;
@@ -33,13 +33,13 @@ std::vector<size_t> naive(const std::vector<const Event*>& heads, size_t kept) {
       }
     }
     std::sort(scores.rbegin(), scores.rend());
-    const size_t own = std::max(spared, kept / 5);
-    counts.push_back(own);
-    own_total += own;
-    for (size_t i = own - spared; i < scores.size(); ++i) rest.push_back({scores[i], h});
+    const size_t share = std::max(spared, kept / 5);
+    counts.push_back(share);
+    share_total += share;
+    for (size_t i = share - spared; i < scores.size(); ++i) rest.push_back({scores[i], h});
   }
   std::sort(rest.begin(), rest.end(), [](const Entry& a, const Entry& b) { return a.score > b.score; });
-  for (size_t i = 0; i < heads.size() * kept - own_total; ++i) ++counts[rest[i].head];
+  for (size_t i = 0; i < heads.size() * kept - share_total; ++i) ++counts[rest[i].head];
   return counts;
 }
 

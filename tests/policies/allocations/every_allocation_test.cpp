@@ -137,7 +137,7 @@ TEST_P(ProtectingAllocation, KeepsTheProtected) {
   }
 }
 
-// Of those of `positions` that the event could have taken, in ascending order.
+// The scores of those of `positions` that the event could have taken, in ascending order.
 std::vector<float> ranked_scores(const Event& event, const std::vector<int32_t>& positions) {
   std::vector<float> scores;
   for (size_t slot = 0; slot < event.resident.size(); ++slot) {
@@ -204,8 +204,8 @@ TEST_P(EveryAllocation, HoldsNoMoreThanIsForeseen) {
     EXPECT_LE(result.result.peak_kv_bytes, most);
     EXPECT_TRUE(args.allocation.name != "uniform" || result.result.peak_kv_bytes == most);
     for (const Event& event : result.events) {
-      const ResidentBound& own = bounds[static_cast<size_t>(event.sequence)];
-      EXPECT_LE(static_cast<int64_t>(event.resident.size()), own.longest());
+      const ResidentBound& bound = bounds[static_cast<size_t>(event.sequence)];
+      EXPECT_LE(static_cast<int64_t>(event.resident.size()), bound.longest());
       EXPECT_LE(static_cast<int64_t>(event.kept.size()),
                 policy.allocation->most_kept(args.interval > 0 ? kBudget : kKeep[static_cast<size_t>(event.sequence)],
                                              info_.layers, info_.kv_heads));

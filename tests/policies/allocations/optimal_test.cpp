@@ -38,17 +38,17 @@ class Optimal : public testing::Test {
           Recut::Keep recut = {}, int block = 1) {
     const SourceInfo info = ref::tiny_info(layers, 4, 2, 8);
     WithOutput source(*backend_, info, {ref::random_sample(info, kLength, seed)});
-    ReplayedCase own{
+    ReplayedCase replayed{
         source, *backend_, {tiny_sample(kLength)}, one_shot_schedule({&kLength, 1}, {&kContext, 1}, {&keep, 1})};
-    own.decode_time = false;
-    own.block = block;
-    own.scorer = std::make_unique<ByPosition>(
+    replayed.decode_time = false;
+    replayed.block = block;
+    replayed.scorer = std::make_unique<ByPosition>(
         [=](int layer, int row, int32_t position) { return score(score_seed, layer, row, position); });
-    own.allocation = std::move(allocation);
-    own.recut = std::move(recut);
+    replayed.allocation = std::move(allocation);
+    replayed.recut = std::move(recut);
     Counts counts;
-    own.others = {&counts};
-    const auto rows = measure(own, "recall");
+    replayed.others = {&counts};
+    const auto rows = measure(replayed, "recall");
     return {block == 1 ? value(rows, "eviction_loss") : 0, std::move(counts.kept)};
   }
 
@@ -108,14 +108,14 @@ TEST_F(Optimal, DividesUniformlyWhatNothingFollows) {
 TEST_F(Optimal, DividesWhatIsStillResident) {
   const SourceInfo info = ref::tiny_info(2, 4, 2, 8);
   WithOutput source(*backend_, info, {ref::random_sample(info, kLength, 1)});
-  ReplayedCase own{source, *backend_, {tiny_sample(kLength)}, decode_schedule({&kLength, 1}, 10, 5)};
+  ReplayedCase replayed{source, *backend_, {tiny_sample(kLength)}, decode_schedule({&kLength, 1}, 10, 5)};
   // Old entries stay, so that the newest importance lies where slots and positions differ.
-  own.scorer =
+  replayed.scorer =
       std::make_unique<ByPosition>([](int, int, int32_t position) { return static_cast<float>(position % 7); });
-  own.allocation = {"optimal"};
+  replayed.allocation = {"optimal"};
   Counts counts;
-  own.others = {&counts};
-  const double loss = value(measure(own, "recall"), "eviction_loss");
+  replayed.others = {&counts};
+  const double loss = value(measure(replayed, "recall"), "eviction_loss");
   ASSERT_EQ(counts.kept.size() % 4, 0U);
   ASSERT_GE(counts.kept.size(), 8U);
   for (size_t i = 0; i < counts.kept.size(); i += 4) {
@@ -132,14 +132,14 @@ TEST_F(Optimal, RowsSayWhichSolverDividedEachInput) {
   const std::vector<int32_t> lengths = {128, 4224}, contexts = {64, 4160}, keep = {16, 16};
   const auto splits = [&](const char* solver) {
     WithOutput source(*backend_, info, {ref::random_sample(info, 128, 1), ref::random_sample(info, 4224, 2)});
-    ReplayedCase own{
+    ReplayedCase replayed{
         source, *backend_, {tiny_sample(128), tiny_sample(4224, 1)}, one_shot_schedule(lengths, contexts, keep)};
-    own.decode_time = false;
-    own.block = 64;
-    own.scorer = std::make_unique<ByPosition>(
+    replayed.decode_time = false;
+    replayed.block = 64;
+    replayed.scorer = std::make_unique<ByPosition>(
         [](int layer, int row, int32_t position) { return score(1, layer, row, position); });
-    own.allocation = {"optimal", {{"solver", solver, ""}}};
-    const auto rows = measure(own, "recall");
+    replayed.allocation = {"optimal", {{"solver", solver, ""}}};
+    const auto rows = measure(replayed, "recall");
     std::vector<double> all;
     for (const int sample : {0, 1}) {
       all.push_back(value(rows, "exact_splits", {}, sample));

@@ -62,7 +62,7 @@ TEST(Apportion, HandsOutExactlyTheTotalWithinTheBounds) {
     const int64_t room = std::accumulate(most.begin(), most.end(), int64_t{0});
     const auto total = static_cast<int64_t>(random.below(static_cast<uint64_t>(room) + 50));
     const Counts counts = apportioned(total, weights, most);
-    const int64_t open = std::count_if(most.begin(), most.end(), [](int32_t one) { return one > 0; });
+    const int64_t open = std::count_if(most.begin(), most.end(), [](int32_t spare) { return spare > 0; });
     ASSERT_EQ(std::accumulate(counts.begin(), counts.end(), int64_t{0}), std::min(total, room));
     for (size_t h = 0; h < heads; ++h) {
       ASSERT_LE(counts[h], most[h]);

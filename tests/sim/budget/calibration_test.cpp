@@ -13,9 +13,9 @@ using Values = CalibrationQuestion::Values;
 using Orders = CalibrationQuestion::Orders;
 
 CalibrationQuestion question(const Values& importance, const Orders& orders) {
-  CalibrationQuestion made{.importance = &importance, .orders = {}};
-  made.orders.fill(&orders);
-  return made;
+  CalibrationQuestion result{.importance = &importance, .orders = {}};
+  result.orders.fill(&orders);
+  return result;
 }
 
 // Two heads of 4 tokens. The first is kept in the order 3, 2, 1, 0 with gains .4, .3, .1, 0, the second in the order
@@ -27,8 +27,8 @@ class TwoHeads : public testing::Test {
 };
 
 TEST_F(TwoHeads, ProfileByHand) {
-  const CalibrationQuestion one[] = {question(importance_, orders_)};
-  const CalibrationResult result = calibrate(one, 0);
+  const CalibrationQuestion questions[] = {question(importance_, orders_)};
+  const CalibrationResult result = calibrate(questions, 0);
   const auto removed = [&](int percent, size_t head) {
     return result.removed[static_cast<size_t>(percent - 1) * 2 + head];
   };
@@ -67,9 +67,9 @@ TEST_F(TwoHeads, RatiosAreMeansOverQuestions) {
 TEST(Calibration, OrderMayDependOnTheRatio) {
   const Values importance = {{1, 0, 0, 0}, {0, 0.25F, 0.25F, 0.25F}};
   const Orders good = {{0, 1, 2, 3}, {1, 2, 3, 0}}, bad = {{3, 2, 1, 0}, {0, 3, 2, 1}};
-  CalibrationQuestion one = question(importance, good);
-  one.orders[49] = &bad;
-  const CalibrationResult result = calibrate(std::span(&one, 1), 0);
+  CalibrationQuestion mixed = question(importance, good);
+  mixed.orders[49] = &bad;
+  const CalibrationResult result = calibrate(std::span(&mixed, 1), 0);
   EXPECT_NEAR(result.losses.greedy[48], 0, 1e-6);  // 1 and 3 of 8 stay, all that count
   // After the one that each keeps, the bad order has gains 0, 0, 1, a block of 1/3, and .25, .25, .25: the two entries
   // left go to the block and end inside it.
@@ -86,15 +86,15 @@ TEST(Calibration, LossesAreInOrder) {
   for (size_t h = 0; h < 5; ++h) {
     std::iota(orders[h].begin(), orders[h].end(), 0);
     std::shuffle(orders[h].begin(), orders[h].end(), random);
-    for (Values& own : importance) {
+    for (Values& values : importance) {
       for (size_t i = 0; i < 200; ++i) {
         const auto place = static_cast<size_t>(orders[h][i]);
-        own[h][place] = static_cast<float>(random() % 1000) / static_cast<float>(1 + i * (h + 1));
+        values[h][place] = static_cast<float>(random() % 1000) / static_cast<float>(1 + i * (h + 1));
       }
     }
   }
   std::vector<CalibrationQuestion> questions;
-  for (const Values& own : importance) questions.push_back(question(own, orders));
+  for (const Values& values : importance) questions.push_back(question(values, orders));
   const CalibrationResult result = calibrate(questions);
   const ProfileLosses& losses = result.losses;
   for (size_t i = 0; i < kProfileRatios; ++i) {

@@ -68,9 +68,9 @@ TEST(BudgetHull, IsTheLowerHullOfTheLossCurve) {
         EXPECT_LE(hull.gains[i], hull.gains[i - 1]);
       }  // convex
       for (int32_t b = hull.counts[i]; b <= hull.counts[i + 1]; ++b) {
-        const double own = hull.losses[i] - hull.gains[i] * (b - hull.counts[i]);
-        EXPECT_NEAR(own, expected[static_cast<size_t>(b)], tolerance(losses, least));
-        EXPECT_LE(own, losses[static_cast<size_t>(b)] + tolerance(losses, least));
+        const double pooled = hull.losses[i] - hull.gains[i] * (b - hull.counts[i]);
+        EXPECT_NEAR(pooled, expected[static_cast<size_t>(b)], tolerance(losses, least));
+        EXPECT_LE(pooled, losses[static_cast<size_t>(b)] + tolerance(losses, least));
       }
     }
   }

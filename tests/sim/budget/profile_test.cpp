@@ -23,7 +23,7 @@ BudgetProfile small_profile() {
                         .scorer = "snapkv {mode: \"x\"}",
                         .protection = {4, 32},
                         .calibration = {{"kv {questions: 30}", "needle"}, 2, 60, 4096, 7},
-                        .made = R"({"commit":"c0ffee","date":"2026-01-02T03:04:05Z"})",
+                        .origin = R"({"commit":"c0ffee","date":"2026-01-02T03:04:05Z"})",
                         .losses = {curve, curve, curve, curve},
                         .split_half = SplitHalf{1.001, 1.0125},
                         .layers = 2,
@@ -78,7 +78,7 @@ TEST(BudgetProfile, ComesBackFromItsFileAsItWas) {
   EXPECT_EQ(back.calibration.questions, 60);
   EXPECT_EQ(back.calibration.tokens, 4096);
   EXPECT_EQ(back.calibration.seed, 7U);
-  EXPECT_EQ(back.made, profile.made);
+  EXPECT_EQ(back.origin, profile.origin);
   EXPECT_EQ(back.losses.bound, profile.losses.bound);
   ASSERT_TRUE(back.split_half);
   EXPECT_EQ(back.split_half->four_fifths, 1.0125);
@@ -92,9 +92,9 @@ TEST(BudgetProfile, ComesBackFromItsFileAsItWas) {
 // Those made before files said by which code.
 TEST(BudgetProfile, AnOlderFileDoesNotSayWhoMadeIt) {
   const std::string text = format_profile(small_profile());
-  const std::string older = replaced(text, "\"made\": " + small_profile().made + ",\n", "");
+  const std::string older = replaced(text, "\"made\": " + small_profile().origin + ",\n", "");
   const BudgetProfile profile = parse_profile(older, "p.json");
-  EXPECT_EQ(profile.made, "");
+  EXPECT_EQ(profile.origin, "");
   EXPECT_EQ(format_profile(profile), older);
 }
 

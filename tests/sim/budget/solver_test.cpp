@@ -161,10 +161,10 @@ TEST(BudgetSolver, NoSplitOfTheHullsLosesLess) {
     }
     for (int64_t total = solver.least_total(); total <= solver.most_total(); ++total) {
       const BudgetSplit split = solver.at(total);
-      const auto asked = static_cast<int32_t>(total);
+      const auto count = static_cast<int32_t>(total);
       const double slack = 1e-13 * solver.loss(problem.least);  // some dozens of roundings
-      EXPECT_NEAR(split.bound, ref::split_by_enumeration(hulls, asked).loss, slack);
-      const double best = ref::split_by_enumeration(curves, asked).loss;
+      EXPECT_NEAR(split.bound, ref::split_by_enumeration(hulls, count).loss, slack);
+      const double best = ref::split_by_enumeration(curves, count).loss;
       EXPECT_GE(split.loss, best - slack);
       if (split.loss == split.bound) {
         EXPECT_NEAR(split.loss, best, slack);
@@ -223,10 +223,10 @@ TEST(BudgetSolver, HoldsMemoryLinearInEntries) {
     }
     return bytes;
   };
-  const size_t one = bytes_of(10'000), two = bytes_of(20'000), four = bytes_of(40'000);
-  EXPECT_LE(one, kHeads * (20 * 10'000 + 12));
-  EXPECT_LE(static_cast<double>(two), 2.1 * static_cast<double>(one));
-  EXPECT_LE(static_cast<double>(four), 2.1 * static_cast<double>(two));
+  const size_t small = bytes_of(10'000), double_size = bytes_of(20'000), fourfold = bytes_of(40'000);
+  EXPECT_LE(small, kHeads * (20 * 10'000 + 12));
+  EXPECT_LE(static_cast<double>(double_size), 2.1 * static_cast<double>(small));
+  EXPECT_LE(static_cast<double>(fourfold), 2.1 * static_cast<double>(double_size));
 }
 
 }  // namespace

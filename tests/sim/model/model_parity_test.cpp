@@ -30,7 +30,7 @@ constexpr double kBf16Ratio = 1.25;
 
 const std::filesystem::path kData = ref::source_path("tests/data");
 
-// Of the full pass.
+// What the full pass gives.
 struct Scored {
   std::vector<float> nll, entropy, logits;  // [T], [T], [tail, vocab]
 };
@@ -45,7 +45,7 @@ Scored full_pass(Backend& backend, const Weights& weights, const std::vector<int
 
 std::vector<double> doubles(const std::vector<float>& values) { return {values.begin(), values.end()}; }
 
-// Of the first values of `got`, as many as are wanted. Keeps NaN.
+// Errors of the first values of `got`, as many as are wanted. Keeps NaN.
 template <class Value>
 std::vector<double> errors(const std::vector<Value>& got, const std::vector<double>& want) {
   EXPECT_GE(got.size(), want.size());
@@ -89,7 +89,7 @@ struct Known {
 
 constexpr int kTail = 16;
 
-// From transformers.
+// The result of transformers.
 Known stored_result(const std::string& family) {
   const auto expected = SafetensorsFile::open(kData / family / "expected.safetensors");
   return {.weights = std::make_unique<ModelFiles>(kData / family),
@@ -109,7 +109,7 @@ const std::map<std::string, std::string>& configs() {
   return all;
 }
 
-// From the naive model.
+// The result of the naive model.
 Known naive_result(const std::string& family) {
   Known known{.weights = std::make_unique<RandomWeights>(parse_model_config(configs().at(family), family), 1)};
   Random random(7);
@@ -159,9 +159,9 @@ TEST_P(SlowReferenceParity, LossesAndEntropiesAgreeWithTransformers) {
   const ModelFiles weights = load_model(ref::source_path("experiments/models/reference"));
   const Scored scored = full_pass(*backend_, weights, expected.read_i32(expected.require(what() + ".input_ids")), 4);
   if (stores_bf16()) {
-    const auto bf16 = errors(tensor(".nll_bf16"), nll), own = errors(scored.nll, nll);
-    EXPECT_LE(mean(own), kBf16Ratio * mean(bf16));
-    RecordProperty("ratio", std::to_string(mean(own) / mean(bf16)));
+    const auto bf16 = errors(tensor(".nll_bf16"), nll), device = errors(scored.nll, nll);
+    EXPECT_LE(mean(device), kBf16Ratio * mean(bf16));
+    RecordProperty("ratio", std::to_string(mean(device) / mean(bf16)));
     return;
   }
   EXPECT_LE(ref::largest(errors(scored.nll, nll)), 1e-3);

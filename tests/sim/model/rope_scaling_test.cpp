@@ -67,10 +67,10 @@ TEST(Rope, YarnWithoutTruncationRampsBetweenFractionalPairs) {
   const double high = 4.0 * std::log(2000.0 / kTwoPi) / std::log(10000.0);
   EXPECT_NEAR(low, 0.998, 1e-3);
   EXPECT_NEAR(high, 2.503, 1e-3);
-  const double one = (1.0 - low) / (high - low), two = (2.0 - low) / (high - low);
+  const double first = (1.0 - low) / (high - low), second = (2.0 - low) / (high - low);
   expect_same(rope.inv_freq[0], 1.0);
-  EXPECT_NEAR(rope.inv_freq[1], 0.1 * (one / 4 + (1 - one)), 1e-12);
-  EXPECT_NEAR(rope.inv_freq[2], 0.01 * (two / 4 + (1 - two)), 1e-12);
+  EXPECT_NEAR(rope.inv_freq[1], 0.1 * (first / 4 + (1 - first)), 1e-12);
+  EXPECT_NEAR(rope.inv_freq[2], 0.01 * (second / 4 + (1 - second)), 1e-12);
   expect_same(rope.inv_freq[3], 0.001 / 4);
 }
 

@@ -72,7 +72,7 @@ TEST_P(FootprintOfTiny, OfTheCacheIsWhatAReplayReallyTakes) {
   }
 }
 
-// Of 48 entries a head on average uneven heads take more pages than 3: 49 and 47 are 4 and 3.
+// Uneven heads of 48 entries on average take more pages than 3: 49 and 47 are 4 and 3.
 TEST_P(FootprintOfTiny, CountsThePagesOfUnevenHeads) {
   const std::vector<int32_t> lengths = {100, 40};
   const std::vector<std::span<const int32_t>> sequences = {ids_, std::span(ids_).first(40)};

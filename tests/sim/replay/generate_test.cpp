@@ -116,12 +116,12 @@ Schedule token_by_token(const Schedule& schedule, int32_t prompt) {
 void expect_teacher_forced(Bench& bench, const Ask& ask) {
   SCOPED_TRACE(ask.policy);
   const GenerateResult result = bench.generate(ask);
-  const Ids& made = result.sequences[0].ids;
-  ASSERT_EQ(std::ssize(made), ask.max_new_tokens);
+  const Ids& drawn = result.sequences[0].ids;
+  ASSERT_EQ(std::ssize(drawn), ask.max_new_tokens);
   EXPECT_EQ(result.sequences[0].ending, Ending::length);
   const int32_t prompt = static_cast<int32_t>(ask.prompts[0].size());
   Ids ids = ask.prompts[0];
-  ids.insert(ids.end(), made.begin(), made.end() - 1);
+  ids.insert(ids.end(), drawn.begin(), drawn.end() - 1);
   const int32_t length = static_cast<int32_t>(ids.size());
   Schedule schedule = full_schedule({&length, 1}, 64);
   if (ask.interval > 0) schedule = decode_schedule({&length, 1}, ask.budget, ask.interval, 64);
@@ -130,7 +130,7 @@ void expect_teacher_forced(Bench& bench, const Ask& ask) {
     schedule = one_shot_schedule({&length, 1}, {&prompt, 1}, {&kept, 1}, 64);
   }
   const Ids likely = bench.most_likely(ask, ids, token_by_token(schedule, prompt));
-  EXPECT_EQ(Ids(likely.begin() + prompt - 1, likely.end()), made);
+  EXPECT_EQ(Ids(likely.begin() + prompt - 1, likely.end()), drawn);
 }
 
 KV_OVER_BACKENDS(Runs, Generate);
@@ -228,13 +228,13 @@ TEST_P(Generate, SampledTextRepeatsForASeedOnly) {
   Bench bench(*backend);
   Ask ask{.prompts = {text("book0", 0, 70), text("book0", 0, 70)}};
   ask.sampling = {.temperature = 1, .top_p = 0.95f, .seed = 1};
-  const GenerateResult one = bench.generate(ask), same = bench.generate(ask);
+  const GenerateResult first = bench.generate(ask), same = bench.generate(ask);
   ask.sampling.seed = 2;
   const GenerateResult other = bench.generate(ask);
-  EXPECT_EQ(one.sequences[0].ids, same.sequences[0].ids);
-  EXPECT_EQ(one.sequences[1].ids, same.sequences[1].ids);
-  EXPECT_NE(one.sequences[0].ids, one.sequences[1].ids) << "numbers 0 and 1 of a batch draw for themselves";
-  EXPECT_NE(one.sequences[0].ids, other.sequences[0].ids);
+  EXPECT_EQ(first.sequences[0].ids, same.sequences[0].ids);
+  EXPECT_EQ(first.sequences[1].ids, same.sequences[1].ids);
+  EXPECT_NE(first.sequences[0].ids, first.sequences[1].ids) << "numbers 0 and 1 of a batch draw for themselves";
+  EXPECT_NE(first.sequences[0].ids, other.sequences[0].ids);
 }
 
 // An observer sees each step, so that they run eagerly.

@@ -107,8 +107,8 @@ TEST_P(Prefilling, EachPolicyKeepsWhatItKeepsAlone) {
     SCOPED_TRACE(policies[p].scorer_name);
     const LoopState state = prefill.compressed(p, keep, seconds);
     EXPECT_EQ(state.events, std::vector<int64_t>{1});
-    Policy own = std::move(several()[p]);
-    EXPECT_EQ(residents(*backend, state, 0), alone(*backend, source, own, context, 0.4));
+    Policy policy = std::move(several()[p]);
+    EXPECT_EQ(residents(*backend, state, 0), alone(*backend, source, policy, context, 0.4));
   }
   const LoopState full = prefill.compressed(0, keep, seconds);
   EXPECT_EQ(full.events, std::vector<int64_t>{0});
@@ -209,13 +209,13 @@ TEST_P(Prefilling, ARaggedBatchIsItsContextsAlone) {
     EXPECT_EQ(together.events, (std::vector<int64_t>{1, 1, 0}));
     for (int s = 0; s < 3; ++s) {
       const auto index = static_cast<size_t>(s);
-      Policies own = several();
-      Policy* const one[] = {&own[p]};
+      Policies fresh = several();
+      Policy* const policy[] = {&fresh[p]};
       const int32_t number[] = {s};
       Prefill single({.backend = *backend,
                       .source = source,
                       .contexts = std::span(&contexts[index], 1),
-                      .policies = one,
+                      .policies = policy,
                       .seed = kSeed,
                       .sample_numbers = number,
                       .prefill_chunk = 64});
@@ -256,7 +256,7 @@ TEST_P(Prefilling, GenerationGoesOnFromTheCompressedContext) {
                      .prefill_chunk = 64});
     const int32_t keep[] = {50};
     double seconds = 0;
-    Ids made;
+    Ids answer;
     for (int question = 0; question < 2; ++question) {  // asked twice: the first leaves no trace
       LoopState state = prefill.compressed(0, keep, seconds);
       Policy full = make_policy("full", {});
@@ -268,14 +268,14 @@ TEST_P(Prefilling, GenerationGoesOnFromTheCompressedContext) {
                                               .max_new_tokens = 12,
                                               .prefill_chunk = 64});
       if (question == 1) {
-        EXPECT_EQ(result.sequences[0].ids, made);
+        EXPECT_EQ(result.sequences[0].ids, answer);
       }
-      made = result.sequences[0].ids;
+      answer = result.sequences[0].ids;
       EXPECT_EQ(result.costs.sequences[0].events, 1);
       EXPECT_EQ(result.costs.sequences[0].kept_mean, 50);
     }
     Ids forced = whole;
-    forced.insert(forced.end(), made.begin(), made.end());
+    forced.insert(forced.end(), answer.begin(), answer.end());
     const std::span<const int32_t> sequences[] = {forced};
     ArgmaxKeeper keeper;
     Observer* const observers[] = {&keeper};
@@ -289,7 +289,7 @@ TEST_P(Prefilling, GenerationGoesOnFromTheCompressedContext) {
             .schedule = schedule,
             .seed = kSeed,
             .observers = observers});
-    for (size_t i = 0; i < made.size(); ++i) EXPECT_EQ(keeper.argmax[whole.size() - 1 + i], made[i]);
+    for (size_t i = 0; i < answer.size(); ++i) EXPECT_EQ(keeper.argmax[whole.size() - 1 + i], answer[i]);
   }
 }
 

@@ -35,8 +35,8 @@ class Losses final : public Observer {
  public:
   void block_done(const Block& block, const TokenLosses& losses) override {
     for (const Segment& segment : block.segments) {
-      auto& own = nll_[static_cast<size_t>(segment.sequence)];
-      own.insert(own.end(), losses.nll.begin() + segment.first_token,
+      auto& nll = nll_[static_cast<size_t>(segment.sequence)];
+      nll.insert(nll.end(), losses.nll.begin() + segment.first_token,
                  losses.nll.begin() + segment.first_token + segment.count);
     }
   }

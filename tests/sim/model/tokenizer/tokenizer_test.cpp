@@ -140,13 +140,13 @@ TEST(Tokenizer, FollowsEverySplitBehavior) {
   // "12" and "ab" merge only inside one piece, so the tokens show where the pieces end.
   EXPECT_EQ(pieces(small(split(dot, "Isolated")), "ab.12"), "ab|.|12");
   EXPECT_EQ(pieces(small(split(dot, "Removed")), "ab.12"), "ab|12");
-  const std::string one = R"({"String":"1"})";
-  EXPECT_EQ(pieces(small(split(one, "MergedWithNext")), "a12"), "a|12");
-  EXPECT_EQ(pieces(small(split(one, "MergedWithPrevious")), "a12"), "a|1|2");
+  const std::string literal = R"({"String":"1"})";
+  EXPECT_EQ(pieces(small(split(literal, "MergedWithNext")), "a12"), "a|12");
+  EXPECT_EQ(pieces(small(split(literal, "MergedWithPrevious")), "a12"), "a|1|2");
   const std::string two = R"({"String":"2"})";
   EXPECT_EQ(pieces(small(split(two, "MergedWithPrevious")), "a12"), "a|12");
   EXPECT_EQ(pieces(small(split(two, "MergedWithNext")), "a12"), "a|1|2");
-  EXPECT_EQ(pieces(small(split(one, "Isolated")), "a12"), "a|1|2");
+  EXPECT_EQ(pieces(small(split(literal, "Isolated")), "a12"), "a|1|2");
   const std::string a_or_b = R"({"Regex":"[ab]"})";
   EXPECT_EQ(pieces(small(split(a_or_b, "Contiguous")), "abcab"), "ab|c|ab");
   EXPECT_EQ(pieces(small(split(a_or_b, "Isolated")), "abcab"), "a|b|c|a|b");
