@@ -1,7 +1,6 @@
 #include "harness/manifest.h"
 
 #include <fmt/format.h>
-#include <omp.h>
 
 #include <chrono>
 #include <cmath>
@@ -11,6 +10,7 @@
 
 #include "harness/build_info.h"
 #include "harness/rows.h"
+#include "kernels/cpu/parallel.h"
 #include "sim/io/hash.h"
 
 namespace kv {
@@ -36,7 +36,7 @@ Json machine(const Facts& accelerator) {
   for (const auto& [name, text] : accelerator) out[name] = text;
   out["cpu"] = proc_value("/proc/cpuinfo", "model name");
   out["cores"] = std::thread::hardware_concurrency();
-  out["threads"] = omp_get_max_threads();
+  out["threads"] = cpu::thread_count();
   const std::string kilobytes = proc_value("/proc/meminfo", "MemTotal");
   const double gibibytes = std::strtod(kilobytes.c_str(), nullptr) / (1024.0 * 1024.0);
   out["memory_gib"] = std::lround(gibibytes);

@@ -1,7 +1,5 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <omp.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <exception>
@@ -9,6 +7,7 @@
 
 #include "harness/build_info.h"
 #include "harness/cli/verbs.h"
+#include "kernels/cpu/parallel.h"
 #include "kernels/error.h"
 #include "sim/policy/spelling.h"
 
@@ -70,8 +69,9 @@ int run_program(int argc, const char* const* argv) try {
   app.require_subcommand(1);
   app.fallthrough();
   app.add_option_function<int>(
-         "--threads", [](int threads) { omp_set_num_threads(threads); },
-         "threads to compute with (default: all cores); results do not depend on it")
+         "--threads", [](int threads) { cpu::set_thread_count(threads); },
+         "threads to compute with (default: OMP_NUM_THREADS, else every core that may be used); results do not depend "
+         "on it")
       ->check(CLI::Range(1, 1024))
       ->trigger_on_parse();
   Verbs verbs;

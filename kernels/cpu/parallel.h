@@ -1,7 +1,5 @@
 #pragma once
 
-#include <omp.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -10,26 +8,35 @@
 
 namespace kv::cpu {
 
+// Threads that parallel_for uses, the caller among them. At first OMP_NUM_THREADS, which users of other tools set,
+// where it is a number from 1 on; else one for each processor that this process may run on, or as many as its control
+// group grants it, if those are fewer.
+int thread_count();
+void set_thread_count(int threads);  // at least 1; not while a parallel_for runs
+
+namespace detail {
+using Task = void (*)(const void* context, int64_t index, int thread);
+void run_tasks(int64_t tasks, Task task, const void* context);
+}  // namespace detail
+
 // Runs task(index) or task(index, thread) for index in [0, tasks) on all threads; thread < thread_count().
 // Which thread runs which task is left open, so a task may write only what no other task writes and must not depend on
-// `thread` beyond choosing scratch memory: then results are the same for any number of threads.
-inline int thread_count() { return omp_get_max_threads(); }
-
+// `thread` beyond choosing scratch memory: then results are the same for any number of threads. Inside a task the tasks
+// of another parallel_for run one after the other. What a task throws reaches the caller when all have ended, the first
+// of several.
 template <class Task>
 void parallel_for(int64_t tasks, const Task& task) {
-  const auto run = [&task](int64_t index, int thread) {
-    if constexpr (requires { task(index, thread); }) {
-      task(index, thread);
-    } else {
-      task(index);
-    }
-  };
-  if (tasks <= 1 || thread_count() == 1) {
-    for (int64_t index = 0; index < tasks; ++index) run(index, 0);
-    return;
-  }
-#pragma omp parallel for schedule(dynamic, 1)
-  for (int64_t index = 0; index < tasks; ++index) run(index, omp_get_thread_num());
+  detail::run_tasks(
+      tasks,
+      [](const void* context, int64_t index, [[maybe_unused]] int thread) {
+        const Task& call = *static_cast<const Task*>(context);
+        if constexpr (requires { call(index, thread); }) {
+          call(index, thread);
+        } else {
+          call(index);
+        }
+      },
+      &task);
 }
 
 // Splits [0, count) into blocks of at most `block` and runs task(first, end) for each in parallel.

@@ -1,7 +1,6 @@
 #include "harness/run.h"
 
 #include <fmt/format.h>
-#include <omp.h>
 
 #include <algorithm>
 #include <cmath>
@@ -164,12 +163,10 @@ TEST_F(Run, RowsDoNotDependOnThreads) {
   for (const PolicyEntry* policy : policies()) names.push_back(policy->name);
   const std::vector<std::string> everything = {fmt::format("policies=[{}]", fmt::join(names, ", ")), "samples=1",
                                                "axes.budget=[24]", "metrics=[loss, recall, cosine, local_error]"};
-  const int before = omp_get_max_threads();
-  omp_set_num_threads(1);
-  run_experiment(spec(everything), options("one"));
-  omp_set_num_threads(2);
-  run_experiment(spec(everything), options("two"));
-  omp_set_num_threads(before);
+  for (const auto& [out, threads] : {std::pair{"one", 1}, {"two", 2}}) {
+    const ref::Threads limit(threads);
+    run_experiment(spec(everything), options(out));
+  }
   EXPECT_EQ(rows_of("one"), rows_of("two"));
   const RowTable table = read_rows(folder_ / "one" / "rows.csv");
   for (const char* metric : {"nll_sum", "recall", "cosine"}) {

@@ -1,13 +1,12 @@
 #include "kernels/redundancy.h"
 
-#include <omp.h>
-
 #include <algorithm>
 
 #include "tests/ref/redundancy.h"
 #include "tests/support/close.h"
 #include "tests/support/paged_cache.h"
 #include "tests/support/slices.h"
+#include "tests/support/threads.h"
 
 namespace kv {
 namespace {
@@ -159,13 +158,11 @@ TEST(RedundancyOnTheThreshold, IsDecidedAsInDouble) {
 TEST(RedundancyThreads, DoNotChangeABit) {
   const auto backend = ref::try_backend("cpu");
   const ref::PagedCache cache(*backend, clustered_rows({300, 300, 300, 300}, 2, 64, 20));
-  const int before = omp_get_max_threads();
   std::vector<std::vector<float>> results;
   for (const int threads : {1, 2, 3}) {
-    omp_set_num_threads(threads);
+    const ref::Threads limit(threads);
     results.push_back(redundancy(*backend, cache, {}, 300, {}));
   }
-  omp_set_num_threads(before);
   EXPECT_EQ(results[0], results[1]);
   EXPECT_EQ(results[0], results[2]);
 }

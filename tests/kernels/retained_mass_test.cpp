@@ -1,7 +1,5 @@
 #include "kernels/retained_mass.h"
 
-#include <omp.h>
-
 #include <algorithm>
 #include <limits>
 
@@ -9,6 +7,7 @@
 #include "tests/support/close.h"
 #include "tests/support/paged_cache.h"
 #include "tests/support/slices.h"
+#include "tests/support/threads.h"
 
 namespace kv {
 namespace {
@@ -216,13 +215,11 @@ TEST_P(RetainedMass, ErrorStaysBelowTwiceTheEvictedMassTimesTheLongestValue) {
 TEST(RetainedMassThreads, DoNotChangeABit) {
   const auto backend = ref::try_backend("cpu");
   const Case c = random_case(*backend, 200, 2, 2, 64, 150, 4);
-  const int before = omp_get_max_threads();
   std::vector<Result> results;
   for (const int threads : {1, 2, 3}) {
-    omp_set_num_threads(threads);
+    const ref::Threads limit(threads);
     results.push_back(retained_mass(*backend, c));
   }
-  omp_set_num_threads(before);
   for (const int other : {1, 2}) {
     EXPECT_EQ(results[0].evicted, results[other].evicted);
     EXPECT_EQ(results[0].error, results[other].error);

@@ -1,13 +1,12 @@
 #include "kernels/window_attention.h"
 
-#include <omp.h>
-
 #include <algorithm>
 
 #include "tests/ref/window_attention.h"
 #include "tests/support/close.h"
 #include "tests/support/paged_cache.h"
 #include "tests/support/slices.h"
+#include "tests/support/threads.h"
 
 namespace kv {
 namespace {
@@ -133,16 +132,14 @@ TEST(WindowAttentionThreads, DoNotChangeABit) {
   const Case c{.window = 8, .kv_heads = 2, .group = 2, .dim = 64};
   const ref::PagedCache cache(*backend, ref::random_rows({700, 530, 64, 90}, 2, 64, 7));
   const std::vector<float> queries = ref::random_values(2 * 8 * 4 * 64, 8);
-  const int before = omp_get_max_threads();
   std::vector<std::vector<float>> results;
   for (const int threads : {1, 2, 3}) {
-    omp_set_num_threads(threads);
+    const ref::Threads limit(threads);
     std::vector<float> got = window_attention(*backend, c, cache, queries, 704, {});
     std::replace_if(
         got.begin(), got.end(), [](float x) { return std::isnan(x); }, -1.0f);
     results.push_back(got);
   }
-  omp_set_num_threads(before);
   EXPECT_EQ(results[0], results[1]);
   EXPECT_EQ(results[0], results[2]);
 }

@@ -1,14 +1,14 @@
 #pragma once
 
-#include <omp.h>
+#include "kernels/cpu/parallel.h"
 
 namespace kv::ref {
 
-// Sets the number of OpenMP threads for its lifetime.
+// Sets the number of threads for its lifetime.
 class Threads {
  public:
-  explicit Threads(int count) : before_(omp_get_max_threads()) { omp_set_num_threads(count); }
-  ~Threads() { omp_set_num_threads(before_); }
+  explicit Threads(int count) : before_(cpu::thread_count()) { cpu::set_thread_count(count); }
+  ~Threads() { cpu::set_thread_count(before_); }
   Threads(const Threads&) = delete;
   Threads& operator=(const Threads&) = delete;
 
