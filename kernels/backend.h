@@ -8,46 +8,12 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/ops.h"
 #include "kernels/tensor.h"
 
 namespace kv {
 
-struct AdvanceArgs;
-struct AppendArgs;
-struct AttendArgs;
-struct AttentionMassArgs;
-struct BlendArgs;
-struct ColumnAddArgs;
-struct ColumnMeanArgs;
-struct CompactArgs;
-struct EmbedArgs;
-struct ExpectedAttentionArgs;
-struct FutureScoresArgs;
-struct FutureTableArgs;
-struct GroupMeanArgs;
-struct KeepRecentArgs;
-struct KeyDifferenceArgs;
-struct LayerMeanArgs;
-struct LinearArgs;
 struct PagedView;
-struct PoolArgs;
-struct ProjectedNormsArgs;
-struct QueryMomentsArgs;
-struct RandomNormalArgs;
-struct RandomUniformArgs;
-struct RedundancyArgs;
-struct RetainedMassArgs;
-struct RmsNormArgs;
-struct RopeArgs;
-struct RowCosineArgs;
-struct SampleArgs;
-struct SelectPooledArgs;
-struct SelectTopArgs;
-struct SiluMulArgs;
-struct SurvivalArgs;
-struct TokenLossArgs;
-struct VisibilityArgs;
-struct WindowAttentionArgs;
 
 struct Memory {
   size_t free = 0;   // bytes that can still be allocated
@@ -95,41 +61,9 @@ class Backend {
   // leaves no trace on the host: a backend without such a thing (the CPU) calls it again at each run().
   virtual std::unique_ptr<Recording> record(const std::function<void()>& work) = 0;
 
-  virtual void linear(const LinearArgs& args) = 0;
-  virtual void rms_norm(const RmsNormArgs& args) = 0;
-  virtual void rope(const RopeArgs& args) = 0;
-  virtual void silu_mul(const SiluMulArgs& args) = 0;
-  virtual void embed(const EmbedArgs& args) = 0;
-  virtual void token_loss(const TokenLossArgs& args) = 0;
-  virtual void sample(const SampleArgs& args) = 0;
-  virtual void attend(const AttendArgs& args) = 0;
-  virtual void append(const AppendArgs& args) = 0;
-  virtual void advance(const AdvanceArgs& args) = 0;
-  virtual void compact(const CompactArgs& args) = 0;
-  virtual void column_add(const ColumnAddArgs& args) = 0;
-  virtual void column_mean(const ColumnMeanArgs& args) = 0;
-  virtual void keep_recent(const KeepRecentArgs& args) = 0;
-  virtual void window_attention(const WindowAttentionArgs& args) = 0;
-  virtual void pool(const PoolArgs& args) = 0;
-  virtual void group_mean(const GroupMeanArgs& args) = 0;
-  virtual void redundancy(const RedundancyArgs& args) = 0;
-  virtual void key_difference(const KeyDifferenceArgs& args) = 0;
-  virtual void layer_mean(const LayerMeanArgs& args) = 0;
-  virtual void query_moments(const QueryMomentsArgs& args) = 0;
-  virtual void expected_attention(const ExpectedAttentionArgs& args) = 0;
-  virtual void blend(const BlendArgs& args) = 0;
-  virtual void future_scores(const FutureScoresArgs& args) = 0;
-  virtual void future_table(const FutureTableArgs& args) = 0;
-  virtual void select_top(const SelectTopArgs& args) = 0;
-  virtual void select_pooled(const SelectPooledArgs& args) = 0;
-  virtual void projected_norms(const ProjectedNormsArgs& args) = 0;
-  virtual void attention_mass(const AttentionMassArgs& args) = 0;
-  virtual void retained_mass(const RetainedMassArgs& args) = 0;
-  virtual void survival(const SurvivalArgs& args) = 0;
-  virtual void row_cosine(const RowCosineArgs& args) = 0;
-  virtual void visibility(const VisibilityArgs& args) = 0;
-  virtual void random_normal(const RandomNormalArgs& args) = 0;
-  virtual void random_uniform(const RandomUniformArgs& args) = 0;
+#define KV_METHOD(op, Args) virtual void op(const Args& args) = 0;
+  KV_FOR_EACH_OP(KV_METHOD)
+#undef KV_METHOD
 
   // Throws PageError where a cache's view cannot be right (kernels/check_pages.h). Waits for the ops before it, so it
   // is nothing to record.

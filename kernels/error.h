@@ -21,4 +21,10 @@ struct PageError : UserError {
   using UserError::UserError;
 };
 
+// A number that is computed and is a NaN or infinite: what follows from it would mean nothing. A bug, or a model that
+// overflows; it spoils one case only.
+struct NotFiniteError : UserError {
+  using UserError::UserError;
+};
+
 }  // namespace kv

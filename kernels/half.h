@@ -5,7 +5,7 @@
 
 // Conversions between f32 and the two 16-bit storage types. Narrowing rounds to nearest, ties to even; values beyond
 // the largest finite one become infinite; a NaN stays a (quiet) NaN with its sign. Widening is exact, subnormals
-// included.
+// included. The card has instructions for the same, in kernels/cuda/bf16.cuh; nothing else rounds.
 
 namespace kv {
 

@@ -4,40 +4,10 @@
 #include <cstring>
 #include <string>
 
-#include "kernels/advance.h"
-#include "kernels/append.h"
-#include "kernels/attend.h"
-#include "kernels/attention_mass.h"
-#include "kernels/blend.h"
 #include "kernels/check_pages.h"
-#include "kernels/column_add.h"
-#include "kernels/compact.h"
 #include "kernels/cpu/memory.h"
-#include "kernels/embed.h"
 #include "kernels/error.h"
-#include "kernels/expected_attention.h"
-#include "kernels/future_scores.h"
-#include "kernels/keep_recent.h"
-#include "kernels/key_difference.h"
-#include "kernels/layer_mean.h"
-#include "kernels/linear.h"
-#include "kernels/pool.h"
-#include "kernels/projected_norms.h"
-#include "kernels/random_normal.h"
-#include "kernels/random_uniform.h"
-#include "kernels/redundancy.h"
-#include "kernels/retained_mass.h"
-#include "kernels/rms_norm.h"
-#include "kernels/rope.h"
-#include "kernels/row_cosine.h"
-#include "kernels/sample.h"
-#include "kernels/select_pooled.h"
-#include "kernels/select_top.h"
-#include "kernels/silu_mul.h"
-#include "kernels/survival.h"
-#include "kernels/token_loss.h"
-#include "kernels/visibility.h"
-#include "kernels/window_attention.h"
+#include "kernels/every_op.h"
 
 namespace kv {
 
@@ -105,41 +75,10 @@ class CpuBackend final : public Backend {
     return std::make_unique<CpuRecording>(work, in_use_, recording_);
   }
 
-  void linear(const LinearArgs& args) override { run(cpu::linear, args); }
-  void rms_norm(const RmsNormArgs& args) override { run(cpu::rms_norm, args); }
-  void rope(const RopeArgs& args) override { run(cpu::rope, args); }
-  void silu_mul(const SiluMulArgs& args) override { run(cpu::silu_mul, args); }
-  void embed(const EmbedArgs& args) override { run(cpu::embed, args); }
-  void token_loss(const TokenLossArgs& args) override { run(cpu::token_loss, args); }
-  void sample(const SampleArgs& args) override { run(cpu::sample, args); }
-  void attend(const AttendArgs& args) override { run(cpu::attend, args); }
-  void advance(const AdvanceArgs& args) override { run(cpu::advance, args); }
-  void append(const AppendArgs& args) override { run(cpu::append, args); }
-  void compact(const CompactArgs& args) override { run(cpu::compact, args); }
-  void column_add(const ColumnAddArgs& args) override { run(cpu::column_add, args); }
-  void column_mean(const ColumnMeanArgs& args) override { run(cpu::column_mean, args); }
-  void keep_recent(const KeepRecentArgs& args) override { run(cpu::keep_recent, args); }
-  void window_attention(const WindowAttentionArgs& args) override { run(cpu::window_attention, args); }
-  void pool(const PoolArgs& args) override { run(cpu::pool, args); }
-  void group_mean(const GroupMeanArgs& args) override { run(cpu::group_mean, args); }
-  void redundancy(const RedundancyArgs& args) override { run(cpu::redundancy, args); }
-  void key_difference(const KeyDifferenceArgs& args) override { run(cpu::key_difference, args); }
-  void layer_mean(const LayerMeanArgs& args) override { run(cpu::layer_mean, args); }
-  void query_moments(const QueryMomentsArgs& args) override { run(cpu::query_moments, args); }
-  void expected_attention(const ExpectedAttentionArgs& args) override { run(cpu::expected_attention, args); }
-  void blend(const BlendArgs& args) override { run(cpu::blend, args); }
-  void future_scores(const FutureScoresArgs& args) override { run(cpu::future_scores, args); }
-  void future_table(const FutureTableArgs& args) override { run(cpu::future_table, args); }
-  void select_top(const SelectTopArgs& args) override { run(cpu::select_top, args); }
-  void select_pooled(const SelectPooledArgs& args) override { run(cpu::select_pooled, args); }
-  void projected_norms(const ProjectedNormsArgs& args) override { run(cpu::projected_norms, args); }
-  void attention_mass(const AttentionMassArgs& args) override { run(cpu::attention_mass, args); }
-  void retained_mass(const RetainedMassArgs& args) override { run(cpu::retained_mass, args); }
-  void survival(const SurvivalArgs& args) override { run(cpu::survival, args); }
-  void row_cosine(const RowCosineArgs& args) override { run(cpu::row_cosine, args); }
-  void visibility(const VisibilityArgs& args) override { run(cpu::visibility, args); }
-  void random_normal(const RandomNormalArgs& args) override { run(cpu::random_normal, args); }
-  void random_uniform(const RandomUniformArgs& args) override { run(cpu::random_uniform, args); }
+#define KV_METHOD(op, Args) \
+  void op(const Args& args) override { run(cpu::op, args); }
+  KV_FOR_EACH_OP(KV_METHOD)
+#undef KV_METHOD
 
   void check_pages(const PagedView& cache) override {
     KV_CHECK(!recording_);
@@ -150,6 +89,7 @@ class CpuBackend final : public Backend {
   // Every op comes through here.
   template <class Args>
   void run(void (*op)(const Args&), const Args& args) {
+    static_assert(sizeof(Args) > 0);  // of an incomplete type for_each_view() would see no view
     if (checks_every_op()) for_each_view(args, cpu::check_pages);
     op(args);
   }

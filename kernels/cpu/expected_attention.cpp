@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "kernels/cpu/eigen.h"
 #include "kernels/cpu/exp.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/page_gather.h"
@@ -14,41 +15,25 @@ namespace kv::cpu {
 
 namespace {
 
-// products[a, b] += Σ_t q_t[a]·q_t[b] for b >= a, four tokens a pass so that the sums are loaded a quarter as often.
-void add_upper(const double* queries, int64_t count, int64_t dim, double* products) {
-  for (int64_t t = 0; t < count; t += 4) {
-    const double* q = queries + t * dim;
-    for (int64_t a = 0; a < dim; ++a) {
-      const double w0 = q[a], w1 = q[dim + a], w2 = q[2 * dim + a], w3 = q[3 * dim + a];
-      double* out = products + a * dim;
-#pragma omp simd
-      for (int64_t b = a; b < dim; ++b) {
-        out[b] += (w0 * q[b] + w1 * q[dim + b]) + (w2 * q[2 * dim + b] + w3 * q[3 * dim + b]);
-      }
-    }
-  }
-}
-
 void add_moments(const QueryMomentsArgs& args, const Segment& segment, int64_t head) {
   const int64_t dim = args.head_dim;
   const int64_t skipped = std::max<int64_t>(0, int64_t{args.first_position} - segment.first_position);
   const int64_t count = segment.count - skipped;
   if (count <= 0) return;
-  // Filled up with zero queries to a multiple of four, which add nothing.
-  std::vector<double> queries((count + 3) / 4 * 4 * dim);
+  Matrix queries(count, dim);
   const float* from = args.queries.as<float>();
   double* sums = args.sums + (segment.sequence * int64_t{args.q_heads} + head) * dim;
   for (int64_t t = 0; t < count; ++t) {
     const float* query = from + ((segment.first_token + skipped + t) * args.q_heads + head) * dim;
     for (int64_t d = 0; d < dim; ++d) {
-      queries[t * dim + d] = query[d];
+      queries(t, d) = query[d];
       sums[d] += query[d];
     }
   }
-  double* products = args.products + (segment.sequence * int64_t{args.q_heads} + head) * dim * dim;
-  add_upper(queries.data(), static_cast<int64_t>(queries.size()) / dim, dim, products);
+  Eigen::Map<Matrix> products(args.products + (segment.sequence * int64_t{args.q_heads} + head) * dim * dim, dim, dim);
+  products.selfadjointView<Eigen::Upper>().rankUpdate(queries.transpose());
   for (int64_t a = 0; a < dim; ++a) {
-    for (int64_t b = 0; b < a; ++b) products[a * dim + b] = products[b * dim + a];
+    for (int64_t b = 0; b < a; ++b) products(a, b) = products(b, a);
   }
 }
 
@@ -82,7 +67,7 @@ Rotation average_rotation(const ExpectedAttentionArgs& args, int64_t sequence) {
   return rotation;
 }
 
-// Of one query head: weight = Σ'/(2D) and bias = μ'/√D, so that u = k·(weight·k + bias).
+// What the scores need of a query head: weight = Σ'/(2D) and bias = μ'/√D, so that u = k·(weight·k + bias).
 struct Moments {
   std::vector<float> weight;
   std::vector<float> bias;

@@ -13,9 +13,9 @@ void keep_recent(const KeepRecentArgs& args) {
     const int64_t fresh = std::min<int64_t>(segment.count, args.window);
     if (fresh == 0) continue;
     const int64_t old = args.window - fresh;
-    float* own = recent + int64_t{segment.sequence} * args.window * args.width;
-    std::memmove(own, own + fresh * args.width, static_cast<size_t>(old * args.width) * sizeof(float));
-    std::memcpy(own + old * args.width, vectors + (segment.first_token + segment.count - fresh) * args.width,
+    float* queries = recent + int64_t{segment.sequence} * args.window * args.width;
+    std::memmove(queries, queries + fresh * args.width, static_cast<size_t>(old * args.width) * sizeof(float));
+    std::memcpy(queries + old * args.width, vectors + (segment.first_token + segment.count - fresh) * args.width,
                 static_cast<size_t>(fresh * args.width) * sizeof(float));
   }
 }

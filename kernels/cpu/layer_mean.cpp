@@ -18,14 +18,14 @@ std::vector<int32_t> positions_of(const PagedView& cache, int64_t row) {
 }
 
 // Adds what `other` has to the tokens that both hold; positions ascend in both.
-void add_row(const LayerMeanArgs& args, std::span<const int32_t> own, std::span<const int32_t> theirs, int64_t other,
-             float* sums) {
+void add_row(const LayerMeanArgs& args, std::span<const int32_t> positions, std::span<const int32_t> theirs,
+             int64_t other, float* sums) {
   const float* input = args.input + other * args.group * args.pitch;
   size_t j = 0;
-  for (size_t i = 0; i < own.size(); ++i) {
-    while (j < theirs.size() && theirs[j] < own[i]) ++j;
+  for (size_t i = 0; i < positions.size(); ++i) {
+    while (j < theirs.size() && theirs[j] < positions[i]) ++j;
     if (j == theirs.size()) return;
-    if (theirs[j] != own[i]) continue;
+    if (theirs[j] != positions[i]) continue;
     for (int g = 0; g < args.group; ++g) sums[i] += input[g * args.pitch + static_cast<int64_t>(j)];
   }
 }
@@ -37,14 +37,14 @@ void layer_mean(const LayerMeanArgs& args) {
   const auto count = static_cast<float>(heads * args.group);
   parallel_for(args.cache.rows, [&](int64_t row) {
     if (args.rows_due && !args.rows_due[row]) return;
-    const std::vector<int32_t> own = positions_of(args.cache, row);
+    const std::vector<int32_t> positions = positions_of(args.cache, row);
     float* output = args.output + row * args.pitch;
-    std::fill_n(output, own.size(), 0.0f);
+    std::fill_n(output, positions.size(), 0.0f);
     const int64_t first = row / heads * heads;
     for (int64_t other = first; other < first + heads; ++other) {
-      add_row(args, own, other == row ? own : positions_of(args.cache, other), other, output);
+      add_row(args, positions, other == row ? positions : positions_of(args.cache, other), other, output);
     }
-    for (size_t i = 0; i < own.size(); ++i) output[i] /= count;
+    for (size_t i = 0; i < positions.size(); ++i) output[i] /= count;
   });
 }
 

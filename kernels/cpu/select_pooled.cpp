@@ -30,7 +30,7 @@ struct Candidate {
 bool is_due(const SelectPooledArgs& args, int64_t row) { return !args.rows_due || args.rows_due[row]; }
 
 // What each row keeps as its own is a selection by itself.
-void select_own(const SelectPooledArgs& args, const Layer& layer) {
+void select_sure(const SelectPooledArgs& args, const Layer& layer) {
   const PagedView& cache = layer.cache;
   for (int64_t row = 0; row < cache.rows; ++row) {
     if (!is_due(args, row)) continue;
@@ -96,7 +96,7 @@ void select_pooled(const SelectPooledArgs& args) {
   for (int64_t l = 0; l < args.layer_count; ++l) {
     KV_CHECK(args.layers[l].cache.rows == cache.rows && args.layers[l].cache.kv_heads == cache.kv_heads);
     KV_CHECK(!args.layers[l].ties == !args.layers[0].ties);
-    select_own(args, args.layers[l]);
+    select_sure(args, args.layers[l]);
   }
   parallel_for(cache.rows / cache.kv_heads, [&](int64_t sequence) { select_sequence(args, sequence); });
 }

@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kThreads)
   const int heads = min(kHeads, group - part * kHeads);
   const int64_t first_head = n * args.q_heads + kv_head * group + part * kHeads;
   for (int i = threadIdx.x; i < kHeads * dim; i += kThreads) {
-    queries[i] = i < heads * dim ? __bfloat162float(all_queries[first_head * dim + i]) : 0.0f;
+    queries[i] = i < heads * dim ? to_f32(all_queries[first_head * dim + i]) : 0.0f;
   }
   __syncthreads();
   const int64_t row = args.sequences[n] * int64_t{cache.kv_heads} + kv_head;

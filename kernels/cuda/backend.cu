@@ -3,43 +3,13 @@
 #include <cstdlib>
 #include <string>
 
-#include "kernels/advance.h"
-#include "kernels/append.h"
-#include "kernels/attend.h"
-#include "kernels/attention_mass.h"
-#include "kernels/blend.h"
 #include "kernels/check_pages.h"
-#include "kernels/column_add.h"
-#include "kernels/compact.h"
 #include "kernels/cuda/facts.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/machine.h"
 #include "kernels/cuda/record.cuh"
-#include "kernels/embed.h"
 #include "kernels/error.h"
-#include "kernels/expected_attention.h"
-#include "kernels/future_scores.h"
-#include "kernels/keep_recent.h"
-#include "kernels/key_difference.h"
-#include "kernels/layer_mean.h"
-#include "kernels/linear.h"
-#include "kernels/pool.h"
-#include "kernels/projected_norms.h"
-#include "kernels/random_normal.h"
-#include "kernels/random_uniform.h"
-#include "kernels/redundancy.h"
-#include "kernels/retained_mass.h"
-#include "kernels/rms_norm.h"
-#include "kernels/rope.h"
-#include "kernels/row_cosine.h"
-#include "kernels/sample.h"
-#include "kernels/select_pooled.h"
-#include "kernels/select_top.h"
-#include "kernels/silu_mul.h"
-#include "kernels/survival.h"
-#include "kernels/token_loss.h"
-#include "kernels/visibility.h"
-#include "kernels/window_attention.h"
+#include "kernels/every_op.h"
 
 namespace kv {
 
@@ -82,41 +52,10 @@ class CudaBackend final : public Backend {
   Memory memory() const override { return cuda::device_memory(); }
   std::unique_ptr<Recording> record(const std::function<void()>& work) override { return cuda::record(work); }
 
-  void linear(const LinearArgs& args) override { run(cuda::linear, args); }
-  void rms_norm(const RmsNormArgs& args) override { run(cuda::rms_norm, args); }
-  void rope(const RopeArgs& args) override { run(cuda::rope, args); }
-  void silu_mul(const SiluMulArgs& args) override { run(cuda::silu_mul, args); }
-  void embed(const EmbedArgs& args) override { run(cuda::embed, args); }
-  void token_loss(const TokenLossArgs& args) override { run(cuda::token_loss, args); }
-  void sample(const SampleArgs& args) override { run(cuda::sample, args); }
-  void attend(const AttendArgs& args) override { run(cuda::attend, args); }
-  void advance(const AdvanceArgs& args) override { run(cuda::advance, args); }
-  void append(const AppendArgs& args) override { run(cuda::append, args); }
-  void compact(const CompactArgs& args) override { run(cuda::compact, args); }
-  void column_add(const ColumnAddArgs& args) override { run(cuda::column_add, args); }
-  void column_mean(const ColumnMeanArgs& args) override { run(cuda::column_mean, args); }
-  void keep_recent(const KeepRecentArgs& args) override { run(cuda::keep_recent, args); }
-  void window_attention(const WindowAttentionArgs& args) override { run(cuda::window_attention, args); }
-  void pool(const PoolArgs& args) override { run(cuda::pool, args); }
-  void group_mean(const GroupMeanArgs& args) override { run(cuda::group_mean, args); }
-  void redundancy(const RedundancyArgs& args) override { run(cuda::redundancy, args); }
-  void key_difference(const KeyDifferenceArgs& args) override { run(cuda::key_difference, args); }
-  void layer_mean(const LayerMeanArgs& args) override { run(cuda::layer_mean, args); }
-  void query_moments(const QueryMomentsArgs& args) override { run(cuda::query_moments, args); }
-  void expected_attention(const ExpectedAttentionArgs& args) override { run(cuda::expected_attention, args); }
-  void blend(const BlendArgs& args) override { run(cuda::blend, args); }
-  void future_scores(const FutureScoresArgs& args) override { run(cuda::future_scores, args); }
-  void future_table(const FutureTableArgs& args) override { run(cuda::future_table, args); }
-  void select_top(const SelectTopArgs& args) override { run(cuda::select_top, args); }
-  void select_pooled(const SelectPooledArgs& args) override { run(cuda::select_pooled, args); }
-  void projected_norms(const ProjectedNormsArgs& args) override { run(cuda::projected_norms, args); }
-  void attention_mass(const AttentionMassArgs& args) override { run(cuda::attention_mass, args); }
-  void retained_mass(const RetainedMassArgs& args) override { run(cuda::retained_mass, args); }
-  void survival(const SurvivalArgs& args) override { run(cuda::survival, args); }
-  void row_cosine(const RowCosineArgs& args) override { run(cuda::row_cosine, args); }
-  void visibility(const VisibilityArgs& args) override { run(cuda::visibility, args); }
-  void random_normal(const RandomNormalArgs& args) override { run(cuda::random_normal, args); }
-  void random_uniform(const RandomUniformArgs& args) override { run(cuda::random_uniform, args); }
+#define KV_METHOD(op, Args) \
+  void op(const Args& args) override { run(cuda::op, args); }
+  KV_FOR_EACH_OP(KV_METHOD)
+#undef KV_METHOD
 
   void check_pages(const PagedView& cache) override { cuda::check_pages(cache); }
 
@@ -125,6 +64,7 @@ class CudaBackend final : public Backend {
   // steps that a graph repeats go unchecked.
   template <class Args>
   void run(void (*op)(const Args&), const Args& args) {
+    static_assert(sizeof(Args) > 0);  // of an incomplete type for_each_view() would see no view
     if (checks_every_op() && !cuda::is_capturing()) for_each_view(args, cuda::check_pages);
     op(args);
   }

@@ -108,17 +108,17 @@ __device__ inline void load_lanes(const bf16* vector, int dim, int lane, float (
   for (int e = 0; e < kLaneValues; ++e) x[e] = 0;
   if (dim == 128) {
     const uint2 raw = *reinterpret_cast<const uint2*>(vector + lane * 4);
-    const float2 low = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(raw.x));
-    const float2 high = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(raw.y));
+    const float2 low = to_f32_pair(raw.x);
+    const float2 high = to_f32_pair(raw.y);
     x[0] = low.x, x[1] = low.y, x[2] = high.x, x[3] = high.y;
   } else if (dim == 64) {
-    const float2 both = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(vector + lane * 2));
+    const float2 both = to_f32_pair(*reinterpret_cast<const uint32_t*>(vector + lane * 2));
     x[0] = both.x, x[1] = both.y;
   } else {
 #pragma unroll
     for (int e = 0; e < kLaneValues; ++e) {
       const int d = lane + 32 * e;
-      if (d < dim) x[e] = __bfloat162float(vector[d]);
+      if (d < dim) x[e] = to_f32(vector[d]);
     }
   }
 }
@@ -132,10 +132,10 @@ __device__ void dots(const bf16* key, const float* queries, int dim, float (&sum
   if (dim % 8 == 0) {
     for (; d < dim; d += 8) {
       const uint4 raw = *reinterpret_cast<const uint4*>(key + d);
-      const auto* pairs = reinterpret_cast<const __nv_bfloat162*>(&raw);
+      const auto* pairs = reinterpret_cast<const uint32_t*>(&raw);
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const float2 k = __bfloat1622float2(pairs[e]);
+        const float2 k = to_f32_pair(pairs[e]);
 #pragma unroll
         for (int h = 0; h < H; ++h) {
           sums[h] += k.x * queries[h * dim + d + 2 * e] + k.y * queries[h * dim + d + 2 * e + 1];
@@ -144,7 +144,7 @@ __device__ void dots(const bf16* key, const float* queries, int dim, float (&sum
     }
   }
   for (; d < dim; ++d) {
-    const float k = __bfloat162float(key[d]);
+    const float k = to_f32(key[d]);
 #pragma unroll
     for (int h = 0; h < H; ++h) sums[h] += k * queries[h * dim + d];
   }

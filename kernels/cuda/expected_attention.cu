@@ -47,7 +47,7 @@ __global__ void add_sums(Queries queries, double* sums) {
   if (count == 0) return;
   for (int d = threadIdx.x; d < queries.head_dim; d += blockDim.x) {
     double sum = 0;
-    for (int64_t t = 0; t < count; ++t) sum += __bfloat162float(queries.vector(list, t)[d]);
+    for (int64_t t = 0; t < count; ++t) sum += to_f32(queries.vector(list, t)[d]);
     sums[queries.moments(list) * queries.head_dim + d] += sum;
   }
 }

@@ -72,10 +72,10 @@ class Plan {
 
   void run(cublasLtHandle_t handle, const Gemm& args, void* workspace) {
     if (args.bias) set_bias(args.bias);
-    const float one = 1;
+    const float alpha = 1;
     const float beta = args.addend ? 1 : 0;
     const void* addend = args.addend ? args.addend : args.output;
-    KV_CUBLAS_CHECK(cublasLtMatmul(handle, operation_, &one, args.weight, weight_, args.input, input_, &beta, addend,
+    KV_CUBLAS_CHECK(cublasLtMatmul(handle, operation_, &alpha, args.weight, weight_, args.input, input_, &beta, addend,
                                    output_, args.output, output_, &algorithm_, workspace, kWorkspaceBytes, stream()));
     mark_written(args.output, static_cast<size_t>(args.rows * args.out) * bytes_of(args.output_type));
   }
@@ -128,9 +128,8 @@ __global__ void plain_gemm(Gemm args, int64_t row_tiles) {
   float sum = 0;
   for (int64_t i = 0; i < args.in; i += kTile) {
     const bool inside = i + x < args.in;
-    input[y][x] = inside && row < args.rows ? __bfloat162float(args.input[row * args.in + i + x]) : 0.0f;
-    weight[y][x] =
-        inside && first_out + y < args.out ? __bfloat162float(args.weight[(first_out + y) * args.in + i + x]) : 0.0f;
+    input[y][x] = inside && row < args.rows ? to_f32(args.input[row * args.in + i + x]) : 0.0f;
+    weight[y][x] = inside && first_out + y < args.out ? to_f32(args.weight[(first_out + y) * args.in + i + x]) : 0.0f;
     __syncthreads();
 #pragma unroll
     for (int k = 0; k < kTile; ++k) sum += input[y][k] * weight[x][k];

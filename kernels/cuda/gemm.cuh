@@ -28,15 +28,14 @@ void gemv(const Gemm& args);
 __device__ inline void finish(const Gemm& args, int64_t row, int64_t out, float sum) {
   const int64_t at = row * args.out + out;
   const bool wide = args.output_type == DType::f32;
-  if (args.bias) sum += __bfloat162float(args.bias[out]);
+  if (args.bias) sum += to_f32(args.bias[out]);
   if (args.addend) {
-    sum +=
-        wide ? static_cast<const float*>(args.addend)[at] : __bfloat162float(static_cast<const bf16*>(args.addend)[at]);
+    sum += wide ? static_cast<const float*>(args.addend)[at] : to_f32(static_cast<const bf16*>(args.addend)[at]);
   }
   if (wide) {
     static_cast<float*>(args.output)[at] = sum;
   } else {
-    static_cast<bf16*>(args.output)[at] = __float2bfloat16(sum);
+    static_cast<bf16*>(args.output)[at] = to_bf16(sum);
   }
 }
 

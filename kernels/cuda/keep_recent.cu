@@ -17,7 +17,7 @@ __global__ void keep_recent_kernel(KeepRecentArgs args, const Word* vectors, Wor
   const int64_t word = blockIdx.x % tiles * kThreads + threadIdx.x;
   const int fresh = min(segment.count, args.window);
   if (word >= words || fresh == 0) return;
-  Word* own = recent + int64_t{segment.sequence} * args.window * words + word;
+  Word* sequence_words = recent + int64_t{segment.sequence} * args.window * words + word;
   const Word* newest = vectors + int64_t{segment.first_token + segment.count - fresh} * words + word;
   const int old = args.window - fresh;
   for (int first = 0; first < args.window; first += kBatch) {
@@ -25,11 +25,11 @@ __global__ void keep_recent_kernel(KeepRecentArgs args, const Word* vectors, Wor
 #pragma unroll
     for (int e = 0; e < kBatch; ++e) {
       const int i = first + e;
-      if (i < args.window) held[e] = i < old ? own[(i + fresh) * words] : newest[(i - old) * words];
+      if (i < args.window) held[e] = i < old ? sequence_words[(i + fresh) * words] : newest[(i - old) * words];
     }
 #pragma unroll
     for (int e = 0; e < kBatch; ++e) {
-      if (first + e < args.window) own[(first + e) * words] = held[e];
+      if (first + e < args.window) sequence_words[(first + e) * words] = held[e];
     }
   }
 }

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "kernels/backend.h"
 #include "kernels/error.h"
 
 namespace kv::cuda {

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -9,24 +8,16 @@
 #include <cstdio>
 #include <vector>
 
-#include "kernels/backend.h"
 #include "kernels/check.h"
-#include "kernels/tensor.h"
+#include "kernels/cuda/bf16.cuh"
 
 // What every CUDA op needs on the host: checked calls, the stream, scratch memory and checked launches.
 
 namespace kv {
-
-template <>
-struct DTypeOf<__nv_bfloat16> {
-  static constexpr DType value = DType::bf16;
-};
-
-}  // namespace kv
+struct Memory;
+}
 
 namespace kv::cuda {
-
-using bf16 = __nv_bfloat16;
 
 // A CUDA call that fails leaves the context unusable, so the process ends with the place and the reason.
 [[noreturn]] void cuda_failed(const char* file, int line, const char* call, cudaError_t error);

@@ -53,11 +53,6 @@ __device__ inline void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint3
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-__device__ inline uint32_t pack(float low, float high) {
-  const __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
-  return reinterpret_cast<const uint32_t&>(both);
-}
-
 __device__ inline void copy_async(void* to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(shared_address(to)), "l"(from));
 }
@@ -94,7 +89,7 @@ __device__ void stage_rows(bf16* tile, int count, int dim, int thread, int threa
     } else if (dim % 8 == 0) {
       copy_async(to, from + first);
     } else {
-      for (int e = 0; e < 8; ++e) to[e] = first + e < dim ? from[first + e] : __float2bfloat16(0.0f);
+      for (int e = 0; e < 8; ++e) to[e] = first + e < dim ? from[first + e] : to_bf16(0.0f);
     }
   }
 }

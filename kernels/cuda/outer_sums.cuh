@@ -32,8 +32,8 @@ __global__ void __launch_bounds__(kOuterThreads) outer_sums(Source source, Sink 
     for (int i = threadIdx.x; i < vectors * kOuterTile; i += kOuterThreads) {
       const int t = i / kOuterTile, d = i % kOuterTile;
       const bf16* vector = source.vector(list, first + t);
-      left[t][d] = first_a + d < dim ? __bfloat162float(vector[first_a + d]) : 0.0f;
-      right[t][d] = first_b + d < dim ? __bfloat162float(vector[first_b + d]) : 0.0f;
+      left[t][d] = first_a + d < dim ? to_f32(vector[first_a + d]) : 0.0f;
+      right[t][d] = first_b + d < dim ? to_f32(vector[first_b + d]) : 0.0f;
     }
     __syncthreads();
 #pragma unroll 4

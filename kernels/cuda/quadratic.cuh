@@ -27,9 +27,9 @@ __device__ void stage_parts(bf16* parts, const float* matrix, int dim, int first
     float rest = row < dim && first + column < dim ? matrix[row * dim + first + column] : 0.0f;
 #pragma unroll
     for (int part = 0; part < kQuadraticParts; ++part) {
-      const bf16 digits = __float2bfloat16(rest);
+      const bf16 digits = to_bf16(rest);
       parts[part * kTile + place<kQuadraticColumns>(row, column)] = digits;
-      rest -= __bfloat162float(digits);
+      rest -= to_f32(digits);
     }
   }
 }
@@ -87,7 +87,7 @@ __device__ void quadratic_forms(const float* matrix, const float* bias, int dim,
         for (int c = 0; c < 2; ++c) {
           const int column = first + 8 * n + lane % 4 * 2 + c;
           if (column >= dim) continue;
-          const double value = __bfloat162float(vectors[place<D>(row, column)]);
+          const double value = to_f32(vectors[place<D>(row, column)]);
           sums[i] += value * turned[n][2 * i + c];
           if (bias) sums[i] += value * bias[column];
         }

@@ -36,11 +36,11 @@ __device__ void find_bin(const Weight* bins, Weight target, const Write& write) 
   // Lane 0 owns the highest bins.
   const int lane = threadIdx.x % 32;
   const int top = kBins - 1 - lane * kBinsALane;
-  Weight own = 0;
+  Weight sum = 0;
   // Each lane starts elsewhere, or all would read the same bank.
-  for (int b = 0; b < kBinsALane; ++b) own += bins[top - (b + lane) % kBinsALane];
-  const Weight until = warp_sum_until(own);
-  Weight before = until - own;
+  for (int b = 0; b < kBinsALane; ++b) sum += bins[top - (b + lane) % kBinsALane];
+  const Weight until = warp_sum_until(sum);
+  Weight before = until - sum;
   if (before < target && target <= until) {
     int b = top;
     while (before + bins[b] < target) before += bins[b--];

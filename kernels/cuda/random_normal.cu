@@ -19,7 +19,7 @@ __device__ int byte_sum(uint64_t seed, uint64_t index) {
 }
 
 __device__ void store(float* output, float value) { *output = value; }
-__device__ void store(bf16* output, float value) { *output = __float2bfloat16(value); }
+__device__ void store(bf16* output, float value) { *output = to_bf16(value); }
 
 template <class T>
 __global__ void random_normal_values(T* output, int64_t count, uint64_t seed, uint64_t first, float scale) {

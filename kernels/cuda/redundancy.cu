@@ -29,7 +29,7 @@ __device__ bool similar_exactly(const bf16* tile_i, int i, const bf16* tile_j, i
                                 double threshold) {
   double product = 0;
   for (int d = 0; d < dim; ++d) {
-    product += double{__bfloat162float(tile_i[place<D>(i, d)])} * __bfloat162float(tile_j[place<D>(j, d)]);
+    product += double{to_f32(tile_i[place<D>(i, d)])} * to_f32(tile_j[place<D>(j, d)]);
   }
   return product * inverse_norms > threshold;
 }
@@ -49,8 +49,8 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 3 : 2)
     find_retained(RedundancyArgs args, Work work, int64_t tiles) {
   constexpr int M = Scan<D>::kM;
   extern __shared__ __align__(128) unsigned char shared[];
-  bf16* own = reinterpret_cast<bf16*>(shared);
-  bf16* others = own + Scan<D>::kKeys * D;  // two tiles
+  bf16* keys = reinterpret_cast<bf16*>(shared);
+  bf16* others = keys + Scan<D>::kKeys * D;  // two tiles
   __shared__ float others_inverse[2][kTile];
   const PagedView& cache = args.cache;
   const RowTile at = row_tile(tiles, Scan<D>::kKeys);
@@ -80,12 +80,12 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 3 : 2)
     if (threadIdx.x < kTile) others_inverse[buffer][threadIdx.x] = upcoming;
     upcoming = inverse_at(first - kTile);
   };
-  stage_keys<D, Scan<D>::kKeys>(own, cache, at.row, first_key, length, threadIdx.x, kThreads);
+  stage_keys<D, Scan<D>::kKeys>(keys, cache, at.row, first_key, length, threadIdx.x, kThreads);
   stage(newest, 0);
   wait_copies<0>();
   __syncthreads();
   HeldRows<D, M> rows;
-  rows.load(own, warp * 16 * M, lane);
+  rows.load(keys, warp * 16 * M, lane);
   // A lane's rows are lane / 4 and lane / 4 + 8 of each 16 of its warp; the four lanes of a row agree on its state.
   const auto row_of = [&](int m, int half) { return (warp * M + m) * 16 + lane / 4 + 8 * half; };
   float inverse[M][2];
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 3 : 2)
             i == j ? 0.0f : sums[n][2 * half + e] * inverse[m][half] * others_inverse[buffer][column];  // S_ii = 0
         bool hit = s > args.threshold;
         if (i != j && fabsf(s - args.threshold) <= doubt) {
-          hit = similar_exactly<D>(own, row_of(m, half), others + buffer * kTile * D, column, dim,
+          hit = similar_exactly<D>(keys, row_of(m, half), others + buffer * kTile * D, column, dim,
                                    inverse_norms[i] * inverse_norms[j], args.threshold);
         }
         if (hit) similar |= uint64_t{1} << column;
@@ -199,10 +199,10 @@ __global__ void __launch_bounds__(kThreads) forgive(RedundancyArgs args, Work wo
   for (int step = 0; step < kKeys / (kThreads / 8); ++step) {
     const int64_t slot = shared_slot(at, step), i = min(slot, length - 1);
     const int64_t j = work.retained[base + i];
-    SharedKey<D> own, other;
-    own.load(key_of(cache, at.row, i), cache.head_dim, lane);
-    other.load(key_of(cache, at.row, j), cache.head_dim, lane);
-    const double product = own.times(other.x) * work.inverse_norms[base + i] * work.inverse_norms[base + j];
+    SharedKey<D> key, retained;
+    key.load(key_of(cache, at.row, i), cache.head_dim, lane);
+    retained.load(key_of(cache, at.row, j), cache.head_dim, lane);
+    const double product = key.times(retained.x) * work.inverse_norms[base + i] * work.inverse_norms[base + j];
     if (lane % 8 == 0 && slot < length && i != j) {
       atomicAdd(&work.forgiven[base + j], static_cast<unsigned long long>(__double2ll_rn(product * kUnit)));
     }

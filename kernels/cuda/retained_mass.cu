@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kThreads) measure_values(RetainedMassArgs args
   const int dim = args.cache.head_dim;
   double square = 0;
   for (int d = static_cast<int>(threadIdx.x) % 32; d < dim; d += 32) {
-    const double x = __bfloat162float(work.values[index * dim + d]);
+    const double x = to_f32(work.values[index * dim + d]);
     square += x * x;
   }
   square = warp_reduce(square, Add());
@@ -77,13 +77,56 @@ struct Split {
   }
 };
 
+constexpr int kDims = kMaxDim / kThreads;  // elements of a value that a thread sums
+
+// The thread's sums of values[count], `stride` apart, by the sign of their weights.
+__device__ __forceinline__ void weigh_values(const bf16* values, int64_t stride, int dim, int count, const Split& split,
+                                             const float (&weights)[kHeads][kPieceKeys], float (&kept)[kHeads][kDims],
+                                             float (&evicted)[kHeads][kDims]) {
+  const int column = static_cast<int>(threadIdx.x) % split.columns;
+#pragma unroll 4
+  for (int j = static_cast<int>(threadIdx.x) / split.columns; j < count; j += split.lanes) {
+#pragma unroll
+    for (int e = 0; e < kDims; ++e) {
+      const int d = column + e * kThreads;
+      const float value = d < dim ? to_f32(values[j * stride + d]) : 0.0f;
+#pragma unroll
+      for (int h = 0; h < kHeads; ++h) {
+        kept[h][e] += fmaxf(weights[h][j], 0.0f) * value;
+        evicted[h][e] += fmaxf(-weights[h][j], 0.0f) * value;
+      }
+    }
+  }
+}
+
+// Adds up what the lanes have of each element below `dim`, and writes the piece's sums.
+__device__ __forceinline__ void write_outputs(const Work& work, const Split& split, int64_t piece, int dim,
+                                              const float (&kept)[kDims], const float (&evicted)[kDims],
+                                              float (&lane_sums)[2][kThreads]) {
+#pragma unroll
+  for (int e = 0; e < kDims; ++e) {
+    __syncthreads();
+    lane_sums[0][threadIdx.x] = kept[e];
+    lane_sums[1][threadIdx.x] = evicted[e];
+    __syncthreads();
+    const int d = static_cast<int>(threadIdx.x) + e * kThreads;
+    if (threadIdx.x >= split.columns || d >= dim) continue;
+    float sums[2] = {0, 0};
+    for (int lane = 0; lane < split.lanes; ++lane) {
+      sums[0] += lane_sums[0][lane * split.columns + threadIdx.x];
+      sums[1] += lane_sums[1][lane * split.columns + threadIdx.x];
+    }
+    work.kept_outputs[piece * dim + d] = sums[0];
+    work.evicted_outputs[piece * dim + d] = sums[1];
+  }
+}
+
 // One block a (query, KV head, up to four query heads, piece). Logits become weights in shared memory, negative where
 // the key is evicted.
 __global__ void __launch_bounds__(kThreads) weigh_pieces(RetainedMassArgs args, Work work) {
   extern __shared__ float queries[];  // [kHeads, head_dim]
   __shared__ float weights[kHeads][kPieceKeys];
   __shared__ float lane_sums[2][kThreads];
-  constexpr int kDims = kMaxDim / kThreads;
   const int dim = args.cache.head_dim, kv_heads = args.cache.kv_heads;
   const int group = args.q_heads / kv_heads;
   int64_t rest = blockIdx.x;
@@ -97,9 +140,9 @@ __global__ void __launch_bounds__(kThreads) weigh_pieces(RetainedMassArgs args, 
   if (piece >= pieces_of(seen)) return;
   const int heads = min(kHeads, group - part * kHeads);
   const int first_head = static_cast<int>(kv_head) * group + part * kHeads;
-  const bf16* own_queries = work.queries + ((sequence * args.tokens + seen - 1) * args.q_heads + first_head) * dim;
+  const bf16* head_queries = work.queries + ((sequence * args.tokens + seen - 1) * args.q_heads + first_head) * dim;
   for (int i = threadIdx.x; i < kHeads * dim; i += kThreads) {
-    queries[i] = i < heads * dim ? __bfloat162float(own_queries[i]) : 0.0f;
+    queries[i] = i < heads * dim ? to_f32(head_queries[i]) : 0.0f;
   }
   __syncthreads();
   const int64_t stride = int64_t{kv_heads} * dim;
@@ -139,21 +182,8 @@ __global__ void __launch_bounds__(kThreads) weigh_pieces(RetainedMassArgs args, 
   __syncthreads();
 
   const Split split(dim);
-  const int column = static_cast<int>(threadIdx.x) % split.columns;
   float kept[kHeads][kDims] = {}, evicted[kHeads][kDims] = {};
-#pragma unroll 4
-  for (int j = static_cast<int>(threadIdx.x) / split.columns; j < count; j += split.lanes) {
-#pragma unroll
-    for (int e = 0; e < kDims; ++e) {
-      const int d = column + e * kThreads;
-      const float value = d < dim ? __bfloat162float(values[j * stride + d]) : 0.0f;
-#pragma unroll
-      for (int h = 0; h < kHeads; ++h) {
-        kept[h][e] += fmaxf(weights[h][j], 0.0f) * value;
-        evicted[h][e] += fmaxf(-weights[h][j], 0.0f) * value;
-      }
-    }
-  }
+  weigh_values(values, stride, dim, count, split, weights, kept, evicted);
 
 #pragma unroll
   for (int h = 0; h < kHeads; ++h) {
@@ -161,22 +191,7 @@ __global__ void __launch_bounds__(kThreads) weigh_pieces(RetainedMassArgs args, 
     const double gone = block_reduce(evicted_mass[h], 0.0, Add());
     const int64_t at = (n * args.q_heads + first_head + h) * work.most + piece;
     if (threadIdx.x == 0 && h < heads) work.pieces[at] = {largest[h], stayed, gone, longest};
-#pragma unroll
-    for (int e = 0; e < kDims; ++e) {
-      __syncthreads();
-      lane_sums[0][threadIdx.x] = kept[h][e];
-      lane_sums[1][threadIdx.x] = evicted[h][e];
-      __syncthreads();
-      const int d = static_cast<int>(threadIdx.x) + e * kThreads;
-      if (threadIdx.x >= split.columns || d >= dim || h >= heads) continue;
-      float sums[2] = {0, 0};
-      for (int lane = 0; lane < split.lanes; ++lane) {
-        sums[0] += lane_sums[0][lane * split.columns + threadIdx.x];
-        sums[1] += lane_sums[1][lane * split.columns + threadIdx.x];
-      }
-      work.kept_outputs[at * dim + d] = sums[0];
-      work.evicted_outputs[at * dim + d] = sums[1];
-    }
+    write_outputs(work, split, at, h < heads ? dim : 0, kept[h], evicted[h], lane_sums);
   }
 }
 

@@ -22,7 +22,7 @@ __global__ void rms_norm_kernel(const bf16* input, const bf16* weight, bf16* out
   bf16* y = output + row * width;
   float sum = 0;
   for (int64_t i = member; i < width; i += Team) {
-    const float value = __bfloat162float(x[i]);
+    const float value = to_f32(x[i]);
     sum += value * value;
   }
   if constexpr (Team == 32) {
@@ -32,7 +32,7 @@ __global__ void rms_norm_kernel(const bf16* input, const bf16* weight, bf16* out
   }
   const float scale = 1.0f / sqrtf(sum / static_cast<float>(width) + epsilon);
   for (int64_t i = member; i < width; i += Team) {
-    y[i] = __float2bfloat16(__bfloat162float(x[i]) * scale * __bfloat162float(weight[i]));
+    y[i] = to_bf16(to_f32(x[i]) * scale * to_f32(weight[i]));
   }
 }
 
@@ -55,7 +55,7 @@ __global__ void rms_norm_wide(const uint4* input, const uint4* weight, uint4* ou
     const auto* values = reinterpret_cast<const bf16*>(&held[k]);
 #pragma unroll
     for (int e = 0; e < 8; ++e) {
-      const float value = __bfloat162float(values[e]);
+      const float value = to_f32(values[e]);
       sum += value * value;
     }
   }
@@ -69,7 +69,7 @@ __global__ void rms_norm_wide(const uint4* input, const uint4* weight, uint4* ou
     auto* values = reinterpret_cast<bf16*>(&held[k]);
 #pragma unroll
     for (int e = 0; e < 8; ++e) {
-      values[e] = __float2bfloat16(__bfloat162float(values[e]) * scale * __bfloat162float(weights[e]));
+      values[e] = to_bf16(to_f32(values[e]) * scale * to_f32(weights[e]));
     }
     y[i] = held[k];
   }

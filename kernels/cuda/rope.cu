@@ -27,10 +27,10 @@ __global__ void rope_kernel(const bf16* input, bf16* output, RopeArgs args) {
   for (int i = threadIdx.x; i < args.heads * half; i += kThreads) {
     const int d = i % half;
     const int64_t at = (token * args.heads + i / half) * args.head_dim + d;
-    const float a = __bfloat162float(input[at]);
-    const float b = __bfloat162float(input[at + half]);
-    output[at] = __float2bfloat16(a * turns[d] - b * turns[half + d]);
-    output[at + half] = __float2bfloat16(b * turns[d] + a * turns[half + d]);
+    const float a = to_f32(input[at]);
+    const float b = to_f32(input[at + half]);
+    output[at] = to_bf16(a * turns[d] - b * turns[half + d]);
+    output[at + half] = to_bf16(b * turns[d] + a * turns[half + d]);
   }
 }
 

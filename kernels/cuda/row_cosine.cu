@@ -13,8 +13,8 @@ __global__ void row_cosine_kernel(const bf16* a, const bf16* b, float* cosine, i
   if (row >= rows) return;
   double product = 0, a_square = 0, b_square = 0;
   for (int64_t i = row * width + threadIdx.x % 32; i < (row + 1) * width; i += 32) {
-    const double x = __bfloat162float(a[i]);
-    const double y = __bfloat162float(b[i]);
+    const double x = to_f32(a[i]);
+    const double y = to_f32(b[i]);
     product += x * y;
     a_square += x * x;
     b_square += y * y;

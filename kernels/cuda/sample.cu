@@ -44,8 +44,8 @@ __device__ int32_t draw(const Row& row, Mass cut, uint64_t random) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int64_t range = (row.vocab + kThreads - 1) / kThreads * 32;
   const int64_t first = min(row.vocab, warp * range), end = min(row.vocab, first + range);
-  const Mass own = warp_mass(row, cut, first, end);
-  if (lane == 0) sums[warp] = own;
+  const Mass mass = warp_mass(row, cut, first, end);
+  if (lane == 0) sums[warp] = mass;
   __syncthreads();
   Mass total = 0, before = 0;
   for (int w = 0; w < kWarps; ++w) {
@@ -53,7 +53,7 @@ __device__ int32_t draw(const Row& row, Mass cut, uint64_t random) {
     total += sums[w];
   }
   const Mass target = draw_below(random, total);
-  if (before <= target && target < before + own) {
+  if (before <= target && target < before + mass) {
     for (int64_t id = first + lane;; id += 32) {
       const Mass until = warp_sum_until(id < end ? row.mass_above(id, cut) : Mass{0});
       const unsigned beyond = __ballot_sync(kWarp, before + until > target);

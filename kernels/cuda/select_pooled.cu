@@ -38,7 +38,7 @@ struct Work {
   int64_t rows;  // of a layer
   int64_t tiles;
   int kv_heads;
-  int* own;           // [sequences], entries that rows keep as their own
+  int* sure;          // [sequences], entries that rows keep as their own
   int* entries;       // [sequences]
   PooledCut* cuts;    // [sequences]
   uint32_t* bins;     // [sequences, kBins]
@@ -114,20 +114,20 @@ struct Place {
 };
 
 template <class Key>
-__global__ void __launch_bounds__(kSelectThreads) select_own(SelectPooledArgs args, Work work) {
+__global__ void __launch_bounds__(kSelectThreads) select_sure(SelectPooledArgs args, Work work) {
   const Layer& layer = work.layers[blockIdx.x / work.rows];
   const int64_t row = blockIdx.x % work.rows;
   if (!is_due(args.rows_due, row)) return;
   const int64_t length = layer.cache.lengths[row];
   const Spared spared = spared_of(layer.cache, row, args.sinks, args.recent);
   const int64_t least = layer.least ? layer.least[row] : 0;
-  const int64_t own = min(length, max(spared.sinks + spared.recent, least));
+  const int64_t sure = min(length, max(spared.sinks + spared.recent, least));
   const int64_t first = row * layer.pitch;
-  select_row<Key>(length, own, spared, {layer.scores + first, layer.ties ? layer.ties + first : nullptr},
+  select_row<Key>(length, sure, spared, {layer.scores + first, layer.ties ? layer.ties + first : nullptr},
                   layer.keep + first);
   if (threadIdx.x != 0) return;
-  layer.kept[row] = static_cast<int32_t>(own);
-  atomicAdd(&work.own[row / work.kv_heads], static_cast<int>(own));
+  layer.kept[row] = static_cast<int32_t>(sure);
+  atomicAdd(&work.sure[row / work.kv_heads], static_cast<int>(sure));
   atomicAdd(&work.entries[row / work.kv_heads], static_cast<int>(length));
 }
 
@@ -138,9 +138,9 @@ __global__ void start_cuts(SelectPooledArgs args, Work work) {
   PooledCut cut{};
   cut.found = true;  // with no word masked everything equals the cut
   if (is_due(args.rows_due, sequence * work.kv_heads)) {
-    KV_DEVICE_CHECK(args.counts[sequence] >= work.own[sequence]);
-    cut.rest = static_cast<uint32_t>(args.counts[sequence] - work.own[sequence]);
-    cut.all_equals = cut.rest >= static_cast<uint32_t>(work.entries[sequence] - work.own[sequence]);
+    KV_DEVICE_CHECK(args.counts[sequence] >= work.sure[sequence]);
+    cut.rest = static_cast<uint32_t>(args.counts[sequence] - work.sure[sequence]);
+    cut.all_equals = cut.rest >= static_cast<uint32_t>(work.entries[sequence] - work.sure[sequence]);
     cut.found = cut.all_equals || cut.rest == 0;
   }
   work.cuts[sequence] = cut;
@@ -236,11 +236,11 @@ void select_pooled(const SelectPooledArgs& args) {
   const Scratch<Layer> layers(args.layer_count);
   KV_CUDA_CHECK(
       cudaMemcpyAsync(layers.data(), args.layers, args.layer_count * sizeof(Layer), cudaMemcpyHostToDevice, stream()));
-  Scratch<int> own(sequences), entries(sequences);
+  Scratch<int> sure(sequences), entries(sequences);
   const Scratch<PooledCut> cuts(sequences);
   Scratch<uint32_t> bins(sequences * kBins);
   Scratch<uint8_t> is_equal(all_rows);
-  own.fill_zero();
+  sure.fill_zero();
   entries.fill_zero();
   bins.fill_zero();
   is_equal.fill_zero();
@@ -249,12 +249,12 @@ void select_pooled(const SelectPooledArgs& args) {
                   .rows = cache.rows,
                   .tiles = ceil_div(longest, kTile),
                   .kv_heads = cache.kv_heads,
-                  .own = own.data(),
+                  .sure = sure.data(),
                   .entries = entries.data(),
                   .cuts = cuts.data(),
                   .bins = bins.data(),
                   .is_equal = is_equal.data()};
-  launch(has_ties ? select_own<uint64_t> : select_own<uint32_t>, all_rows, kSelectThreads, 0, args, work);
+  launch(has_ties ? select_sure<uint64_t> : select_sure<uint32_t>, all_rows, kSelectThreads, 0, args, work);
   launch(start_cuts, ceil_div(sequences, 128), 128, 0, args, work);
   const int64_t blocks = all_rows * work.tiles;
   for (int word = 0; word < kWords; ++word) {

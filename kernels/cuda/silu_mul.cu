@@ -10,9 +10,9 @@ constexpr int kThreads = 256;
 constexpr int kValues = 8;  // a thread, one 16-byte word of each input
 
 __device__ bf16 silu_mul_one(bf16 gate, bf16 up) {
-  const float x = __bfloat162float(gate);
+  const float x = to_f32(gate);
   // e^−x may overflow to infinity, which gives the right limit: zero.
-  return __float2bfloat16(x / (1.0f + expf(-x)) * __bfloat162float(up));
+  return to_bf16(x / (1.0f + expf(-x)) * to_f32(up));
 }
 
 __global__ void silu_mul_wide(const uint4* gate, const uint4* up, uint4* output, int64_t words) {

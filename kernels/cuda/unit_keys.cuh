@@ -30,13 +30,13 @@ struct SharedKey {
 #pragma unroll
       for (int e = 0; e < kValues; e += 4) {
         const uint2 raw = *reinterpret_cast<const uint2*>(key + first + e);
-        const float2 low = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(raw.x));
-        const float2 high = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(raw.y));
+        const float2 low = to_f32_pair(raw.x);
+        const float2 high = to_f32_pair(raw.y);
         x[e] = low.x, x[e + 1] = low.y, x[e + 2] = high.x, x[e + 3] = high.y;
       }
     } else {
 #pragma unroll
-      for (int e = 0; e < kValues; ++e) x[e] = first + e < dim ? double{__bfloat162float(key[first + e])} : 0.0;
+      for (int e = 0; e < kValues; ++e) x[e] = first + e < dim ? double{to_f32(key[first + e])} : 0.0;
     }
   }
 

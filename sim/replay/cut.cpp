@@ -6,6 +6,7 @@
 
 #include "kernels/select_top.h"
 #include "sim/policy/layer_view.h"
+#include "sim/replay/score_check.h"
 #include "sim/replay/stopwatch.h"
 
 namespace kv {
@@ -47,6 +48,7 @@ class Event {
   }
 
   void go() {
+    for (const Group& group : groups_) check(group);
     allocate();
     for (int layer = 0; layer < args_.info.layers; ++layer) cut_layer(layer);
     args_.cache.settle();
@@ -73,6 +75,15 @@ class Event {
       groups.push_back(std::move(group));
     }
     return groups;
+  }
+
+  void check(const Group& group) const {
+    check_scores({.backend = args_.backend,
+                  .policy = args_.policy.scorer_name,
+                  .layers = layers_,
+                  .kv_heads = args_.info.kv_heads,
+                  .protection = group.protection,
+                  .rows_due = group.rows_due.ref().as<uint8_t>()});
   }
 
   void allocate() {

@@ -82,7 +82,7 @@ expect 1 'dev: test --gpu: --limit=soon: expected whole seconds, at least 1' -- 
 
 expect 1 'the reason' '.* 3 passed .* 1 failed, 0 without a result' 'dev: test --gpu: FAILED' -- FAIL=Copy/cuda
 
-expect 1 '---- racecheck: races' '.* at attend_few.*' 'dev: test --gpu: FAILED' -- RACE=attend_few --sanitize=racecheck
+expect 1 '---- racecheck: races' '.* at attend_decode.*' 'dev: test --gpu: FAILED' -- RACE=attend_decode --sanitize=racecheck
 expect 0 "dev: racecheck: 2 reports of cuBLASLt's own kernels" 'dev: test --gpu: all passed' \
   -- RACE=nvjet_sm90 --sanitize=racecheck
 

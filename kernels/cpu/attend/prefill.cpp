@@ -2,7 +2,7 @@
 #include <cstring>
 #include <vector>
 
-#include "kernels/cpu/attend.h"
+#include "kernels/cpu/attend/attend.h"
 #include "kernels/cpu/exp.h"
 #include "kernels/cpu/page_gather.h"
 #include "kernels/cpu/panel.h"
@@ -86,9 +86,9 @@ class Tile {
   int64_t visible() const { return visible_to(count_ - 1); }
 
   void run() {
-    multiply_keys();
+    qk();
     softmax();
-    multiply_values();
+    pv();
   }
 
   // Adds the tile's probabilities to the sums, and raises the maxima, of one share: [group, length] each.
@@ -111,7 +111,7 @@ class Tile {
     return (token * args_.q_heads + job_.kv_head * shape_.group + g) * shape_.dim;
   }
 
-  void multiply_keys() {
+  void qk() {
     const auto bytes = static_cast<size_t>(shape_.dim) * sizeof(float);
     const auto* queries = args_.queries.as<float>();
     for (int64_t g = 0; g < shape_.group; ++g) {
@@ -131,8 +131,8 @@ class Tile {
     }
   }
 
-  // Scores become e^(score − largest), not yet divided by their sum: the output and the column statistics are scaled
-  // instead, which saves a pass over the tile.
+  // The mask is in how far a row is read. Scores become e^(score − largest), not yet divided by their sum: the output
+  // and the column statistics are scaled instead, which saves a pass over the tile.
   void softmax() {
     for (int64_t r = 0; r < rows(); ++r) {
       const int64_t seen = visible_to(r % count_);
@@ -142,7 +142,7 @@ class Tile {
     }
   }
 
-  void multiply_values() {
+  void pv() {
     for (int64_t slot = 0; slot < visible(); slot += kValueSlots) {
       for (int64_t d = 0; d < shape_.value_stride; d += kPanelWidth) {
         panel_product({.a = scratch_.scores + slot,
@@ -240,7 +240,7 @@ void reduce_columns(const AttendArgs& args, const RowJob& job, const Shape& shap
 
 }  // namespace
 
-void attend_tiles(const AttendArgs& args) {
+void attend_prefill(const AttendArgs& args) {
   const PagedView& cache = args.cache;
   const int64_t group = args.q_heads / cache.kv_heads;
   const Shape shape{.dim = cache.head_dim,

@@ -1,13 +1,13 @@
 #pragma once
 
-#include "kernels/cuda/attend_few_row.cuh"
+#include "kernels/cuda/attend/decode/row.cuh"
 #include "kernels/cuda/scan.cuh"
 
-// The list of all rows' pages that decode attention (attend_few.cu) streams, and what part of it belongs to whom: a
+// The list of all rows' pages that decode attention (decode.cu) streams, and what part of it belongs to whom: a
 // share to a block, of which a run to each warp. All of it follows from the lengths, which every block reads for
 // itself.
 
-namespace kv::cuda::few {
+namespace kv::cuda::decode {
 
 inline constexpr int kMaxWarps = 8;
 inline constexpr int kLeastPages = 8;  // of a block: below that, joining costs more than it saves
@@ -17,7 +17,7 @@ struct Part : Row {
   int32_t start;       // its first page, counted from the first of the window
   int32_t first_page;  // the same page, counted in the row
 
-  // Of the row, in the window: the first page and the one after the last.
+  // The whole row's pages, counted like `start`: the first, and the one after the last.
   __device__ int row_first() const { return start - first_page; }
   __device__ int row_end() const { return row_first() + pages(); }
 };
@@ -130,10 +130,10 @@ __device__ inline Window list_parts(const AttendArgs& args, int rows_a_thread, i
   __shared__ int first_row, listed, listed_end;
   const int rows = static_cast<int>(args.segment_count) * args.cache.kv_heads;
   const int begin = min(rows, static_cast<int>(threadIdx.x) * rows_a_thread), end = min(rows, begin + rows_a_thread);
-  uint64_t own = 0, total = 0;
+  uint64_t thread_pages = 0, total = 0;
   constexpr int kAtOnce = 4;  // reads that wait for no other
-  visit_rows<kAtOnce>(args, begin, end, [&](const Part&, int pages) { own += page_count(pages); });
-  const uint64_t before = sum_before(own, total);
+  visit_rows<kAtOnce>(args, begin, end, [&](const Part&, int pages) { thread_pages += page_count(pages); });
+  const uint64_t before = sum_before(thread_pages, total);
   const int all = static_cast<int>(static_cast<uint32_t>(total));
   const int share = max(kLeastPages, static_cast<int>((all + gridDim.x - 1) / gridDim.x));
   shares.pages = share;
@@ -150,7 +150,9 @@ __device__ inline Window list_parts(const AttendArgs& args, int rows_a_thread, i
   };
   const auto visit_window = [&](const auto& visit) {
     uint64_t at = before;
-    if (!reaches(static_cast<int>(static_cast<uint32_t>(before)), static_cast<int>(static_cast<uint32_t>(own)))) return;
+    if (!reaches(static_cast<int>(static_cast<uint32_t>(before)),
+                 static_cast<int>(static_cast<uint32_t>(thread_pages))))
+      return;
     visit_rows<1>(args, begin, end, [&](Part& part, int pages) {
       const int first = static_cast<int>(static_cast<uint32_t>(at));
       if (reaches(first, pages)) visit(part, static_cast<int>(at >> 32), first, first + pages);
@@ -182,4 +184,4 @@ __device__ inline Window list_parts(const AttendArgs& args, int rows_a_thread, i
   return window;
 }
 
-}  // namespace kv::cuda::few
+}  // namespace kv::cuda::decode

@@ -1,4 +1,4 @@
-#include "kernels/cuda/attend.cuh"
+#include "kernels/cuda/attend/attend.cuh"
 #include "kernels/cuda/hopper.cuh"
 
 // Column statistics of many queries on Hopper, head dimensions 64 and 128: transposed scores S^T = K · Q^T, so that a
@@ -59,9 +59,9 @@ struct Tile {
 
 // One warp: the keys, then tile after tile of queries.
 template <int D>
-__device__ void bring_tiles(const AttendArgs& args, const AttendWork& work, const AttendBlock& block, const Tile& tile,
-                            const CUtensorMap& key_map, const CUtensorMap& query_map, unsigned char* keys,
-                            unsigned char* queries, Ring& ring) {
+__device__ void load(const AttendArgs& args, const AttendWork& work, const AttendBlock& block, const Tile& tile,
+                     const CUtensorMap& key_map, const CUtensorMap& query_map, unsigned char* keys,
+                     unsigned char* queries, Ring& ring) {
   using Shape = Shape<D>;
   constexpr int kPages = kKeys / kPageTokens;
   const int lane = threadIdx.x % 32;
@@ -90,7 +90,7 @@ __device__ void bring_tiles(const AttendArgs& args, const AttendWork& work, cons
   }
 }
 
-// Of a thread's two keys.
+// The statistics of a thread's two keys, over the queries that passed by.
 struct Columns {
   float sums[2] = {0, 0};
   float largest[2] = {0, 0};
@@ -114,6 +114,43 @@ __device__ __forceinline__ void add_tile(float (&x)[kQueries / 2], const float* 
   columns.sums[1] += sums[1][0] + sums[1][1];
 }
 
+// Transposed: 64 keys against a tile of queries.
+template <int D>
+__device__ __forceinline__ void qk(float (&logits)[kQueries / 2], const unsigned char* keys,
+                                   const unsigned char* queries) {
+  multiply_rows<D, kKeys, kQueries>(logits, keys, queries);
+}
+
+// Rows of the thread, `row` and `row` + 8, are seen by the queries from row + diagonal on.
+__device__ __forceinline__ void mask(float (&logits)[kQueries / 2], int first_query, int row, int diagonal, int lane) {
+#pragma unroll
+  for (int n = 0; n < kQueries / 8; ++n) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int query = first_query + n * 8 + lane % 4 * 2 + e % 2;
+      if (query < 0 || query < row + e / 2 * 8 + diagonal) logits[4 * n + e] = -kInfinity;
+    }
+  }
+}
+
+// `row` is the thread's first in the tile.
+template <bool kMax>
+__device__ __forceinline__ void write_columns(const AttendArgs& args, const AttendWork& work, const AttendBlock& block,
+                                              const Tile& tile, int row, int lane, const Columns& columns) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float sum = sum_of_four_lanes(columns.sums[half]);
+    float most = columns.largest[half];
+    most = fmaxf(most, __shfl_xor_sync(kWarp, most, 1));
+    most = fmaxf(most, __shfl_xor_sync(kWarp, most, 2));
+    const int64_t slot = tile.first_slot + row + 8 * half;
+    if (lane % 4 != 0 || slot >= block.base + block.segment.count) continue;
+    const int64_t at = (block.row * work.group + tile.g) * args.column_pitch + slot;
+    if (args.column_sums) args.column_sums[at] = sum;
+    if (kMax) args.column_max[at] = most;
+  }
+}
+
 // One warpgroup: its 64 keys against all tiles of queries. Each thread fetches one query's normalizer two steps ahead;
 // of the three places for them one is read, one complete, one being written, so that one barrier a step does.
 template <int D, bool kMax>
@@ -131,46 +168,26 @@ __device__ __forceinline__ void consume(const AttendArgs& args, const AttendWork
 
   static_assert(kQueries == kWarpgroup);
   const int64_t head = block.kv_head * work.group + tile.g;
-  const float* own = from.data + (block.index * args.q_heads + head + 1) * from.pitch - tile.steps * kQueries + thread;
-  normalizers[0][thread] = own[0];
-  float next = tile.steps > 1 ? own[kQueries] : 0;
+  const float* source =
+      from.data + (block.index * args.q_heads + head + 1) * from.pitch - tile.steps * kQueries + thread;
+  normalizers[0][thread] = source[0];
+  float next = tile.steps > 1 ? source[kQueries] : 0;
   ring.keys.wait(0);
   for (int t = 0; t < tile.steps; ++t) {
     const int stage = t % kStages, first = tile.first_query + t * kQueries;
     float logits[kQueries / 2];
     ring.full[stage].wait(t / kStages % 2);
-    multiply_rows<D, kKeys, kQueries>(logits, keys + first_row * 128, queries + stage * Shape<D>::kQueryBytes);
+    qk<D>(logits, keys + first_row * 128, queries + stage * Shape<D>::kQueryBytes);
     normalizers[(t + 1) % 3][thread] = next;
-    if (t + 2 < tile.steps) next = own[(t + 2) * kQueries];
+    if (t + 2 < tile.steps) next = source[(t + 2) * kQueries];
     named_sync(1 + group, kWarpgroup);
     product_wait<0>();
     pin(logits);
     if (lane == 0) ring.empty[stage].arrive();
-    if (first < 0 || first < first_row + 63 + diagonal) {
-#pragma unroll
-      for (int n = 0; n < kQueries / 8; ++n) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const int query = first + n * 8 + lane % 4 * 2 + e % 2;
-          if (query < 0 || query < row + e / 2 * 8 + diagonal) logits[4 * n + e] = -kInfinity;
-        }
-      }
-    }
+    if (first < 0 || first < first_row + 63 + diagonal) mask(logits, first, row, diagonal, lane);
     add_tile<kMax>(logits, normalizers[t % 3], scale, lane, columns);
   }
-
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const float sum = sum_of_four_lanes(columns.sums[half]);
-    float most = columns.largest[half];
-    most = fmaxf(most, __shfl_xor_sync(kWarp, most, 1));
-    most = fmaxf(most, __shfl_xor_sync(kWarp, most, 2));
-    const int64_t slot = tile.first_slot + row + 8 * half;
-    if (lane % 4 != 0 || slot >= block.base + block.segment.count) continue;
-    const int64_t at = (block.row * work.group + tile.g) * args.column_pitch + slot;
-    if (args.column_sums) args.column_sums[at] = sum;
-    if (kMax) args.column_max[at] = most;
-  }
+  write_columns<kMax>(args, work, block, tile, row, lane, columns);
 }
 
 template <int D, bool kMax>
@@ -210,7 +227,7 @@ __device__ void reduce_tile(const AttendArgs& args, const AttendWork& work, cons
   __syncthreads();
   if (threadIdx.x < kWarpgroup) {
     shrink_registers<32>();
-    if (threadIdx.x < 32) bring_tiles<D>(args, work, block, tile, key_map, query_map, keys, queries, ring);
+    if (threadIdx.x < 32) load<D>(args, work, block, tile, key_map, query_map, keys, queries, ring);
   } else {
     grow_registers<112>();
     consume<D, kMax>(args, work, block, tile, keys, queries, ring, from, normalizers[threadIdx.x / kWarpgroup - 1]);

@@ -1,4 +1,4 @@
-#include "kernels/cuda/attend.cuh"
+#include "kernels/cuda/attend/attend.cuh"
 #include "kernels/cuda/hopper.cuh"
 
 // Attention of many queries on Hopper, head dimensions 64 and 128. One warp of the first warpgroup brings pages by TMA
@@ -55,22 +55,22 @@ __device__ void copy_partial_page(unsigned char* tile, int first_row, const bf16
 
 // One warp. Lane l brings page l % 8 of a tile, panel l / 8.
 template <int D, int kGroups>
-__device__ void bring_tiles(const PagedView& cache, const AttendBlock& block, const Tile& tile,
-                            const CUtensorMap& key_map, const CUtensorMap& value_map, unsigned char* key_tiles,
-                            unsigned char* value_tiles, Ring<Shape<D, kGroups>::kStages>& ring) {
+__device__ void load(const PagedView& cache, const AttendBlock& block, const Tile& tile, const CUtensorMap& key_map,
+                     const CUtensorMap& value_map, unsigned char* key_tiles, unsigned char* value_tiles,
+                     Ring<Shape<D, kGroups>::kStages>& ring) {
   using Shape = Shape<D, kGroups>;
   constexpr int kPages = kKeys / kPageTokens;
   const int lane = threadIdx.x % 32;
   const int length = static_cast<int>(block.base) + block.segment.count;
   const int pages = (length + kPageTokens - 1) / kPageTokens;
   const int32_t* table = cache.page_table + block.row * cache.max_pages;
-  const int own = lane % kPages, panel = lane / kPages;
+  const int page_in_tile = lane % kPages, panel = lane / kPages;
   const auto page_of = [&](int step) {
-    const int page = tile.begin / kPageTokens + step * kPages + own;
+    const int page = tile.begin / kPageTokens + step * kPages + page_in_tile;
     return step >= 0 && page < pages ? table[page] : -1;  // no page: row −16 and up, which TMA fills with zeros
   };
   const bool brings = panel < Shape::kPanels;
-  const int place = panel * kPanelBytes<kKeys> + own * kPanelBytes<kPageTokens>;
+  const int place = panel * kPanelBytes<kKeys> + page_in_tile * kPanelBytes<kPageTokens>;
   int32_t page = page_of(tile.steps - 1);
   for (int t = 0; t < tile.steps; ++t) {
     const int step = tile.steps - 1 - t;
@@ -100,7 +100,7 @@ __device__ void bring_tiles(const PagedView& cache, const AttendBlock& block, co
       ring.full_values[stage].arrive_expecting(Shape::kTileBytes - left_out);
     }
     __syncwarp();
-    if (brings && !(has_partial && own == partial)) {
+    if (brings && !(has_partial && page_in_tile == partial)) {
       copy_box(values + place, value_map, panel * kPanelColumns, page * kPageTokens, ring.full_values[stage]);
     }
     page = next_page;
@@ -115,7 +115,7 @@ struct Rows {
 
 // Raw products become probabilities relative to the new maximum; `shrink` is what older sums and outputs lose.
 template <bool kMasked>
-__device__ __forceinline__ void online_softmax(float (&x)[kKeys / 2], float scale, Rows& rows, float (&shrink)[2]) {
+__device__ __forceinline__ void softmax(float (&x)[kKeys / 2], float scale, Rows& rows, float (&shrink)[2]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     float most[2] = {rows.largest[half], x[2 * half]};
@@ -145,6 +145,13 @@ __device__ __forceinline__ void online_softmax(float (&x)[kKeys / 2], float scal
   }
 }
 
+// 64 pairs against a tile of keys; in flight until it is waited for, as pv() is.
+template <int D>
+__device__ __forceinline__ void qk(float (&logits)[kKeys / 2], const unsigned char* queries,
+                                   const unsigned char* keys) {
+  multiply_rows<D, 64, kKeys>(logits, queries, keys);
+}
+
 template <int N>
 __device__ __forceinline__ void mask(float (&x)[N], int first, const int (&seen)[2], int lane) {
 #pragma unroll
@@ -156,16 +163,15 @@ __device__ __forceinline__ void mask(float (&x)[N], int first, const int (&seen)
   }
 }
 
-// Sums of a product are the left fragments of the next one, two by two.
+// The sums of a product are the left fragments of the next one, two by two.
 template <int N>
 __device__ __forceinline__ void pack_weights(const float (&x)[2 * N], uint32_t (&weights)[N]) {
 #pragma unroll
-  for (int i = 0; i < N; ++i) weights[i] = pack(x[2 * i], x[2 * i + 1]);
+  for (int i = 0; i < N; ++i) weights[i] = to_bf16_pair(x[2 * i], x[2 * i + 1]);
 }
 
 template <int D>
-__device__ __forceinline__ void weigh(float (&output)[D / 2], const uint32_t (&weights)[kKeys / 4],
-                                      const void* values) {
+__device__ __forceinline__ void pv(float (&output)[D / 2], const uint32_t (&weights)[kKeys / 4], const void* values) {
   const Operand right = by_columns<kKeys>(values);
   product_fence();
 #pragma unroll
@@ -180,7 +186,7 @@ __device__ void write_row(const AttendArgs& args, const AttendWork& work, const 
   if (work.pieces == 1) {
     bf16* to = work.output + block.vector(args, work, pair) * D + lane % 4 * 2;
 #pragma unroll
-    for (int n = 0; n < D / 8; ++n) *reinterpret_cast<uint32_t*>(to + n * 8) = pack(value(n, 0), value(n, 1));
+    for (int n = 0; n < D / 8; ++n) *reinterpret_cast<uint32_t*>(to + n * 8) = to_bf16_pair(value(n, 0), value(n, 1));
   } else {
     float* to = work.piece_outputs + (piece * work.vectors + block.scratch(args, work, pair)) * D + lane % 4 * 2;
 #pragma unroll
@@ -202,7 +208,24 @@ __device__ void load_queries(const AttendArgs& args, const AttendWork& work, con
   }
 }
 
-// One of the warpgroups that compute: 64 pairs of the tile.
+// What the thread has of its two pairs, the tile's `first_pair` + 0 and + 8.
+template <int D>
+__device__ __forceinline__ void write_outputs(const AttendArgs& args, const AttendWork& work, const AttendBlock& block,
+                                              int piece, int first_pair, int last_pair, int lane, float scale,
+                                              const Rows& rows, const float (&output)[D / 2]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const Softmax total{rows.largest[half] * scale, sum_of_four_lanes(rows.sum[half])};
+    const int pair = first_pair + 8 * half;
+    if (pair > last_pair) continue;
+    if (lane % 4 == 0) write_softmax(args, work, block, piece, pair, total);
+    const float share = work.pieces == 1 ? __fdividef(1.0f, total.sum) : 1.0f;
+    write_row<D>(args, work, block, piece, pair, lane,
+                 [&](int n, int e) { return output[4 * n + 2 * half + e] * share; });
+  }
+}
+
+// One of the warpgroups that compute: 64 pairs of the tile. Step t's qk and step t − 1's pv are in flight together.
 template <int D, int kGroups>
 __device__ void consume(const AttendArgs& args, const AttendWork& work, const AttendBlock& block, const Tile& tile,
                         int piece, unsigned char* queries, const unsigned char* key_tiles,
@@ -235,12 +258,12 @@ __device__ void consume(const AttendArgs& args, const AttendWork& work, const At
   uint32_t weights[kKeys / 4];
 
   ring.full_keys[0].wait(0);
-  multiply_rows<D, 64, kKeys>(logits, queries, key_tiles);
+  qk<D>(logits, queries, key_tiles);
   product_wait<0>();
   pin(logits);
   release(ring.empty_keys[0]);
   mask(logits, tile.begin + (tile.steps - 1) * kKeys, seen, lane);
-  online_softmax<true>(logits, scale, rows, shrink);
+  softmax<true>(logits, scale, rows, shrink);
   pack_weights(logits, weights);
 
   const auto step = [&](int t, auto masked) {
@@ -250,14 +273,14 @@ __device__ void consume(const AttendArgs& args, const AttendWork& work, const At
     pin(logits);
     pin(weights);
     pin(output);
-    multiply_rows<D, 64, kKeys>(logits, queries, key_tiles + stage * Shape::kTileBytes);
+    qk<D>(logits, queries, key_tiles + stage * Shape::kTileBytes);
     ring.full_values[last].wait((t - 1) / Shape::kStages % 2);
-    weigh<D>(output, weights, value_tiles + last * Shape::kTileBytes);
+    pv<D>(output, weights, value_tiles + last * Shape::kTileBytes);
     product_wait<1>();
     pin(logits);
     release(ring.empty_keys[stage]);
     if (kMasked) mask(logits, tile.begin + (tile.steps - 1 - t) * kKeys, seen, lane);
-    online_softmax<kMasked>(logits, scale, rows, shrink);
+    softmax<kMasked>(logits, scale, rows, shrink);
     product_wait<0>();
     pin(output);
     pin(weights);
@@ -274,20 +297,11 @@ __device__ void consume(const AttendArgs& args, const AttendWork& work, const At
   ring.full_values[last].wait((tile.steps - 1) / Shape::kStages % 2);
   pin(output);
   pin(weights);
-  weigh<D>(output, weights, value_tiles + last * Shape::kTileBytes);
+  pv<D>(output, weights, value_tiles + last * Shape::kTileBytes);
   product_wait<0>();
   pin(output);
 
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const Softmax total{rows.largest[half] * scale, sum_of_four_lanes(rows.sum[half])};
-    const int pair = first_pair + first_row + 8 * half;
-    if (pair > tile.last_pair) continue;
-    if (lane % 4 == 0) write_softmax(args, work, block, piece, pair, total);
-    const float share = work.pieces == 1 ? __fdividef(1.0f, total.sum) : 1.0f;
-    write_row<D>(args, work, block, piece, pair, lane,
-                 [&](int n, int e) { return output[4 * n + 2 * half + e] * share; });
-  }
+  write_outputs<D>(args, work, block, piece, first_pair + first_row, tile.last_pair, lane, scale, rows, output);
 }
 
 template <int D, int kGroups>
@@ -332,7 +346,7 @@ __device__ void attend_tile(const AttendArgs& args, const AttendWork& work, cons
   if (threadIdx.x < kWarpgroup) {
     shrink_registers<kGroups == 1 ? 96 : kGroups == 2 ? 56 : 32>();
     if (threadIdx.x < 32) {
-      bring_tiles<D, kGroups>(args.cache, block, tile, key_map, value_map, key_tiles, value_tiles, ring);
+      load<D, kGroups>(args.cache, block, tile, key_map, value_map, key_tiles, value_tiles, ring);
     }
   } else {
     grow_registers<kGroups == 1 ? 240 : kGroups == 2 ? 224 : 160>();

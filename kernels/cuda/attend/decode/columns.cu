@@ -1,7 +1,7 @@
-#include "kernels/cuda/attend_few_row.cuh"
+#include "kernels/cuda/attend/decode/row.cuh"
 #include "kernels/cuda/stage_keys.cuh"
 
-// Column statistics of few queries, as in decoding. Memory is the limit; attend_columns, which multiplies its keys by
+// Column statistics of at most kDecodePairs pairs. Memory is the limit; any/columns.cu, which multiplies its keys by
 // tiles of 64 queries, would multiply by zeros nearly always. One reading of a key serves all pairs of its KV head.
 
 namespace kv::cuda {
@@ -15,7 +15,7 @@ static_assert(kKeys == 32);
 
 // Writes a slot's sum and maximum over the queries of each query head, summed in their order.
 template <class Probability>
-__device__ void write_columns(const AttendArgs& args, const few::Row& row, int group, int slot,
+__device__ void write_columns(const AttendArgs& args, const decode::Row& row, int group, int slot,
                               const Probability& probability_of) {
   if (slot >= row.length) return;
   for (int g = 0; g < group; ++g) {
@@ -33,13 +33,13 @@ __device__ void write_columns(const AttendArgs& args, const few::Row& row, int g
 
 // Each warp has keys of its own, and is done with them without the others.
 template <int D>
-__global__ void __launch_bounds__(kThreads) few_columns(AttendArgs args, AttendWork work, int64_t tiles) {
+__global__ void __launch_bounds__(kThreads) decode_columns(AttendArgs args, AttendWork work, int64_t tiles) {
   extern __shared__ __align__(128) bf16 staged[];  // [warps, keys, D]
-  __shared__ float probabilities[kWarps][kFewPairs][kKeys + 1];
+  __shared__ float probabilities[kWarps][kDecodePairs][kKeys + 1];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int group = work.group;
   const auto index = static_cast<int>(blockIdx.x / tiles);
-  few::Row row;
+  decode::Row row;
   row.segment = index / args.cache.kv_heads;
   row.kv_head = index % args.cache.kv_heads;
   row.read(args);
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kThreads) few_columns(AttendArgs args, AttendW
   stage_keys<D, kKeys>(keys, args.cache, row.row, first_slot, row.length, lane, 32);
   commit_copies();
   HeldRows<D, 1> queries;
-  few::load_queries<D>(queries, args, work, row, args.cache.head_dim, lane);
+  decode::load_queries<D>(queries, args, work, row, args.cache.head_dim, lane);
   const int pairs = row.count * group;
   Softmax of[2];
   int seen[2];  // of these keys, by the lane's two pairs
@@ -81,13 +81,13 @@ __global__ void __launch_bounds__(kThreads) few_columns(AttendArgs args, AttendW
 template <int D>
 void run(const AttendArgs& args, const AttendWork& work) {
   const int64_t tiles = ceil_div(args.cache.max_length, kWarps * kKeys);
-  launch(few_columns<D>, args.segment_count * args.cache.kv_heads * tiles, kThreads, kWarps * kKeys * D * sizeof(bf16),
-         args, work, tiles);
+  launch(decode_columns<D>, args.segment_count * args.cache.kv_heads * tiles, kThreads,
+         kWarps * kKeys * D * sizeof(bf16), args, work, tiles);
 }
 
 }  // namespace
 
-void run_few_columns(const AttendArgs& args, const AttendWork& work) {
+void run_decode_columns(const AttendArgs& args, const AttendWork& work) {
   with_width(args.cache.head_dim, [&](auto width) { run<width>(args, work); });
 }
 

@@ -1,12 +1,48 @@
-#include "kernels/cuda/attend.cuh"
+#include "kernels/cuda/attend/attend.cuh"
+
+// Column statistics of any number of queries at any width, on any card. A thread block keeps its keys in registers and
+// streams the queries that see them: a column's sum and maximum never leave its four lanes until the end. Sums go by
+// tile of 64 queries first, then over tiles, against the rounding of long chains.
 
 namespace kv::cuda {
 
 namespace {
 
-// A thread block keeps its keys in registers and streams the queries that see them: a column's sum and maximum never
-// leave its four lanes until the end. Sums go by tile of 64 queries first, then over tiles, against the rounding of
-// long chains.
+// The statistics of the lane's two keys in each of the warp's M tiles of 16, over the queries that passed by.
+template <int M>
+struct Columns {
+  float sums[M][2] = {};
+  float largest[M][2] = {};
+};
+
+// Adds the probabilities of a tile of queries. seen_from(row) is the first query that sees the row's key.
+template <int D, class SeenFrom>
+__device__ __forceinline__ void add_tile(const float (&logits)[KeyTile<D>::kM][8][4], const Softmax* softmax,
+                                         float scale, bool masked, int lane, const SeenFrom& seen_from,
+                                         Columns<KeyTile<D>::kM>& columns) {
+#pragma unroll
+  for (int m = 0; m < KeyTile<D>::kM; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int from = seen_from(m * 16 + lane / 4 + 8 * half);
+      float sum = 0;
+#pragma unroll
+      for (int n = 0; n < 8; ++n) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const int query = n * 8 + lane % 4 * 2 + e;
+          const Softmax of = softmax[query];
+          float probability = exp2_fast(logits[m][n][2 * half + e] * scale - of.largest) * of.sum;
+          if (masked && query < from) probability = 0;
+          sum += probability;
+          columns.largest[m][half] = fmaxf(columns.largest[m][half], probability);
+        }
+      }
+      columns.sums[m][half] += sum;
+    }
+  }
+}
+
 template <int D>
 __global__ void __launch_bounds__(KeyTile<D>::kThreads)
     column_statistics(AttendArgs args, AttendWork work, int64_t key_tiles) {
@@ -39,7 +75,7 @@ __global__ void __launch_bounds__(KeyTile<D>::kThreads)
   __syncthreads();
 
   const int count = block.segment.count;
-  const auto stage = [&](int first, int buffer) {
+  const auto load = [&](int first, int buffer) {
     stage_rows<D>(staged + buffer * Tile::kQueries * D, Tile::kQueries, dim, threadIdx.x, Tile::kThreads, [&](int r) {
       const int pair = (first + r) * work.group + g;
       return first + r < count ? work.queries + block.vector(args, work, pair) * dim : nullptr;
@@ -53,45 +89,26 @@ __global__ void __launch_bounds__(KeyTile<D>::kThreads)
     }
   };
   const float scale = args.scale * kToLog2;
-  float sums[M][2] = {}, largest[M][2] = {};
+  Columns<M> columns;
   // The first query that sees any of these keys.
   int first = static_cast<int>(max(int64_t{0}, first_slot - block.base)) / Tile::kQueries * Tile::kQueries;
-  stage(first, 0);
+  load(first, 0);
   for (int buffer = 0; first < count; first += Tile::kQueries, buffer = 1 - buffer) {
     wait_copies<0>();
     __syncthreads();
-    if (first + Tile::kQueries < count) stage(first + Tile::kQueries, 1 - buffer);
+    if (first + Tile::kQueries < count) load(first + Tile::kQueries, 1 - buffer);
     float logits[M][8][4];
-    keys.template times<8>(staged + buffer * Tile::kQueries * D, lane, logits);
-    const bool masked = first_slot + Tile::kKeys - 1 > block.base + first;
-#pragma unroll
-    for (int m = 0; m < M; ++m) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int64_t slot = first_slot + warp * 16 * M + m * 16 + lane / 4 + 8 * half;
-        float sum = 0;
-#pragma unroll
-        for (int n = 0; n < 8; ++n) {
-#pragma unroll
-          for (int e = 0; e < 2; ++e) {
-            const int query = n * 8 + lane % 4 * 2 + e;
-            const Softmax of = softmax[buffer][query];
-            float probability = exp2_fast(logits[m][n][2 * half + e] * scale - of.largest) * of.sum;
-            if (masked && slot > block.base + first + query) probability = 0;
-            sum += probability;
-            largest[m][half] = fmaxf(largest[m][half], probability);
-          }
-        }
-        sums[m][half] += sum;
-      }
-    }
+    keys.template times<8>(staged + buffer * Tile::kQueries * D, lane, logits);  // qk
+    add_tile<D>(
+        logits, softmax[buffer], scale, first_slot + Tile::kKeys - 1 > block.base + first, lane,
+        [&](int row) { return static_cast<int>(first_slot + warp * 16 * M + row - block.base - first); }, columns);
   }
 #pragma unroll
   for (int m = 0; m < M; ++m) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float sum = sum_of_four_lanes(sums[m][half]);
-      float most = largest[m][half];
+      const float sum = sum_of_four_lanes(columns.sums[m][half]);
+      float most = columns.largest[m][half];
       most = fmaxf(most, __shfl_xor_sync(kWarp, most, 1));
       most = fmaxf(most, __shfl_xor_sync(kWarp, most, 2));
       const int64_t slot = first_slot + warp * 16 * M + m * 16 + lane / 4 + 8 * half;
@@ -115,7 +132,7 @@ void run(const AttendArgs& args, const AttendWork& work) {
 
 }  // namespace
 
-void run_columns(const AttendArgs& args, const AttendWork& work) {
+void run_any_columns(const AttendArgs& args, const AttendWork& work) {
   with_width(args.cache.head_dim, [&](auto width) { run<width>(args, work); });
 }
 

@@ -1,6 +1,6 @@
 #include "kernels/attend.h"
 
-#include "kernels/cuda/attend.cuh"
+#include "kernels/cuda/attend/attend.cuh"
 
 namespace kv::cuda {
 
@@ -21,21 +21,21 @@ void attend(const AttendArgs& args) {
   const Scratch<Softmax> softmax(with_columns ? work.vectors : 0);
   work.softmax = softmax.data();
 
-  const bool is_few = args.max_count * work.group <= kFewPairs;
-  if (is_few) {
-    run_few(args, work);
+  const bool is_decode = args.max_count * work.group <= kDecodePairs;
+  if (is_decode) {
+    run_decode(args, work);
   } else if (has_prefill(args)) {
     run_prefill(args, work);
   } else {
-    run_tiles(args, work);
+    run_any(args, work);
   }
   if (!with_columns) return;
-  if (is_few) {
-    run_few_columns(args, work);
+  if (is_decode) {
+    run_decode_columns(args, work);
   } else if (has_prefill(args) && args.max_count > 32) {  // its steps take 128 queries: of few, most would be masked
     run_prefill_columns(args, work);
   } else {
-    run_columns(args, work);
+    run_any_columns(args, work);
   }
 }
 

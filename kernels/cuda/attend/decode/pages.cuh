@@ -1,27 +1,27 @@
 #pragma once
 
-#include "kernels/cuda/attend_few_list.cuh"
+#include "kernels/cuda/attend/decode/list.cuh"
 
-// How a warp of decode attention (attend_few.cu) streams the pages of its run, and what it makes of them.
+// How a warp of decode attention (decode.cu) streams the pages of its run, and what it makes of them.
 
-namespace kv::cuda::few {
+namespace kv::cuda::decode {
 
 template <int D>
-struct Few {
+struct StageShape {
   static constexpr int kStages = D <= 32 ? 8 : D <= 64 ? 3 : 2;  // at 64 and 128 more bring nothing
   static constexpr int kPageValues = kPageTokens * D;
   static constexpr int kStageValues = 2 * kPageValues;  // keys, then values
   static constexpr size_t kWarpBytes = kStages * kStageValues * sizeof(bf16);
   static constexpr size_t kPartBytes = kParts * sizeof(Part);
   // The stages take a warp's last piece.
-  static_assert(kWarpBytes >= kFewPairs * (D * sizeof(float) + sizeof(Softmax)));
+  static_assert(kWarpBytes >= kDecodePairs * (D * sizeof(float) + sizeof(Softmax)));
 };
 
 // The pages of a warp's run, streamed through the warp's stages. Reading runs ahead over the ends of rows.
 template <int D>
 struct Pages {
-  using Shape = Few<D>;
-  // Of one page: its number in the pool, and how many of its slots are filled.
+  using Shape = StageShape<D>;
+  // One page: its number in the pool, and how many of its slots are filled.
   struct Ahead {
     int32_t page = 0;
     int32_t filled = 0;
@@ -50,11 +50,11 @@ struct Pages {
   __device__ void begin() {
     next = look_up(0);
 #pragma unroll 1
-    for (int t = 0; t < Shape::kStages - 1; ++t) stage(t);
+    for (int t = 0; t < Shape::kStages - 1; ++t) load(t);
   }
 
   // Starts copying the keys or the values of a page, whose empty slots become zero (see stage_rows()).
-  __device__ void stage_half(bf16* to, const bf16* from, int filled) const {
+  __device__ void load_half(bf16* to, const bf16* from, int filled) const {
     if (dim < D) {
       return stage_rows<D>(to, kPageTokens, dim, lane, 32,
                            [&](int r) { return r < filled ? from + r * dim : nullptr; });
@@ -68,7 +68,7 @@ struct Pages {
   }
 
   // Starts copying the run's page t.
-  __device__ void stage(int t) {
+  __device__ void load(int t) {
     if (t % 32 == 0) {
       current = next;
       next = look_up(t + 32);
@@ -80,8 +80,8 @@ struct Pages {
       const int64_t from = int64_t{page} * kPageTokens * dim;
       const auto* pool_keys = static_cast<const bf16*>(cache.keys.data) + from;
       const auto* pool_values = static_cast<const bf16*>(cache.values.data) + from;
-      stage_half(keys, pool_keys, filled);
-      stage_half(keys + Shape::kPageValues, pool_values, filled);
+      load_half(keys, pool_keys, filled);
+      load_half(keys + Shape::kPageValues, pool_values, filled);
     }
     commit_copies();  // also when empty, so that the count of groups in flight stays the same
   }
@@ -91,32 +91,40 @@ struct Pages {
   __device__ const bf16* take(int t) {
     wait_copies<Shape::kStages - 2>();
     __syncwarp();  // the page has come, for all lanes; and all are done with the one before
-    stage(t + Shape::kStages - 1);
+    load(t + Shape::kStages - 1);
     return stages + t % Shape::kStages * Shape::kStageValues;
   }
 };
 
-// What a warp has of a part's pairs: lane / 4 and lane / 4 + 8 are its own two.
+// What a warp has of a part's pairs: lane / 4 and lane / 4 + 8 are the lane's two.
 template <int D>
 struct Attended {
   float output[1][D / 8][4] = {};
   Softmax state[2] = {{-kInfinity, 0}, {-kInfinity, 0}};
 
-  // One page; pair `half` of the lane sees its first seen[half] slots.
+  // One page; pair `half` of the lane sees its first seen[half] slots. Its values follow its keys.
   __device__ void add_page(const HeldRows<D, 1>& queries, const bf16* keys, const int (&seen)[2], float scale,
                            int lane) {
     float logits[1][2][4];
-    queries.template times<2>(keys, lane, logits);
-    if (min(seen[0], seen[1]) < kPageTokens) {
+    queries.template times<2>(keys, lane, logits);  // qk
+    if (min(seen[0], seen[1]) < kPageTokens) mask(logits[0], seen, lane);
+    softmax(logits[0], scale);
+    pv(logits[0], keys + StageShape<D>::kPageValues, lane);
+  }
+
+  __device__ __forceinline__ static void mask(float (&logits)[2][4], const int (&seen)[2], int lane) {
 #pragma unroll
-      for (int n = 0; n < 2; ++n) {
+    for (int n = 0; n < 2; ++n) {
 #pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          if (n * 8 + lane % 4 * 2 + e % 2 >= seen[e / 2]) logits[0][n][e] = -kInfinity;
-        }
+      for (int e = 0; e < 4; ++e) {
+        if (n * 8 + lane % 4 * 2 + e % 2 >= seen[e / 2]) logits[n][e] = -kInfinity;
       }
     }
-    const float shrink[2] = {online_step(logits[0], 0, scale, state[0]), online_step(logits[0], 1, scale, state[1])};
+  }
+
+  // Logits become probabilities relative to the largest so far.
+  __device__ __forceinline__ void softmax(float (&logits)[2][4], float scale) {
+    const float shrink[2] = {online_step(logits, 0, scale, state[0]), online_step(logits, 1, scale, state[1])};
     if (__any_sync(kWarp, shrink[0] != 1 || shrink[1] != 1)) {  // a new maximum, which later pages seldom have
 #pragma unroll
       for (int n = 0; n < D / 8; ++n) {
@@ -124,18 +132,21 @@ struct Attended {
         for (int e = 0; e < 4; ++e) output[0][n][e] *= shrink[e / 2];
       }
     }
-    const uint32_t a[4] = {pack(logits[0][0][0], logits[0][0][1]), pack(logits[0][0][2], logits[0][0][3]),
-                           pack(logits[0][1][0], logits[0][1][1]), pack(logits[0][1][2], logits[0][1][3])};
+  }
+
+  __device__ __forceinline__ void pv(const float (&logits)[2][4], const bf16* values, int lane) {
+    const uint32_t a[4] = {to_bf16_pair(logits[0][0], logits[0][1]), to_bf16_pair(logits[0][2], logits[0][3]),
+                           to_bf16_pair(logits[1][0], logits[1][1]), to_bf16_pair(logits[1][2], logits[1][3])};
 #pragma unroll
     for (int n = 0; n < D / 8; n += 2) {
       uint32_t b[4];
-      load_right_by_columns<D>(b, keys + Few<D>::kPageValues, 0, n / 2, lane);
+      load_right_by_columns<D>(b, values, 0, n / 2, lane);
       multiply_add(output[0][n], a, b[0], b[1]);
       multiply_add(output[0][n + 1], a, b[2], b[3]);
     }
   }
 
-  // Of each pair of the lane, what write(pair, softmax) returns takes the outputs: (d, values).
+  // Calls write(pair, softmax) for each pair of the lane; what it returns takes the outputs: (d, values).
   template <class Write>
   __device__ void visit(int pairs, int lane, const Write& write) const {
 #pragma unroll
@@ -152,4 +163,4 @@ struct Attended {
   }
 };
 
-}  // namespace kv::cuda::few
+}  // namespace kv::cuda::decode

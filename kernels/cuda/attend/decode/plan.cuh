@@ -1,11 +1,11 @@
 #pragma once
 
-#include "kernels/cuda/attend_few_list.cuh"
+#include "kernels/cuda/attend/decode/list.cuh"
 
 // Who joins what when the pages are done. It follows from the list of parts, and is worked out while the first pages
 // are on their way: at the end every multiprocessor would wait for it.
 
-namespace kv::cuda::few {
+namespace kv::cuda::decode {
 
 // A part that several warps have a piece of, or the one that an earlier block began.
 struct Split {
@@ -23,13 +23,13 @@ struct Meeting {
 };
 
 struct Plan {
-  // Of each warp the part that begins in its run and goes on beyond; last the one that an earlier block began.
+  // For each warp the part that begins in its run and goes on beyond; last the one that an earlier block began.
   Split splits[kMaxWarps + 1];
   // The window's first part may have begun in an earlier block, its last one may go on in a later one.
   Meeting meetings[2];
 };
 
-// Of warp `which`; of kMaxWarps the part from an earlier block, whose pieces begin with warp 0's.
+// Returns the split of warp `which`; for kMaxWarps the part from an earlier block, whose pieces begin with warp 0's.
 __device__ inline Split split_of(const Part* parts, const Window& window, const Shares& shares, int which) {
   Split split{.part = -1, .first_warp = which % kMaxWarps, .last_warp = 0, .ends_early = false, .piece = -1};
   if (which == kMaxWarps) {
@@ -62,4 +62,4 @@ __device__ inline void plan_joins(const Part* parts, const Window& window, const
   if (warp == Window::warps() - 1 && lane < 2) plan.meetings[lane] = meeting_of(parts, window, shares, lane);
 }
 
-}  // namespace kv::cuda::few
+}  // namespace kv::cuda::decode

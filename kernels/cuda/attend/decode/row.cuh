@@ -1,10 +1,10 @@
 #pragma once
 
-#include "kernels/cuda/attend.cuh"
+#include "kernels/cuda/attend/attend.cuh"
 
-// A row of the cache and the few queries that attend to it: at most kFewPairs pairs of a query and a query head.
+// A row of the cache and the queries that attend to it, at most kDecodePairs pairs of a query and a query head.
 
-namespace kv::cuda::few {
+namespace kv::cuda::decode {
 
 struct Row {
   int32_t row;  // of the cache
@@ -35,7 +35,7 @@ struct Row {
   }
 
  private:
-  // Of a pair whose segment's first query is the token-th.
+  // The same for a pair whose segment's first query is the token-th.
   __device__ int64_t in_group(int64_t token, const AttendArgs& args, int group, int pair) const {
     const int query = pair < group ? 0 : pair / group;  // a division takes as long as half a page
     return (token + query) * args.q_heads + kv_head * group + pair - query * group;
@@ -62,4 +62,4 @@ __device__ void load_queries(HeldRows<D, 1>& queries, const AttendArgs& args, co
   }
 }
 
-}  // namespace kv::cuda::few
+}  // namespace kv::cuda::decode

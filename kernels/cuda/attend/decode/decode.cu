@@ -2,7 +2,7 @@
 
 #include <cuda/atomic>
 
-#include "kernels/cuda/attend_few_join.cuh"
+#include "kernels/cuda/attend/decode/join.cuh"
 
 // Memory is the limit here, so all multiprocessors have to stream pages from the first moment to the last, however
 // ragged the rows are. The pages of all rows form one list, which is cut into equal runs, one a thread block, one block
@@ -14,7 +14,7 @@ namespace kv::cuda {
 
 namespace {
 
-using namespace few;
+using namespace decode;
 
 constexpr int kMaxThreads = kMaxWarps * 32;
 constexpr int kMaxBlocks = 1024;
@@ -84,12 +84,12 @@ __device__ inline void arrive(Meeting& meeting) {
 
 // Each warp streams the pages of its run through stages of its own, without a barrier among warps until all are done.
 template <int D, bool kWhole>
-__global__ void __launch_bounds__(kMaxThreads, 1) attend_few(AttendArgs args, AttendWork work, FewWork few) {
+__global__ void __launch_bounds__(kMaxThreads, 1) attend_decode(AttendArgs args, AttendWork work, Layout layout) {
   extern __shared__ __align__(128) unsigned char memory[];
   __shared__ Plan plan;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int dim = kWhole ? D : args.cache.head_dim;  // known to the compiler where it can be: addresses cost time here
-  const Shared<D> shared{memory, few.piece_bytes, few.max_pairs};
+  const Shared<D> shared{memory, layout.piece_bytes, layout.max_pairs};
   int done = 0;
   Shares shares;
   Window window;
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) attend_few(AttendArgs args, At
   wait_for_previous();
   prefetch_tables(args.cache);
   do {
-    window = list_parts(args, few.rows_a_thread, done, shared.parts(), shares);
+    window = list_parts(args, layout.rows_a_thread, done, shared.parts(), shares);
     if (window.pages() == 0) return;
     done += window.pages();
     Pages<D> pages{
@@ -107,13 +107,14 @@ __global__ void __launch_bounds__(kMaxThreads, 1) attend_few(AttendArgs args, At
     plan_joins(shared.parts(), window, shares, plan);
     attend_run<D>(args, work, shared, window, pages, dim);
     __syncthreads();
-    join_warps<D>(args, work, few, shared, plan, dim);
+    join_warps<D>(args, work, layout, shared, plan, dim);
     __syncthreads();  // the block's pieces come before its arrival, and the others' arrivals before theirs are read
     if (threadIdx.x < 2) arrive(plan.meetings[threadIdx.x]);
     __syncthreads();
 #pragma unroll 1
     for (const Meeting& meeting : plan.meetings) {
-      if (meeting.part >= 0) join_blocks<D>(args, work, few, shared, shared.parts()[meeting.part], meeting.blocks, dim);
+      if (meeting.part >= 0)
+        join_blocks<D>(args, work, layout, shared, shared.parts()[meeting.part], meeting.blocks, dim);
     }
     __syncthreads();  // parts and stages are free for the next window
   } while (!window.is_last);
@@ -121,7 +122,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) attend_few(AttendArgs args, At
 
 template <int D>
 void run(const AttendArgs& args, const AttendWork& work) {
-  using Shape = Few<D>;
+  using Shape = StageShape<D>;
   const int max_pairs = static_cast<int>(args.max_count) * work.group;
   const size_t warp_bytes = Shape::kWarpBytes + piece_bytes<D>(max_pairs);
   const size_t bytes = shared_bytes_a_block() - kStaticBytes - Shape::kPartBytes;
@@ -133,19 +134,19 @@ void run(const AttendArgs& args, const AttendWork& work) {
   const int64_t pieces = 2 * int64_t{blocks} * max_pairs, rows = args.segment_count * args.cache.kv_heads;
   const Scratch<float> piece_outputs(pieces * D);
   const Scratch<Softmax> piece_softmax(pieces);
-  const FewWork few{.rows_a_thread = static_cast<int>((rows + warps * 32 - 1) / (warps * 32)),
-                    .piece_bytes = piece_bytes<D>(max_pairs),
-                    .piece_outputs = piece_outputs.data(),
-                    .piece_softmax = piece_softmax.data(),
-                    .max_pairs = max_pairs,
-                    .pair_bits = static_cast<int>(std::bit_width(static_cast<unsigned>(max_pairs - 1)))};
-  launch_early(args.cache.head_dim == D ? attend_few<D, true> : attend_few<D, false>, blocks, warps * 32,
-               Shape::kPartBytes + warps * warp_bytes, args, work, few);
+  const Layout layout{.rows_a_thread = static_cast<int>((rows + warps * 32 - 1) / (warps * 32)),
+                      .piece_bytes = piece_bytes<D>(max_pairs),
+                      .piece_outputs = piece_outputs.data(),
+                      .piece_softmax = piece_softmax.data(),
+                      .max_pairs = max_pairs,
+                      .pair_bits = static_cast<int>(std::bit_width(static_cast<unsigned>(max_pairs - 1)))};
+  launch_early(args.cache.head_dim == D ? attend_decode<D, true> : attend_decode<D, false>, blocks, warps * 32,
+               Shape::kPartBytes + warps * warp_bytes, args, work, layout);
 }
 
 }  // namespace
 
-void run_few(const AttendArgs& args, AttendWork work) {
+void run_decode(const AttendArgs& args, AttendWork work) {
   KV_CHECK(args.segment_count * args.cache.kv_heads * args.cache.max_pages <= INT32_MAX);
   with_width(args.cache.head_dim, [&](auto width) { run<width>(args, work); });
 }

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernels/cpu/attend.h"
+#include "kernels/cpu/attend/attend.h"
 #include "kernels/cpu/exp.h"
 #include "kernels/cpu/page_gather.h"
 #include "kernels/cpu/panel.h"
@@ -22,7 +22,7 @@ void softmax_rows(std::vector<float>& scores, int64_t group, int64_t length) {
 
 }  // namespace
 
-void attend_one(const AttendArgs& args, const Segment& segment, int64_t kv_head) {
+void attend_decode(const AttendArgs& args, const Segment& segment, int64_t kv_head) {
   const PagedView& cache = args.cache;
   const int64_t dim = cache.head_dim;
   const int64_t group = args.q_heads / cache.kv_heads;

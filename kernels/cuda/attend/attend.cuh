@@ -5,16 +5,39 @@
 #include "kernels/attend.h"
 #include "kernels/cuda/mma.cuh"
 
-// What the attention kernels share. Rows of a tile are the pairs m = i · group + g (query i of the block, query head g
-// of the group) of one KV head, so that all query heads of a group share one reading of its keys and values. Any kernel
-// may split a row's keys into pieces, which `combine_pieces` joins; attend_few splits by the lengths on the device and
-// joins by itself. Splits never depend on timing, and every sum has a fixed order.
+// Attention on CUDA, and what its kernels share. attend.cu picks one of three, by how many pairs of a query and a query
+// head a KV head has, and by the card:
+//
+//   decode/   at most 16 pairs, as when tokens come one at a time. Memory is the limit: the pages of all rows form one
+//             list, cut into equal shares, whatever the lengths.
+//   prefill/  more, on Hopper, head dimensions 64 and 128. The tensor cores are the limit: warps that load feed warps
+//             that multiply, by TMA and warpgroup products.
+//   any/      more, on any card at any width, and for tests on Hopper (AttendArgs::on_any_card).
+//
+// All go through the same phases, by these names in the code, in steps of some keys:
+//
+//   load      queries once; keys and values of the next steps while this one is computed
+//   qk        logits[pair, key] = query · key, on the tensor cores. Rows of a tile are the pairs m = i · group + g
+//             (query i of the block, query head g of the group) of one KV head, so that all query heads of a group
+//             share one reading of its keys and values
+//   mask      −∞ where the query comes before the key, or the row has ended
+//   softmax   online: logits become 2^(logit − largest so far), what was summed up before shrinks accordingly
+//   pv        output[pair] += probability · value; divided by the sum at the end
+//
+// Who joins what: a row's keys may be split into pieces, so that a long row keeps more than one multiprocessor busy.
+// prefill and any split alike rows at the same keys, on the host, and a second kernel joins the pieces (pieces.cu).
+// decode splits by the lengths on the device, the host knowing nothing, and joins by itself (decode/plan.cuh says who,
+// decode/join.cuh how): a block joins what its warps have of a row, and the last of a row's blocks to finish joins the
+// blocks'. Splits never depend on timing, and every sum has a fixed order.
+//
+// Column statistics come from a second pass (columns.cu of each folder), which recomputes the probabilities from the
+// queries' softmax and reduces them over the queries: there keys stay and queries pass by.
 
 namespace kv::cuda {
 
 inline constexpr float kToLog2 = 1.4426950408889634f;  // e^x = 2^(x · kToLog2)
 
-// Of one (query, query head): largest logit, in units of log 2, and Σ 2^(logit − largest) or its inverse.
+// One (query, query head): largest logit, in units of log 2, and Σ 2^(logit − largest) or its inverse.
 struct Softmax {
   float largest;
   float sum;
@@ -64,7 +87,7 @@ struct AttendBlock {
 };
 
 __device__ inline void write_output(const AttendWork& work, int64_t at, float a, float b) {
-  *reinterpret_cast<__nv_bfloat162*>(work.output + at) = __floats2bfloat162_rn(a, b);
+  *reinterpret_cast<uint32_t*>(work.output + at) = to_bf16_pair(a, b);
 }
 
 // Writes one pair's two neighbouring output values, or the piece's share of them.
@@ -146,16 +169,16 @@ class Pieces {
 // Joins the pieces' results; nothing to do for a single piece.
 void combine_pieces(const AttendArgs& args, const AttendWork& work);
 
-inline constexpr int kFewPairs = 16;
+inline constexpr int kDecodePairs = 16;
 
-// The kernels. Each fills the output and, if asked for, work.softmax.
-void run_few(const AttendArgs& args, AttendWork work);      // at most kFewPairs pairs a KV head: decoding
-void run_tiles(const AttendArgs& args, AttendWork work);    // any number
+// Each fills the output and, if wanted, work.softmax.
+void run_decode(const AttendArgs& args, AttendWork work);   // at most kDecodePairs pairs a KV head: decoding
+void run_any(const AttendArgs& args, AttendWork work);      // any number
 void run_prefill(const AttendArgs& args, AttendWork work);  // any number, where has_prefill()
 
-// Recompute the probabilities from work.softmax and reduce them over the queries.
-void run_few_columns(const AttendArgs& args, const AttendWork& work);  // at most kFewPairs pairs a KV head
-void run_columns(const AttendArgs& args, const AttendWork& work);
+// Column statistics, from work.softmax.
+void run_decode_columns(const AttendArgs& args, const AttendWork& work);  // at most kDecodePairs pairs a KV head
+void run_any_columns(const AttendArgs& args, const AttendWork& work);
 void run_prefill_columns(const AttendArgs& args, const AttendWork& work);  // where has_prefill()
 
 // The kernels of Hopper's warpgroup products take head dimensions 64 and 128.

@@ -1,4 +1,4 @@
-#include "kernels/cpu/attend.h"
+#include "kernels/cpu/attend/attend.h"
 
 #include "kernels/cpu/parallel.h"
 
@@ -9,9 +9,9 @@ void attend(const AttendArgs& args) {
   const int64_t heads = args.cache.kv_heads;
   parallel_for(args.segment_count * heads, [&](int64_t task) {
     const Segment& segment = args.segments[task / heads];
-    if (segment.count == 1) attend_one(args, segment, task % heads);
+    if (segment.count == 1) attend_decode(args, segment, task % heads);
   });
-  if (args.max_count > 1) attend_tiles(args);
+  if (args.max_count > 1) attend_prefill(args);
 }
 
 }  // namespace kv::cpu

@@ -1,14 +1,14 @@
 #pragma once
 
-#include "kernels/cuda/attend_few_pages.cuh"
-#include "kernels/cuda/attend_few_plan.cuh"
+#include "kernels/cuda/attend/decode/pages.cuh"
+#include "kernels/cuda/attend/decode/plan.cuh"
 
-// Joins the pieces of rows that several warps, or several blocks, of decode attention (attend_few.cu) have a part of:
+// Joins the pieces of rows that several warps, or several blocks, of decode attention (decode.cu) have a part of:
 // in the order of the pieces, whoever finished first.
 
-namespace kv::cuda::few {
+namespace kv::cuda::decode {
 
-struct FewWork {
+struct Layout {
   int rows_a_thread;       // of all (segment, KV head)
   size_t piece_bytes;      // that a warp's piece takes in shared memory
   float* piece_outputs;    // [2 · blocks, max_pairs, D], not divided by the sum
@@ -23,7 +23,7 @@ struct Joined {
   float4 values{};
 };
 
-// Of pieces [first, last], whose softmax and values the calls give: relative to the largest logit of all, so that no
+// Joins pieces [first, last], whose softmax and values the calls give, relative to the largest logit of all, so that no
 // piece waits for the sum of those before it. Code that runs once a launch is kept short: no cache has it yet.
 template <class SoftmaxOf, class ValuesOf>
 __device__ Joined join_pieces(int first, int last, const SoftmaxOf& softmax_of, const ValuesOf& values_of) {
@@ -73,7 +73,7 @@ __host__ __device__ constexpr size_t piece_bytes(int max_pairs) {
 // before its run is.
 template <int D>
 struct Shared {
-  using Shape = Few<D>;
+  using Shape = StageShape<D>;
   unsigned char* start;
   size_t piece_bytes;
   int max_pairs;
@@ -89,17 +89,17 @@ struct Shared {
 // Joins the warps' pieces of the split parts, into the output or into the block's pieces: four values a thread, of all
 // parts at once, because nothing streams while they are joined.
 template <int D>
-__device__ void join_warps(const AttendArgs& args, const AttendWork& work, const FewWork& few, const Shared<D>& shared,
-                           const Plan& plan, int dim) {
+__device__ void join_warps(const AttendArgs& args, const AttendWork& work, const Layout& layout,
+                           const Shared<D>& shared, const Plan& plan, int dim) {
   constexpr int kFours = D / 4;
-  const int all = (kMaxWarps + 1) << few.pair_bits;  // (split, pair)
+  const int all = (kMaxWarps + 1) << layout.pair_bits;  // (split, pair)
 #pragma unroll 1
   for (int i = static_cast<int>(threadIdx.x); i < all * kFours; i += static_cast<int>(blockDim.x)) {
     const int unit = i / kFours, d = i % kFours * 4;
-    const Split split = plan.splits[unit >> few.pair_bits];
+    const Split split = plan.splits[unit >> layout.pair_bits];
     if (split.part < 0) continue;
     const Part& part = shared.parts()[split.part];
-    const int pair = unit & ((1 << few.pair_bits) - 1);
+    const int pair = unit & ((1 << layout.pair_bits) - 1);
     if (pair >= part.count * work.group) continue;
     const auto piece_of = [&](int warp) { return shared.piece(warp, warp == split.last_warp && split.ends_early); };
     const Joined joined = join_pieces(
@@ -109,13 +109,13 @@ __device__ void join_warps(const AttendArgs& args, const AttendWork& work, const
       write_joined(args, work, part, dim, pair, d, joined);
       continue;
     }
-    const int64_t at = int64_t{split.piece} * few.max_pairs + pair;
-    if (d == 0) few.piece_softmax[at] = joined.softmax;
-    *reinterpret_cast<float4*>(few.piece_outputs + at * D + d) = joined.values;
+    const int64_t at = int64_t{split.piece} * layout.max_pairs + pair;
+    if (d == 0) layout.piece_softmax[at] = joined.softmax;
+    *reinterpret_cast<float4*>(layout.piece_outputs + at * D + d) = joined.values;
   }
 }
 
-// Of one pair's pieces, in shared memory.
+// What one pair's pieces take in shared memory.
 template <int D>
 __host__ __device__ constexpr int joining_bytes(int pieces) {
   return pieces * static_cast<int>(D * sizeof(float) + sizeof(Softmax));
@@ -130,8 +130,8 @@ __device__ inline Softmax load_fresh(const Softmax* from) {
 // Joins what the blocks have of a row, for the block that came last. All pieces of as many pairs as the stages take are
 // read at once.
 template <int D>
-__device__ void join_blocks(const AttendArgs& args, const AttendWork& work, const FewWork& few, const Shared<D>& shared,
-                            const Part& part, const Blocks& blocks, int dim) {
+__device__ void join_blocks(const AttendArgs& args, const AttendWork& work, const Layout& layout,
+                            const Shared<D>& shared, const Part& part, const Blocks& blocks, int dim) {
   constexpr int kFours = D / 4;
   const int thread = static_cast<int>(threadIdx.x), threads = Window::warps() * 32, lane = thread % 32;
   const int pairs = part.count * work.group, pieces = blocks.count;
@@ -142,31 +142,31 @@ __device__ void join_blocks(const AttendArgs& args, const AttendWork& work, cons
 #pragma unroll 1
   for (int first = 0; first < pairs; first += at_once) {
     const int count = min(at_once, pairs - first);
-    const auto pair_of = [&](int p) { return int64_t{2 * (blocks.first + p) + (p == 0)} * few.max_pairs + first; };
+    const auto pair_of = [&](int p) { return int64_t{2 * (blocks.first + p) + (p == 0)} * layout.max_pairs + first; };
     __syncthreads();  // all are done with the stages
 #pragma unroll 1
     for (int p = thread / 32; p < pieces; p += Window::warps()) {
-      const auto* piece = reinterpret_cast<const float4*>(few.piece_outputs + pair_of(p) * D);
+      const auto* piece = reinterpret_cast<const float4*>(layout.piece_outputs + pair_of(p) * D);
 #pragma unroll 1
       for (int i = lane; i < count * kFours; i += 32) copy_async(outputs + p * count * kFours + i, piece + i);
     }
     commit_copies();
-    const int pair = thread % kFewPairs;
+    const int pair = thread % kDecodePairs;
 #pragma unroll 1
-    for (int p = thread / kFewPairs; p < pieces && pair < count; p += threads / kFewPairs) {
-      softmax[p * count + pair] = load_fresh(few.piece_softmax + pair_of(p) + pair);
+    for (int p = thread / kDecodePairs; p < pieces && pair < count; p += threads / kDecodePairs) {
+      softmax[p * count + pair] = load_fresh(layout.piece_softmax + pair_of(p) + pair);
     }
     wait_copies<0>();
     __syncthreads();
 #pragma unroll 1
     for (int i = thread; i < count * kFours; i += threads) {
-      const int own = i / kFours, d = i % kFours * 4;
+      const int nth = i / kFours, d = i % kFours * 4;
       const Joined joined = join_pieces(
-          0, pieces - 1, [&](int p) { return softmax[p * count + own]; },
-          [&](int p) { return outputs[(p * count + own) * kFours + i % kFours]; });
-      write_joined(args, work, part, dim, first + own, d, joined);
+          0, pieces - 1, [&](int p) { return softmax[p * count + nth]; },
+          [&](int p) { return outputs[(p * count + nth) * kFours + i % kFours]; });
+      write_joined(args, work, part, dim, first + nth, d, joined);
     }
   }
 }
 
-}  // namespace kv::cuda::few
+}  // namespace kv::cuda::decode

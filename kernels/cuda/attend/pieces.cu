@@ -1,4 +1,4 @@
-#include "kernels/cuda/attend.cuh"
+#include "kernels/cuda/attend/attend.cuh"
 
 namespace kv::cuda {
 

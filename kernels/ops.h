@@ -1,0 +1,50 @@
+#pragma once
+
+// Every op, a line each: its name, and the struct of its arguments. From this list come Backend's methods, and in both
+// backends the calls of cpu::op and cuda::op, which kernels/<op>.h declares beside the struct and the contract.
+#define KV_FOR_EACH_OP(OP)                      \
+  OP(linear, LinearArgs)                        \
+  OP(rms_norm, RmsNormArgs)                     \
+  OP(rope, RopeArgs)                            \
+  OP(silu_mul, SiluMulArgs)                     \
+  OP(embed, EmbedArgs)                          \
+  OP(token_loss, TokenLossArgs)                 \
+  OP(sample, SampleArgs)                        \
+  OP(attend, AttendArgs)                        \
+  OP(append, AppendArgs)                        \
+  OP(advance, AdvanceArgs)                      \
+  OP(compact, CompactArgs)                      \
+  OP(column_add, ColumnAddArgs)                 \
+  OP(column_mean, ColumnMeanArgs)               \
+  OP(keep_recent, KeepRecentArgs)               \
+  OP(window_attention, WindowAttentionArgs)     \
+  OP(pool, PoolArgs)                            \
+  OP(group_mean, GroupMeanArgs)                 \
+  OP(redundancy, RedundancyArgs)                \
+  OP(key_difference, KeyDifferenceArgs)         \
+  OP(layer_mean, LayerMeanArgs)                 \
+  OP(query_moments, QueryMomentsArgs)           \
+  OP(expected_attention, ExpectedAttentionArgs) \
+  OP(blend, BlendArgs)                          \
+  OP(future_scores, FutureScoresArgs)           \
+  OP(future_table, FutureTableArgs)             \
+  OP(find_bad_score, FindBadScoreArgs)          \
+  OP(find_bad_value, FindBadValueArgs)          \
+  OP(select_top, SelectTopArgs)                 \
+  OP(select_pooled, SelectPooledArgs)           \
+  OP(projected_norms, ProjectedNormsArgs)       \
+  OP(attention_mass, AttentionMassArgs)         \
+  OP(retained_mass, RetainedMassArgs)           \
+  OP(survival, SurvivalArgs)                    \
+  OP(row_cosine, RowCosineArgs)                 \
+  OP(visibility, VisibilityArgs)                \
+  OP(random_normal, RandomNormalArgs)           \
+  OP(random_uniform, RandomUniformArgs)
+
+namespace kv {
+
+#define KV_DECLARE(op, Args) struct Args;
+KV_FOR_EACH_OP(KV_DECLARE)
+#undef KV_DECLARE
+
+}  // namespace kv
