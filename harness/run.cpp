@@ -173,10 +173,11 @@ class Experiment {
 
   void note_profiles(const Workload& workload) {
     for (const Case& one : workload.cases) {
-      if (!one.file) continue;
-      const ManifestInputs::Profile profile{subject_->name(), one.file->path.filename().string(), one.file->sha256};
-      auto& known = manifest_.profiles;
-      if (std::find(known.begin(), known.end(), profile) == known.end()) known.push_back(profile);
+      for (const InputFile& file : one.files) {
+        const ManifestInputs::Profile profile{subject_->name(), file.path.filename().string(), file.sha256};
+        auto& known = manifest_.profiles;
+        if (std::find(known.begin(), known.end(), profile) == known.end()) known.push_back(profile);
+      }
     }
   }
 
@@ -271,8 +272,8 @@ class Experiment {
         fmt::format("code {}\nexperiment {}\nmodel {} {}\ndata {} from {} {}\n", code_identity(), spec_.name,
                     subject_->name(), subject_->fingerprint(), inputs.data, inputs.first, inputs.hash);
     text += fmt::format("policy {} as {}{}\n", policy.name, policy.label, options_text(one.options));
-    text += fmt::format("allocation {}{} reads {}\n", one.allocation.name, options_text(one.allocation.options),
-                        one.file ? one.file->sha256 : "");
+    text += fmt::format("allocation {}{}\n", one.allocation.name, options_text(one.allocation.options));
+    for (const InputFile& file : one.files) text += fmt::format("{} reads {}\n", file.slot, file.sha256);
     text += fmt::format("protocol {} {} {} {} {}{}\n", static_cast<int>(spec_.protocol), one.budget, one.interval,
                         one.keep, one.query_aware, options_text(spec_.sampling));
     for (size_t i = 0; i < axes_.size(); ++i) text += fmt::format("axis {} = {}\n", axes_[i], one.axes[i]);

@@ -14,7 +14,7 @@
 #include "sim/model/named_models.h"
 #include "sim/source/model_source.h"
 #include "sim/source/trace_source.h"
-#include "sim/tasks/task.h"
+#include "sim/tasks/draw_task.h"
 
 namespace kv {
 namespace {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -8,8 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/element.h"
 #include "kernels/ops.h"
-#include "kernels/tensor.h"
 
 namespace kv {
 
@@ -28,6 +29,14 @@ class Recording {
  public:
   virtual ~Recording() = default;
   virtual void run() = 0;
+};
+
+// A point in the order of the ops, as the device reaches it.
+class Moment {
+ public:
+  virtual ~Moment() = default;
+  // Seconds from an earlier moment of the same backend to this one. Waits until the device has reached it.
+  virtual double seconds_since(const Moment& earlier) const = 0;
 };
 
 // Where memory lives and ops run. Each op's contract stands in kernels/<op>.h; every backend implements all of them.
@@ -49,6 +58,9 @@ class Backend {
   virtual void copy(void* to, const void* from, size_t bytes) = 0;
   virtual void fill_zero(void* data, size_t bytes) = 0;
   virtual void synchronize() = 0;
+  // The moment when the device has done all that was asked of it so far: asking waits for nothing, so that phases can
+  // be timed while the host runs ahead. Not inside a recording.
+  virtual std::unique_ptr<Moment> mark() = 0;
   virtual size_t bytes_in_use() const = 0;
   virtual size_t peak_bytes() const = 0;
   virtual void reset_peak() = 0;  // to what is in use now

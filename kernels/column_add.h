@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/paged.h"
+#include "kernels/slots.h"
 
 namespace kv {
 
@@ -10,8 +11,7 @@ struct ColumnAddArgs {
   PagedView cache;
   const Segment* segments = nullptr;
   int64_t segment_count = 0;
-  const float* addend = nullptr;  // [rows, count, pitch]
-  int64_t pitch = 0;
+  Slots<const float> addend;  // rows · count of them
   int first = 0;
   int count = 0;
   float* pool_columns = nullptr;
@@ -22,8 +22,7 @@ struct ColumnMeanArgs {
   PagedView cache;
   int first = 0;
   int count = 0;
-  float* scores = nullptr;  // [rows, pitch]
-  int64_t pitch = 0;
+  Slots<float> scores;
 };
 
 namespace cpu {

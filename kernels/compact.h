@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/paged.h"
+#include "kernels/slots.h"
 
 namespace kv {
 
@@ -8,8 +9,7 @@ namespace kv {
 // In place: an entry only ever moves towards slot 0. The page table is the caller's to shrink afterwards.
 struct CompactArgs {
   PagedView cache;
-  const uint8_t* keep = nullptr;  // [rows, keep_pitch], 1 = stays
-  int64_t keep_pitch = 0;
+  Slots<const uint8_t> keep;          // 1 = stays
   const uint8_t* rows_due = nullptr;  // [rows], 0 = leave this row alone; null = all rows
   Ref pool_keys;
   Ref pool_values;

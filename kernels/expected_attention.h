@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/paged.h"
+#include "kernels/slots.h"
 
 namespace kv {
 
@@ -36,8 +37,7 @@ struct ExpectedAttentionArgs {
   float epsilon = 0.02f;
   bool use_covariance = true;
   const uint8_t* rows_due = nullptr;
-  float* scores = nullptr;  // [rows, pitch]
-  int64_t pitch = 0;
+  Slots<float> scores;
 };
 
 namespace cpu {

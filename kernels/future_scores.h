@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/paged.h"
+#include "kernels/slots.h"
 
 namespace kv {
 
@@ -16,8 +17,7 @@ struct FutureScoresArgs {
   int64_t blocks = 0;
   int64_t tokens = 0;
   const uint8_t* rows_due = nullptr;
-  float* scores = nullptr;  // [rows, pitch]
-  int64_t pitch = 0;
+  Slots<float> scores;
 };
 
 // Turns per-block statistics into "over all later blocks" (policies.md 2.5 step 5), after merging `merge` neighbouring

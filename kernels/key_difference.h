@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/paged.h"
+#include "kernels/slots.h"
 
 namespace kv {
 
@@ -8,8 +9,7 @@ namespace kv {
 struct KeyDifferenceArgs {
   PagedView cache;
   const uint8_t* rows_due = nullptr;
-  float* scores = nullptr;  // [rows, pitch]
-  int64_t pitch = 0;
+  Slots<float> scores;
 };
 
 namespace cpu {

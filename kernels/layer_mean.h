@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/paged.h"
+#include "kernels/slots.h"
 
 namespace kv {
 
@@ -12,11 +13,10 @@ namespace kv {
 // ascending row, then g: rows that hold the same tokens get the same bits. `output` may not alias `input`.
 struct LayerMeanArgs {
   PagedView cache;
-  const float* input = nullptr;  // [rows, group, pitch]
+  Slots<const float> input;  // rows · group of them
   int group = 1;
   const uint8_t* rows_due = nullptr;  // [rows], 0 = skip; null = all. Rows of one sequence are due together
-  float* output = nullptr;            // [rows, pitch]
-  int64_t pitch = 0;
+  Slots<float> output;
 };
 
 namespace cpu {

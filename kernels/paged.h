@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "kernels/tensor.h"
+#include "kernels/element.h"
 
 namespace kv {
 

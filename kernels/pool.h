@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "kernels/slots.h"
+
 namespace kv {
 
 // One-dimensional pooling with stride 1 over slots [0, lengths[v / vectors_per_row] − drop_newest), kernel odd.
@@ -11,24 +13,22 @@ struct PoolArgs {
   enum class Kind : uint8_t { max, average };
   Kind kind = Kind::max;
   int kernel = 7;
-  const float* input = nullptr;  // [rows, vectors_per_row, pitch]
-  float* output = nullptr;       // [rows, vectors_per_row, pitch]
+  Slots<const float> input;  // rows · vectors_per_row of them
+  Slots<float> output;       // rows · vectors_per_row of them
   const int32_t* lengths = nullptr;
   int64_t rows = 0;
   int vectors_per_row = 1;
   int drop_newest = 0;
-  int64_t pitch = 0;
 };
 
 // output[row, slot] = mean over g of input[row, g, slot], slots [0, lengths[row] − drop_newest).
 struct GroupMeanArgs {
-  const float* input = nullptr;  // [rows, group, pitch]
-  float* output = nullptr;       // [rows, pitch]; may alias input only when group is 1
+  Slots<const float> input;  // rows · group of them
+  Slots<float> output;       // may alias input only when group is 1
   const int32_t* lengths = nullptr;
   int64_t rows = 0;
   int group = 1;
   int drop_newest = 0;
-  int64_t pitch = 0;
 };
 
 namespace cpu {

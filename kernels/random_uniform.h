@@ -4,6 +4,7 @@
 
 #include "kernels/paged.h"
 #include "kernels/philox.h"
+#include "kernels/slots.h"
 
 namespace kv {
 
@@ -27,8 +28,7 @@ struct RandomUniformArgs {
   const int32_t* tokens_seen = nullptr;  // [sequences]
   uint32_t first_head = 0;               // number of the layer's first KV head
   const uint8_t* rows_due = nullptr;     // [rows], 0 = skip; null = all
-  float* scores = nullptr;               // [rows, pitch]
-  int64_t pitch = 0;
+  Slots<float> scores;
 };
 
 namespace cpu {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/paged.h"
+#include "kernels/slots.h"
 
 namespace kv {
 
@@ -17,8 +18,7 @@ struct RedundancyArgs {
   Retain retain = Retain::last;
   float retain_ratio = 0.2f;
   const uint8_t* rows_due = nullptr;
-  float* scores = nullptr;  // [rows, pitch]
-  int64_t pitch = 0;
+  Slots<float> scores;
 };
 
 namespace cpu {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/paged.h"
+#include "kernels/slots.h"
 
 namespace kv {
 
@@ -13,12 +14,11 @@ namespace kv {
 struct SelectPooledArgs {
   struct Layer {
     PagedView cache;                 // equally many rows in every layer
-    const float* scores = nullptr;   // [rows, pitch]; slots of protected entries are not read
-    const float* ties = nullptr;     // [rows, pitch]; null in all layers or in none
+    Slots<const float> scores;       // slots of protected entries are not read
+    Slots<const float> ties;         // null in all layers or in none
     const int32_t* least = nullptr;  // [rows], how many entries a row keeps at least; null = 0
-    int64_t pitch = 0;
-    uint8_t* keep = nullptr;  // [rows, pitch], written for slots [0, length)
-    int32_t* kept = nullptr;  // [rows], written: how many stay
+    Slots<uint8_t> keep;             // written for slots [0, length)
+    int32_t* kept = nullptr;         // [rows], written: how many stay
   };
   const Layer* layers = nullptr;  // [layer_count], in the host's memory
   int64_t layer_count = 0;

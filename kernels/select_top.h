@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/paged.h"
+#include "kernels/slots.h"
 
 namespace kv {
 
@@ -11,14 +12,13 @@ namespace kv {
 // recents over older. −0 and +0 are equal scores.
 struct SelectTopArgs {
   PagedView cache;
-  const float* scores = nullptr;  // [rows, pitch]; slots of protected entries are not read
-  const float* ties = nullptr;    // [rows, pitch] or null
-  int64_t pitch = 0;
+  Slots<const float> scores;        // slots of protected entries are not read
+  Slots<const float> ties;          // or null
   const int32_t* counts = nullptr;  // [rows]
   int32_t sinks = 0;
   int32_t recent = 0;
   const uint8_t* rows_due = nullptr;
-  uint8_t* keep = nullptr;  // [rows, pitch], written for slots [0, length)
+  Slots<uint8_t> keep;  // written for slots [0, length)
 };
 
 namespace cpu {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/tensor.h"
+#include "kernels/element.h"
 
 namespace kv {
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/paged.h"
+#include "kernels/slots.h"
 
 namespace kv {
 
@@ -17,8 +18,7 @@ struct SurvivalArgs {
   float scale = 0;
   int top_k = 64;
   float mass = 0;
-  int32_t* last_selected = nullptr;  // [rows, group, pitch]
-  int64_t pitch = 0;
+  Slots<int32_t> last_selected;  // rows · group of them
 };
 
 namespace cpu {

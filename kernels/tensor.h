@@ -1,70 +1,14 @@
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/check.h"
+#include "kernels/element.h"
+#include "kernels/slots.h"
 
 namespace kv {
 
 class Backend;
-
-enum class DType : uint8_t { f32, bf16, i32, u8 };
-
-constexpr size_t bytes_of(DType dtype) {
-  switch (dtype) {
-    case DType::f32:
-    case DType::i32:
-      return 4;
-    case DType::bf16:
-      return 2;
-    case DType::u8:
-      return 1;
-  }
-  return 0;
-}
-
-template <class T>
-struct DTypeOf;
-template <>
-struct DTypeOf<float> {
-  static constexpr DType value = DType::f32;
-};
-template <>
-struct DTypeOf<int32_t> {
-  static constexpr DType value = DType::i32;
-};
-template <>
-struct DTypeOf<uint8_t> {
-  static constexpr DType value = DType::u8;
-};
-
-// A pointer into backend memory that knows its element type. Never owns; valid while its Tensor lives.
-struct ConstRef {
-  const void* data = nullptr;
-  DType dtype = DType::f32;
-
-  template <class T>
-  const T* as() const {
-    KV_CHECK(dtype == DTypeOf<T>::value);
-    return static_cast<const T*>(data);
-  }
-  explicit operator bool() const { return data != nullptr; }
-};
-
-struct Ref {
-  void* data = nullptr;
-  DType dtype = DType::f32;
-
-  template <class T>
-  T* as() const {
-    KV_CHECK(dtype == DTypeOf<T>::value);
-    return static_cast<T*>(data);
-  }
-  explicit operator bool() const { return data != nullptr; }
-  operator ConstRef() const { return {data, dtype}; }  // NOLINT: reading what one may write is always fine
-};
 
 // Owns contiguous row-major backend memory. Fresh memory is poisoned (every byte 0xFF: NaN for floats, -1 for i32),
 // so a kernel that reads what nobody wrote shows at once.
@@ -89,6 +33,21 @@ class Tensor {
 
   // Makes room for at least `elements`; the contents are lost (and poisoned) when it has to grow.
   void reserve(Backend& backend, DType dtype, int64_t elements);
+  // All of it as rows of `pitch` numbers.
+  template <class T>
+  Slots<T> slots(int64_t pitch) {
+    return {ref().as<T>(), elements_ / pitch, pitch};
+  }
+  template <class T>
+  Slots<const T> slots(int64_t pitch) const {
+    return {ref().as<T>(), elements_ / pitch, pitch};
+  }
+  // reserve() for `rows` rows of `pitch` numbers, as which it then is seen.
+  template <class T>
+  Slots<T> reserve_slots(Backend& backend, int64_t rows, int64_t pitch) {
+    reserve(backend, DTypeOf<T>::value, rows * pitch);
+    return {ref().as<T>(), rows, pitch};
+  }
   void fill_zero();
   void upload(const void* host, size_t bytes);
   void download(void* host, size_t bytes) const;

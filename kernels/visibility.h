@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/paged.h"
+#include "kernels/slots.h"
 
 namespace kv {
 
@@ -10,8 +11,7 @@ struct VisibilityArgs {
   PagedView cache;
   const int32_t* tokens_seen = nullptr;  // [sequences]
   const uint8_t* rows_due = nullptr;     // [rows], 0 = skip; null = all
-  float* scores = nullptr;               // [rows, pitch]
-  int64_t pitch = 0;
+  Slots<float> scores;
 };
 
 namespace cpu {

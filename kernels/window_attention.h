@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/paged.h"
+#include "kernels/slots.h"
 
 namespace kv {
 
@@ -22,8 +23,7 @@ struct WindowAttentionArgs {
   int q_heads = 0;
   float scale = 0;
   const uint8_t* rows_due = nullptr;  // [rows], 0 = skip; null = all
-  float* scores = nullptr;            // [rows, group or 1, pitch]
-  int64_t pitch = 0;
+  Slots<float> scores;                // rows · group or 1 of them
 };
 
 namespace cpu {

@@ -30,10 +30,10 @@ class ExpectedAttention final : public Scorer {
         epsilon_(params.get("epsilon", 0.02, "added to the expected attention before the value norm (kvpress: 0)")),
         covariance_(params.get("use_covariance", "true", {"true", "false"}, "false: the mean query alone") == "true") {}
 
-  PolicyNeeds needs() const override { return {.pre_rope_queries = true}; }
+  Needs needs() const override { return {.pre_rope_queries = true}; }
   Protection protects(int, int) const override { return {.sinks = sinks_, .recent = recent_}; }
 
-  void check(int kept, int) const override {
+  void check_budget(int kept, int) const override {
     const int64_t protect = int64_t{sinks_} + recent_;
     if (kept <= protect) {
       throw UserError(
@@ -86,8 +86,7 @@ class ExpectedAttention final : public Scorer {
                                      .epsilon = static_cast<float>(epsilon_),
                                      .use_covariance = covariance_,
                                      .rows_due = out.rows_due,
-                                     .scores = out.scores,
-                                     .pitch = out.pitch});
+                                     .scores = out.scores});
   }
 
  private:

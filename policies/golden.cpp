@@ -35,10 +35,12 @@ class Golden final : public Scorer {
     if (group_max_ && !queries_max_) throw UserError("golden: group = max: expected with queries: max only");
   }
 
-  PolicyNeeds needs() const override { return {.future = true, .future_block_max = queries_max_}; }
+  Needs needs() const override {
+    return {.future = BaselineNeeds{.block_sums = !queries_max_, .block_max = queries_max_}};
+  }
   Protection protects(int, int interval) const override { return {.recent = interval}; }
 
-  void check(int kept, int interval) const override {
+  void check_budget(int kept, int interval) const override {
     if (interval == 0) {
       throw UserError("golden: one-shot compression is not covered (expected decode-time pruning with an interval)");
     }
@@ -77,8 +79,7 @@ class Golden final : public Scorer {
                                 .blocks = blocks_,
                                 .tokens = tokens_,
                                 .rows_due = out.rows_due,
-                                .scores = out.scores,
-                                .pitch = out.pitch});
+                                .scores = out.scores});
   }
 
  private:

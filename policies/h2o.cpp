@@ -40,11 +40,11 @@ class H2O final : public Scorer {
         queries_(option_at_least(params, 0, "queries", 0,
                                  "queries that count at an event: the newest N since the event before; 0: all")) {}
 
-  PolicyNeeds needs() const override { return {.entry_columns = 1, .column_sums = true, .window_queries = queries_}; }
+  Needs needs() const override { return {.entry_columns = 1, .column_sums = true, .window_queries = queries_}; }
   int interval(int asked) const override { return original_ && asked > 0 ? 1 : asked; }
   Protection protects(int kept, int interval) const override { return {.recent = recent(kept, interval)}; }
 
-  void check(int kept, int interval) const override {
+  void check_budget(int kept, int interval) const override {
     if (const int newest = recent(kept, interval); kept <= newest) {
       const char* what = recent_ < 0 ? "interval" : "newest entries protected,";
       throw UserError(fmt::format("h2o: budget {} must exceed the {} {}", kept, what, newest));

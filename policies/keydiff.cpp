@@ -24,7 +24,7 @@ class KeyDiff final : public Scorer {
 
   Protection protects(int, int) const override { return {.sinks = sinks_, .recent = recent_}; }
 
-  void check(int kept, int) const override {
+  void check_budget(int kept, int) const override {
     const int64_t protect = int64_t{sinks_} + recent_;
     if (kept < protect) {
       throw UserError(fmt::format("keydiff: budget {} is less than the {} protected entries", kept, protect));
@@ -32,8 +32,7 @@ class KeyDiff final : public Scorer {
   }
 
   void score(const LayerView& view, const ScoreOutput& out) override {
-    view.backend.key_difference(
-        {.cache = view.cache, .rows_due = out.rows_due, .scores = out.scores, .pitch = out.pitch});
+    view.backend.key_difference({.cache = view.cache, .rows_due = out.rows_due, .scores = out.scores});
   }
 
  private:

@@ -11,7 +11,7 @@ namespace {
 
 class ObservedAttention final : public Scorer {
  public:
-  PolicyNeeds needs() const override { return {.entry_columns = 1, .column_sums = true}; }
+  Needs needs() const override { return {.entry_columns = 1, .column_sums = true}; }
   Protection protects(int, int) const override { return {}; }
   void observe(const LayerView& view) override { attention_.observe(view); }
   void score(const LayerView& view, const ScoreOutput& out) override {

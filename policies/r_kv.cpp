@@ -35,26 +35,24 @@ class RKV final : public Scorer {
         retain_ratio_(
             fraction_option(params, "retain_ratio", 0.2, "with retain last_percent: k as a fraction of the entries")) {}
 
-  PolicyNeeds needs() const override { return {.window_queries = window_}; }
+  Needs needs() const override { return {.window_queries = window_}; }
   bool has_ties() const override { return true; }
   int least_entries() const override { return window_; }
   Protection protects(int, int) const override { return {.recent = window_}; }
 
-  void check(int kept, int) const override {
+  void check_budget(int kept, int) const override {
     if (kept <= window_) throw UserError(fmt::format("r-kv: budget {} does not exceed the window {}", kept, window_));
   }
 
   void score(const LayerView& view, const ScoreOutput& out) override {
-    redundancy_.reserve(view.backend, DType::f32, view.rows() * out.pitch);
-    float* redundancy = redundancy_.ref().as<float>();
+    const Slots<float> redundancy = redundancy_.reserve_slots<float>(view.backend, view.rows(), out.scores.pitch);
     pooled_window_score(view, out, pooled_, out.ties, out.scores);
     view.backend.redundancy({.cache = view.cache,
                              .threshold = static_cast<float>(threshold_),
                              .retain = retain_,
                              .retain_ratio = static_cast<float>(retain_ratio_),
                              .rows_due = out.rows_due,
-                             .scores = redundancy,
-                             .pitch = out.pitch});
+                             .scores = redundancy});
     view.backend.blend({.a = out.scores,
                         .b = redundancy,
                         .weight_a = static_cast<float>(lambda_),
@@ -62,8 +60,7 @@ class RKV final : public Scorer {
                         .output = out.scores,
                         .lengths = view.cache.lengths,
                         .rows = view.rows(),
-                        .drop_newest = window_,
-                        .pitch = out.pitch});
+                        .drop_newest = window_});
   }
 
  private:

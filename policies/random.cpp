@@ -24,7 +24,7 @@ class RandomScorer final : public Scorer {
 
   Protection protects(int, int) const override { return {.sinks = sinks_, .recent = recent_}; }
 
-  void check(int kept, int) const override {
+  void check_budget(int kept, int) const override {
     const int64_t protect = int64_t{sinks_} + recent_;
     if (kept < protect) {
       throw UserError(fmt::format("random: budget {} is less than the {} protected entries", kept, protect));
@@ -46,8 +46,7 @@ class RandomScorer final : public Scorer {
                                  .tokens_seen = out.device_tokens_seen,
                                  .first_head = layer << 16,
                                  .rows_due = out.rows_due,
-                                 .scores = out.scores,
-                                 .pitch = out.pitch});
+                                 .scores = out.scores});
   }
 
  private:

@@ -53,12 +53,12 @@ class SnapKV final : public Scorer {
                        : PoolArgs::Kind::average;
   }
 
-  PolicyNeeds needs() const override { return {.window_queries = window_}; }
+  Needs needs() const override { return {.window_queries = window_}; }
   bool has_ties() const override { return true; }
   int least_entries() const override { return window_; }
   Protection protects(int, int) const override { return {.sinks = sinks_, .recent = window_}; }
 
-  void check(int kept, int) const override {
+  void check_budget(int kept, int) const override {
     if (kept > int64_t{window_} + sinks_) return;
     throw UserError(sinks_ == 0 ? fmt::format("snapkv: budget {} does not exceed the window {}", kept, window_)
                                 : fmt::format("snapkv: budget {} does not exceed the window {} and {} sinks", kept,
@@ -75,11 +75,9 @@ class SnapKV final : public Scorer {
 
  private:
   void score_per_query_head(const LayerView& view, const ScoreOutput& out) {
-    const int64_t elements = view.rows() * view.group() * out.pitch;
-    attention_.reserve(view.backend, DType::f32, elements);
-    smooth_.reserve(view.backend, DType::f32, elements);
-    float* attention = attention_.ref().as<float>();
-    float* smooth = smooth_.ref().as<float>();
+    const int64_t vectors = view.rows() * view.group();
+    const Slots<float> attention = attention_.reserve_slots<float>(view.backend, vectors, out.scores.pitch);
+    const Slots<float> smooth = smooth_.reserve_slots<float>(view.backend, vectors, out.scores.pitch);
     window_score(view, out, WindowAttentionArgs::Mode::per_query_head, attention);
     view.backend.pool({.kind = pooled_.pool,
                        .kernel = pooled_.kernel,
@@ -88,20 +86,18 @@ class SnapKV final : public Scorer {
                        .lengths = view.cache.lengths,
                        .rows = view.rows(),
                        .vectors_per_row = view.group(),
-                       .drop_newest = window_,
-                       .pitch = out.pitch});
-    group_mean(view, out.pitch, smooth, out.scores);
-    group_mean(view, out.pitch, attention, out.ties);
+                       .drop_newest = window_});
+    group_mean(view, smooth, out.scores);
+    group_mean(view, attention, out.ties);
   }
 
-  void group_mean(const LayerView& view, int64_t pitch, const float* input, float* output) const {
+  void group_mean(const LayerView& view, Slots<const float> input, Slots<float> output) const {
     view.backend.group_mean({.input = input,
                              .output = output,
                              .lengths = view.cache.lengths,
                              .rows = view.rows(),
                              .group = view.group(),
-                             .drop_newest = window_,
-                             .pitch = pitch});
+                             .drop_newest = window_});
   }
 
   bool decode_ = true;

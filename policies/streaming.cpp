@@ -20,13 +20,13 @@ class Streaming final : public Scorer {
 
   Protection protects(int kept, int) const override { return {.sinks = sinks_, .recent = kept - sinks_}; }
 
-  void check(int kept, int) const override {
+  void check_budget(int kept, int) const override {
     if (kept <= sinks_) throw UserError(fmt::format("streaming: budget {} does not exceed the {} sinks", kept, sinks_));
   }
 
   // Protection alone fills the budget; equal scores say that the rest is worth nothing.
   void score(const LayerView& view, const ScoreOutput& out) override {
-    view.backend.fill_zero(out.scores, static_cast<size_t>(view.rows() * out.pitch) * sizeof(float));
+    view.backend.fill_zero(out.scores.data, static_cast<size_t>(out.scores.elements()) * sizeof(float));
   }
 
  private:

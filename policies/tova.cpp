@@ -17,23 +17,22 @@ namespace {
 
 class Tova final : public Scorer {
  public:
-  PolicyNeeds needs() const override { return {.window_queries = 1}; }
+  Needs needs() const override { return {.window_queries = 1}; }
   Protection protects(int, int) const override { return {.recent = 1}; }
 
-  void check(int kept, int) const override {
+  void check_budget(int kept, int) const override {
     if (kept < 1) throw UserError(fmt::format("tova: budget {} must be at least 1", kept));
   }
 
   void score(const LayerView& view, const ScoreOutput& out) override {
-    attention_.reserve(view.backend, DType::f32, view.rows() * view.group() * out.pitch);
-    float* attention = attention_.ref().as<float>();
+    const Slots<float> attention =
+        attention_.reserve_slots<float>(view.backend, view.rows() * view.group(), out.scores.pitch);
     window_score(view, out, WindowAttentionArgs::Mode::per_query_head, attention);
     view.backend.layer_mean({.cache = view.cache,
                              .input = attention,
                              .group = view.group(),
                              .rows_due = out.rows_due,
-                             .output = out.scores,
-                             .pitch = out.pitch});
+                             .output = out.scores});
   }
 
  private:

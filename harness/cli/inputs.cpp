@@ -46,7 +46,7 @@ Policy load_policy(const std::string& yaml_or_file, const std::string& model) {
   const Component component = parse_component(yaml_or_file, "policy");
   Policy policy = make_policy(component.name, component.options, component.allocation);
   require_meaning(*policy.allocation, component.allocation.name);
-  prepare(*policy.allocation, identity_of_files(model), policy.scorer_name);
+  policy.load(policy.check(identity_of_files(model)));
   return policy;
 }
 

@@ -55,12 +55,9 @@ Scores score_under(Policy& policy, const Arguments& arguments, Backend& backend,
     }
     interval = check_decode(policy, arguments.budget, arguments.interval);
     schedule = decode_schedule(std::span(&length, 1), arguments.budget, interval);
-    const PolicyNeeds needs = policy.scorer->needs();
-    if (needs.future) {
-      BaselineNeeds wanted;
-      wanted.statistics_block = interval;
-      wanted.block_sums = !needs.future_block_max;
-      wanted.block_max = needs.future_block_max;
+    if (policy.oracle()) {
+      BaselineNeeds wanted = policy.future_needs();
+      wanted.merge({.statistics_block = interval});
       baseline = compute_baseline(backend, source, sequences, wanted);
     }
   }

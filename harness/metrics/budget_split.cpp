@@ -67,7 +67,7 @@ class SplitLosses : public Metric {
       rows_[static_cast<size_t>(s)] = split_rows(grid_, heads, {.sample = s, .metric = {}});
       heads = {};
     }
-    residents_.cut(view, to_host(view.layer.backend, view.keep, view.layer.rows() * view.pitch));
+    residents_.cut(view, to_host(view.layer.backend, view.keep.data, view.keep.elements()));
   }
 
   void report(const ReplayResult&, std::vector<Measured>& rows) override {

@@ -90,7 +90,7 @@ class EvictionCurve : public Metric {
       evicted_[static_cast<size_t>(s)] = 1;
       for (int head = 0; head < layer.kv_heads && !importance_.missing(); ++head) add_curve(view, s, head);
     }
-    residents_.cut(view, to_host(layer.backend, view.keep, layer.rows() * view.pitch));
+    residents_.cut(view, to_host(layer.backend, view.keep.data, view.keep.elements()));
   }
 
   void report(const ReplayResult&, std::vector<Measured>& rows) override {

@@ -7,8 +7,7 @@ namespace kv {
 
 std::vector<float> importance_in_order(const EvictionView& view, int row, std::span<const int32_t> positions,
                                        std::span<const float> importance) {
-  const auto scores =
-      to_host(view.layer.backend, view.scores + row * view.pitch, static_cast<int64_t>(positions.size()));
+  const auto scores = to_host(view.layer.backend, view.scores.row(row), static_cast<int64_t>(positions.size()));
   std::vector<float> in_order;
   in_order.reserve(positions.size());
   for (const int32_t slot : policy_order(view.protection, positions, scores)) {

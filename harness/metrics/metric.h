@@ -11,7 +11,7 @@
 
 #include "sim/policy/measured.h"
 #include "sim/policy/observer.h"
-#include "sim/policy/params.h"
+#include "sim/policy/registry.h"
 #include "sim/replay/replay.h"
 #include "sim/tasks/sample.h"
 
@@ -32,19 +32,13 @@ struct CaseView {
 // A metric watches one case's replay and then reports rows. Registered by name like a policy.
 class Metric : public Observer {
  public:
+  static constexpr std::string_view kKind = "metric";
   virtual void begin_case(const CaseView&) {}
   virtual void report(const ReplayResult& result, std::vector<Measured>& rows) = 0;
 };
 
-struct MetricEntry {
-  std::string name;
-  std::string summary;  // what it measures, unit, range, source
-  std::function<std::unique_ptr<Metric>(Params&)> make;
-};
-
-struct RegisterMetric {
-  explicit RegisterMetric(MetricEntry entry);
-};
+using MetricEntry = PartEntry<Metric>;  // the summary: what it measures, unit, range, source
+using RegisterMetric = RegisterPart<Metric>;
 
 std::vector<const MetricEntry*> metrics();
 std::unique_ptr<Metric> make_metric(std::string_view name, std::vector<GivenParam> options);

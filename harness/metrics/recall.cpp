@@ -64,7 +64,7 @@ class Recall : public Metric {
   void attended(const LayerView& view, ConstRef) override { residents_.append(view); }
 
   void evicting(const EvictionView& view) override {
-    const auto keep = to_host(view.layer.backend, view.keep, view.layer.rows() * view.pitch);
+    const auto keep = to_host(view.layer.backend, view.keep.data, view.keep.elements());
     for (int s = 0; s < view.layer.sequences && !importance_.missing(); ++s) {
       if (view.sequences_due[static_cast<size_t>(s)]) add_event(view, s, keep);
     }
@@ -82,7 +82,7 @@ class Recall : public Metric {
     double layer_total = 0;
     for (int head = 0; head < view.layer.kv_heads; ++head) {
       const int row = s * view.layer.kv_heads + head;
-      heads.push_back(judge(view, s, row, keep.subspan(static_cast<size_t>(row * view.pitch))));
+      heads.push_back(judge(view, s, row, keep.subspan(static_cast<size_t>(row * view.keep.pitch))));
       layer_total += heads.back().total;
     }
     if (layer_total <= 0) return;

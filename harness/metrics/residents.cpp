@@ -24,7 +24,7 @@ void Residents::cut(const EvictionView& view, std::span<const uint8_t> keep) {
   for (int row = 0; row < rows_; ++row) {
     if (!view.sequences_due[static_cast<size_t>(row / kv_heads)]) continue;
     auto& positions = at(view.layer.layer, row);
-    const auto flags = keep.subspan(static_cast<size_t>(row * view.pitch), positions.size());
+    const auto flags = keep.subspan(static_cast<size_t>(row * view.keep.pitch), positions.size());
     size_t kept = 0;
     for (size_t slot = 0; slot < positions.size(); ++slot) {
       if (flags[slot]) positions[kept++] = positions[slot];

@@ -67,8 +67,7 @@ class Survival : public Metric {
            .scale = view.scale,
            .top_k = criterion.top_k,
            .mass = criterion.mass,
-           .last_selected = criterion.last_selected[static_cast<size_t>(view.layer)].ref().as<int32_t>(),
-           .pitch = tokens_});
+           .last_selected = criterion.last_selected[static_cast<size_t>(view.layer)].slots<int32_t>(tokens_)});
     }
   }
 

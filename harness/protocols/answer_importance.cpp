@@ -29,7 +29,7 @@ class LargestAttention final : public Observer {
     if (!is_answer_) return;
     for (int head = 0; head < info_.q_heads; ++head) {
       auto& most = most_[static_cast<size_t>(view.layer * info_.q_heads + head)];
-      most = to_host(view.backend, view.column_max + head * view.pitch, std::ssize(most));
+      most = to_host(view.backend, view.column_max.row(head), std::ssize(most));
     }
   }
 
@@ -98,12 +98,11 @@ std::vector<std::vector<float>> answer_importance(Backend& backend, ModelSource&
   ids.insert(ids.end(), question.expected.begin(), question.expected.end() - 1);
   const std::span<const int32_t> sequences[] = {ids};
   Policy full = make_policy("full", {});
-  Policy* const policies[] = {&full};
   LargestAttention attention(source.info(), exam.context.size());
   Observer* const observers[] = {&attention};
   Loop loop({.backend = backend,
              .source = source,
-             .policies = policies,
+             .policy = full,
              .sequences = 1,
              .observers = observers,
              .time_phases = false});

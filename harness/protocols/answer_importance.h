@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "kernels/tensor.h"
 #include "sim/policy/observer.h"
 #include "sim/replay/loop.h"
 #include "sim/source/model_source.h"

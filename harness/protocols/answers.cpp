@@ -171,7 +171,7 @@ std::vector<int32_t> AnswerRunner::kept_of(const Round& round, const Case& one, 
   for (const Ids& context : round.contexts) {
     const auto tokens = static_cast<int32_t>(context.size());
     keep.push_back(policy.scorer ? kept_tokens(tokens, one.keep) : tokens);
-    if (policy.scorer) policy.scorer->check(keep.back(), 0);
+    if (policy.scorer) policy.scorer->check_budget(keep.back(), 0);
   }
   return keep;
 }

@@ -24,9 +24,9 @@ CalibrationQuestion::Orders orders_under(Backend& backend, const SourceInfo& inf
   for (int layer = 0; layer < info.layers; ++layer) {
     const ScoredLayer scored = prefill.scored(policy, layer);
     for (int head = 0; head < info.kv_heads; ++head) {
-      const auto scores = to_host(backend, scored.scores + head * scored.pitch, tokens);
+      const auto scores = to_host(backend, scored.scores.row(head), tokens);
       std::vector<float> ties;
-      if (scored.ties) ties = to_host(backend, scored.ties + head * scored.pitch, tokens);
+      if (scored.ties) ties = to_host(backend, scored.ties.row(head), tokens);
       orders.push_back(policy_order(protection, positions, scores, ties));
     }
   }

@@ -108,7 +108,7 @@ CaseRunner::Outcome CaseRunner::replay_case(const Case& one) {
   const int budget = policy.scorer && decode ? one.budget : 0;
   const Schedule schedule = schedule_of(one, policy);
   if (policy.scorer && !decode) {
-    for (const Sample* sample : samples_) policy.scorer->check(kept_tokens(sample->context_tokens, one.keep), 0);
+    for (const Sample* sample : samples_) policy.scorer->check_budget(kept_tokens(sample->context_tokens, one.keep), 0);
   }
   source_ = &batch_.subject.source(batch_.first, batch_.count);
   const Baseline& full = baseline();
@@ -122,7 +122,7 @@ CaseRunner::Outcome CaseRunner::replay_case(const Case& one) {
                 .interval = interval,
                 .seed = batch_.spec.seed,
                 .sample_numbers = numbers_,
-                .future = policy.oracle ? &full : nullptr};
+                .future = policy.oracle() ? &full : nullptr};
   view.samples = samples_;
   view.baseline = &full;
   view.schedule = &schedule;
@@ -196,7 +196,7 @@ std::vector<Row> CaseRunner::skipped_rows(const Case& one, const std::string& re
 }
 
 std::vector<Row> CaseRunner::rows_of(const Case& one, const Outcome& outcome) const {
-  const bool oracle = make_case_policy(batch_.spec, one).oracle;
+  const bool oracle = make_case_policy(batch_.spec, one).oracle();
   const ReplayResult& result = outcome.result;
   // Pools and clocks belong to the batch; its samples share them evenly, so that means and sums stay right.
   const double share = 1.0 / batch_.count;

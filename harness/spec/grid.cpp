@@ -16,6 +16,7 @@
 #include "kernels/error.h"
 #include "sim/policy/spelling.h"
 #include "sim/replay/schedule.h"
+#include "sim/tasks/draw_task.h"
 
 namespace kv {
 namespace {
@@ -337,7 +338,7 @@ void check_latency_case(const Spec& spec, const Case& one, const Policy& made, c
   const auto refuse = [&](std::string_view what) { refuse_at(component.where, what); };
   if (one.context == 0 && one.new_tokens == 0) refuse("needs an axis context or new_tokens");
   if (!made.scorer) return;
-  if (made.oracle) {
+  if (made.oracle()) {
     refuse_at(where_of_oracle(spec, point, static_cast<size_t>(one.policy), made),
               fmt::format("needs {}, which nothing computes there", future_of(made)));
   }
@@ -353,7 +354,7 @@ void check_latency_case(const Spec& spec, const Case& one, const Policy& made, c
   if (pruned && at(where, [&] { return check_decode(made, one.budget, one.interval); }) != one.interval) {
     refuse("prunes at an interval of its own; expected one that keeps to the asked interval");
   }
-  if (cut) at(where, [&] { made.scorer->check(kept_tokens(one.context, one.keep), 0); });
+  if (cut) at(where, [&] { made.scorer->check_budget(kept_tokens(one.context, one.keep), 0); });
 }
 
 // Nothing is cut: what a scorer would keep is compared with what is asked.
@@ -367,7 +368,7 @@ void check_profile_case(const Spec& spec, int model, const Case& one, const Poli
   };
   if (!made.scorer) refuse_policy("never evicts, so there is nothing to profile");
   if (one.allocation.name != "uniform") refuse_policy("has an allocation of its own, which a profile has no use for");
-  if (made.oracle) refuse_policy("needs the future, which no profile can foresee");
+  if (made.oracle()) refuse_policy("needs the future, which no profile can foresee");
   const ModelChoice& choice = spec.models[static_cast<size_t>(model)];
   if (choice.random) refuse(choice.source.where, "random weights answer nothing, expected a model folder");
   for (const DataSpec& data : spec.data) {
@@ -376,11 +377,11 @@ void check_profile_case(const Spec& spec, int model, const Case& one, const Poli
   }
 }
 
-std::optional<AllocationFile> check_allocation_of(const Spec& spec, const ModelIdentity& identity, const Case& one,
-                                                  const Policy& made) {
+std::vector<InputFile> check_files_of(const Spec& spec, const ModelIdentity& identity, const Case& one,
+                                      const Policy& made) {
   return at(spec.policies[static_cast<size_t>(one.policy)].where, [&] {
     if (spec.protocol != Protocol::kLatency) require_meaning(*made.allocation, one.allocation.name);
-    return made.allocation->check(identity, made.scorer_name);
+    return made.check(identity);
   });
 }
 
@@ -401,7 +402,7 @@ void check_case(const Spec& spec, int model, const Case& one, const Policy& made
     throw UserError(fmt::format("{}: policy '{}' under protocol {} needs the axis keep", spec.policies[policy].where,
                                 spec.policies[policy].label,
                                 spec.protocol == Protocol::kAnswer ? "answer" : "one-shot"));
-  } else if (spec.protocol == Protocol::kAnswer && made.oracle) {
+  } else if (spec.protocol == Protocol::kAnswer && made.oracle()) {
     throw UserError(fmt::format("{}: policy '{}' needs {}, which protocol answer has yet to write",
                                 where_of_oracle(spec, point, policy, made), spec.policies[policy].label,
                                 future_of(made)));
@@ -411,12 +412,8 @@ void check_case(const Spec& spec, int model, const Case& one, const Policy& made
 // Blocks must begin where events may fall: at B + kL.
 void add_needs(const Case& one, const Policy& policy, BaselineNeeds& needs) {
   BaselineNeeds own;
-  if (policy.scorer && policy.scorer->needs().future) {
-    own.block_sums = !policy.scorer->needs().future_block_max;
-    own.block_max = policy.scorer->needs().future_block_max;
-  }
   if (one.budget > 0 && one.interval > 0) own.statistics_block = std::gcd(one.budget, one.interval);
-  own.merge(policy.allocation->future_needs());
+  own.merge(policy.future_needs());
   needs.merge(own);
 }
 
@@ -512,7 +509,7 @@ Policy make_case_policy(const Spec& spec, const Case& one) {
 
 Policy load_case_policy(const Spec& spec, const Case& one) {
   Policy policy = make_case_policy(spec, one);
-  if (one.file) policy.allocation->load(*one.file);
+  policy.load(one.files);
   return policy;
 }
 
@@ -573,7 +570,7 @@ Grid make_grid(const Spec& spec) {
           });
           if (repeated) continue;
           const Policy made = make_case_policy(spec, one);
-          one.file = check_allocation_of(spec, grid.models.back(), one, made);
+          one.files = check_files_of(spec, grid.models.back(), one, made);
           check_case(spec, model, one, made, point);
           add_needs(one, made, grid.needs);
           cases.push_back(std::move(one));

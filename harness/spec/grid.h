@@ -18,9 +18,9 @@ struct Case {
   int policy = 0;                     // index into Spec::policies
   std::vector<GivenParam> options{};  // of the policy, those that axes set included
   SlotChoice allocation{"uniform"};
-  std::optional<AllocationFile> file{};  // that it was found to read when the grid was made
-  std::vector<std::string> axes{};       // one a Spec::axis_columns(); empty where the axis does not apply
-  int budget = 0;                        // decode protocol; 0 where no axis sets it
+  std::vector<InputFile> files{};   // that its policy was found to read when the grid was made
+  std::vector<std::string> axes{};  // one a Spec::axis_columns(); empty where the axis does not apply
+  int budget = 0;                   // decode protocol; 0 where no axis sets it
   int interval = 0;
   double keep = 0;           // one-shot and answer protocols
   bool query_aware = false;  // answer protocol
@@ -54,7 +54,7 @@ Grid make_grid(const Spec& spec);
 
 // Options that name files are resolved as the spec's paths are.
 Policy make_case_policy(const Spec& spec, const Case& one);
-// Ready to run. UserError where the file that its allocation reads is no longer the one that the grid was made with.
+// Ready to run. UserError where a file that it reads is no longer the one that the grid was made with.
 Policy load_case_policy(const Spec& spec, const Case& one);
 std::vector<std::unique_ptr<Metric>> make_case_metrics(const Spec& spec);
 

@@ -1,5 +1,6 @@
 #include "kernels/backend.h"
 
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -37,6 +38,17 @@ class CpuRecording final : public Recording {
   bool& running_;
 };
 
+// Ops run as they are asked for, so a moment is a reading of the clock.
+class ClockMoment final : public Moment {
+ public:
+  double seconds_since(const Moment& earlier) const override {
+    return std::chrono::duration<double>(time_ - static_cast<const ClockMoment&>(earlier).time_).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point time_ = std::chrono::steady_clock::now();
+};
+
 class CpuBackend final : public Backend {
  public:
   std::string_view name() const override { return "cpu"; }
@@ -67,6 +79,10 @@ class CpuBackend final : public Backend {
   void copy(void* to, const void* from, size_t bytes) override { std::memmove(to, from, bytes); }
   void fill_zero(void* data, size_t bytes) override { std::memset(data, 0, bytes); }
   void synchronize() override { KV_CHECK(!recording_); }
+  std::unique_ptr<Moment> mark() override {
+    KV_CHECK(!recording_);
+    return std::make_unique<ClockMoment>();
+  }
   size_t bytes_in_use() const override { return in_use_; }
   size_t peak_bytes() const override { return peak_; }
   void reset_peak() override { peak_ = in_use_; }

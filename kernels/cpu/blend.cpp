@@ -6,9 +6,9 @@ namespace kv::cpu {
 
 void blend(const BlendArgs& args) {
   parallel_for(args.rows, [&](int64_t row) {
-    const float* a = args.a + row * args.pitch;
-    const float* b = args.b + row * args.pitch;
-    float* output = args.output + row * args.pitch;
+    const float* a = args.a.row(row);
+    const float* b = args.b.row(row);
+    float* output = args.output.row(row);
     const int64_t count = args.lengths[row] - args.drop_newest;
     // Aliasing is element on element, which a simd loop allows.
 #pragma omp simd

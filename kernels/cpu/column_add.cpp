@@ -12,12 +12,12 @@ void column_add(const ColumnAddArgs& args) {
     const Segment& segment = args.segments[task / heads];
     if (segment.count == 0) return;
     const int64_t row = int64_t{segment.sequence} * heads + task % heads;
-    const float* addend = args.addend + row * args.count * args.pitch;
+    const float* addend = args.addend.row(row * args.count);
     for_page_runs(cache, row, 0, cache.lengths[row], [&](int64_t page, int64_t place, int64_t slot, int64_t run) {
       float* columns = args.pool_columns + (page * kPageTokens + place) * cache.column_width + args.first;
       for (int64_t i = 0; i < run; ++i) {
         for (int64_t g = 0; g < args.count; ++g)
-          columns[i * cache.column_width + g] += addend[g * args.pitch + slot + i];
+          columns[i * cache.column_width + g] += addend[g * args.addend.pitch + slot + i];
       }
     });
   });
@@ -26,7 +26,7 @@ void column_add(const ColumnAddArgs& args) {
 void column_mean(const ColumnMeanArgs& args) {
   const PagedView& cache = args.cache;
   parallel_for(cache.rows, [&](int64_t row) {
-    float* scores = args.scores + row * args.pitch;
+    float* scores = args.scores.row(row);
     for_page_runs(cache, row, 0, cache.lengths[row], [&](int64_t page, int64_t place, int64_t slot, int64_t run) {
       const float* columns = cache.columns + (page * kPageTokens + place) * cache.column_width + args.first;
       for (int64_t i = 0; i < run; ++i) {

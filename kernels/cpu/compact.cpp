@@ -42,7 +42,7 @@ void compact(const CompactArgs& args) {
                     .column_width = cache.column_width};
   parallel_for(cache.rows, [&](int64_t row) {
     if (args.rows_due && !args.rows_due[row]) return;
-    const uint8_t* keep = args.keep + row * args.keep_pitch;
+    const uint8_t* keep = args.keep.row(row);
     int64_t kept = 0;
     for (int64_t slot = 0; slot < cache.lengths[row]; ++slot) {
       if (!keep[slot]) continue;

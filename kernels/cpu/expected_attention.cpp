@@ -118,7 +118,7 @@ void score_row(const ExpectedAttentionArgs& args, const Rotation& rotation, int6
   const int64_t dim = cache.head_dim;
   const int64_t group = args.q_heads / cache.kv_heads;
   const int64_t length = cache.lengths[row];
-  float* scores = args.scores + row * args.pitch;
+  float* scores = args.scores.row(row);
   int64_t sinks = 0;
   while (sinks < length && cache.positions[pool_index(cache, row, sinks)] < args.sinks) ++sinks;
   const int64_t count = length - sinks;

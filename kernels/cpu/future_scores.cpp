@@ -11,7 +11,7 @@ namespace {
 
 void score_row(const FutureScoresArgs& args, int64_t row) {
   const int64_t length = args.cache.lengths[row];
-  float* scores = args.scores + row * args.pitch;
+  float* scores = args.scores.row(row);
   const int64_t block = args.from_block[row / args.cache.kv_heads];
   if (block < 0 || block >= args.blocks) {
     std::fill_n(scores, length, 0.0f);

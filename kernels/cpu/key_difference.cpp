@@ -15,7 +15,7 @@ void score_row(const KeyDifferenceArgs& args, int64_t row) {
   const int64_t length = args.cache.lengths[row];
   const int64_t dim = args.cache.head_dim;
   const float* pool = args.cache.keys.as<float>();
-  float* scores = args.scores + row * args.pitch;
+  float* scores = args.scores.row(row);
   const auto for_keys = [&](const auto& visit) {
     for_page_runs(args.cache, row, 0, length, [&](int64_t page, int64_t place, int64_t done, int64_t run) {
       for (int64_t i = 0; i < run; ++i) visit(done + i, pool + (page * kPageTokens + place + i) * dim);

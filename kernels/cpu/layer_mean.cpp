@@ -20,13 +20,13 @@ std::vector<int32_t> positions_of(const PagedView& cache, int64_t row) {
 // Adds what `other` has to the tokens that both hold; positions ascend in both.
 void add_row(const LayerMeanArgs& args, std::span<const int32_t> positions, std::span<const int32_t> theirs,
              int64_t other, float* sums) {
-  const float* input = args.input + other * args.group * args.pitch;
+  const float* input = args.input.row(other * args.group);
   size_t j = 0;
   for (size_t i = 0; i < positions.size(); ++i) {
     while (j < theirs.size() && theirs[j] < positions[i]) ++j;
     if (j == theirs.size()) return;
     if (theirs[j] != positions[i]) continue;
-    for (int g = 0; g < args.group; ++g) sums[i] += input[g * args.pitch + static_cast<int64_t>(j)];
+    for (int g = 0; g < args.group; ++g) sums[i] += input[g * args.input.pitch + static_cast<int64_t>(j)];
   }
 }
 
@@ -38,7 +38,7 @@ void layer_mean(const LayerMeanArgs& args) {
   parallel_for(args.cache.rows, [&](int64_t row) {
     if (args.rows_due && !args.rows_due[row]) return;
     const std::vector<int32_t> positions = positions_of(args.cache, row);
-    float* output = args.output + row * args.pitch;
+    float* output = args.output.row(row);
     std::fill_n(output, positions.size(), 0.0f);
     const int64_t first = row / heads * heads;
     for (int64_t other = first; other < first + heads; ++other) {

@@ -43,20 +43,20 @@ void pool(const PoolArgs& args) {
   KV_CHECK(args.kernel > 0 && args.kernel % 2 == 1);
   parallel_for(args.rows * args.vectors_per_row, [&](int64_t vector) {
     const int64_t count = args.lengths[vector / args.vectors_per_row] - args.drop_newest;
-    pool_vector(args, args.input + vector * args.pitch, args.output + vector * args.pitch, count);
+    pool_vector(args, args.input.row(vector), args.output.row(vector), count);
   });
 }
 
 void group_mean(const GroupMeanArgs& args) {
   const float group = static_cast<float>(args.group);
   parallel_for(args.rows, [&](int64_t row) {
-    const float* input = args.input + row * args.group * args.pitch;
-    float* output = args.output + row * args.pitch;
+    const float* input = args.input.row(row * args.group);
+    float* output = args.output.row(row);
     const int64_t count = args.lengths[row] - args.drop_newest;
 #pragma omp simd
     for (int64_t slot = 0; slot < count; ++slot) {
       float sum = 0;
-      for (int g = 0; g < args.group; ++g) sum += input[g * args.pitch + slot];
+      for (int g = 0; g < args.group; ++g) sum += input[g * args.input.pitch + slot];
       output[slot] = sum / group;
     }
   });

@@ -12,7 +12,7 @@ void random_uniform(const RandomUniformArgs& args) {
     const auto event = static_cast<uint32_t>(args.tokens_seen[row / heads]);
     const uint32_t head = args.first_head + static_cast<uint32_t>(row % heads);
     const int32_t length = args.cache.lengths[row];
-    float* scores = args.scores + row * args.pitch;
+    float* scores = args.scores.row(row);
     for (int32_t slot = 0; slot < length; ++slot) {
       scores[slot] = hash_uniform(args.seed, number, head, event, static_cast<uint32_t>(slot));
     }

@@ -148,7 +148,7 @@ class RowRedundancy {
 
 void redundancy(const RedundancyArgs& args) {
   parallel_for(args.cache.rows, [&](int64_t row) {
-    if (!args.rows_due || args.rows_due[row]) RowRedundancy(args, row).score(args.scores + row * args.pitch);
+    if (!args.rows_due || args.rows_due[row]) RowRedundancy(args, row).score(args.scores.row(row));
   });
 }
 

@@ -42,7 +42,6 @@ void select_sure(const SelectPooledArgs& args, const Layer& layer) {
   select_top({.cache = cache,
               .scores = layer.scores,
               .ties = layer.ties,
-              .pitch = layer.pitch,
               .counts = layer.kept,
               .sinks = args.sinks,
               .recent = args.recent,
@@ -55,10 +54,13 @@ std::vector<Candidate> candidates_of(const SelectPooledArgs& args, int64_t seque
   for (int64_t l = 0; l < args.layer_count; ++l) {
     const Layer& layer = args.layers[l];
     for (int head = 0; head < layer.cache.kv_heads; ++head) {
-      const int64_t row = sequence * layer.cache.kv_heads + head, first = row * layer.pitch;
+      const int64_t row = sequence * layer.cache.kv_heads + head;
+      const uint8_t* keep = layer.keep.row(row);
+      const float* scores = layer.scores.row(row);
+      const float* ties = layer.ties ? layer.ties.row(row) : nullptr;
       for (int64_t slot = 0; slot < layer.cache.lengths[row]; ++slot) {
-        if (layer.keep[first + slot]) continue;
-        candidates.push_back({.key = ordered(layer.scores, layer.ties, first + slot),
+        if (keep[slot]) continue;
+        candidates.push_back({.key = ordered(scores, ties, slot),
                               .position = layer.cache.positions[pool_index(layer.cache, row, slot)],
                               .head = head,
                               .layer = static_cast<int32_t>(l),
@@ -83,7 +85,7 @@ void select_sequence(const SelectPooledArgs& args, int64_t sequence) {
   for (auto candidate = candidates.begin(); candidate != stay; ++candidate) {
     const Layer& layer = args.layers[candidate->layer];
     const int64_t row = sequence * kv_heads + candidate->head;
-    layer.keep[row * layer.pitch + candidate->slot] = 1;
+    layer.keep.row(row)[candidate->slot] = 1;
     ++layer.kept[row];
   }
 }

@@ -34,7 +34,7 @@ void select_row(const SelectTopArgs& args, int64_t row) {
   const int64_t length = args.cache.lengths[row];
   const int64_t count = args.counts[row];
   KV_CHECK(count >= 0);
-  uint8_t* keep = args.keep + row * args.pitch;
+  uint8_t* keep = args.keep.row(row);
   if (count >= length) {
     std::fill_n(keep, length, uint8_t{1});
     return;
@@ -46,7 +46,7 @@ void select_row(const SelectTopArgs& args, int64_t row) {
   const int64_t recent = std::min(count - sinks, protected_recent);
   std::fill_n(keep, sinks, uint8_t{1});
   std::fill_n(keep + length - recent, recent, uint8_t{1});
-  keep_largest(args.scores + row * args.pitch, args.ties ? args.ties + row * args.pitch : nullptr, protected_sinks,
+  keep_largest(args.scores.row(row), args.ties ? args.ties.row(row) : nullptr, protected_sinks,
                length - protected_recent, count - sinks - recent, keep);
 }
 

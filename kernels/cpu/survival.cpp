@@ -78,7 +78,7 @@ void survive_row(const SurvivalArgs& args, const Segment& segment, int64_t kv_he
       const int64_t visible = length - segment.count + first + i + 1;
       const int32_t position = segment.first_position + static_cast<int32_t>(first + i);
       for (int64_t g = 0; g < group; ++g) {
-        int32_t* last = args.last_selected + (row * group + g) * args.pitch;
+        int32_t* last = args.last_selected.row(row * group + g);
         const int64_t selected = select(args, logits.data() + (i * group + g) * length, visible, candidates);
         for (int64_t k = 0; k < selected; ++k) {
           int32_t& entry = last[candidates[k].slot];

@@ -9,7 +9,7 @@ void visibility(const VisibilityArgs& args) {
   parallel_for(args.cache.rows, [&](int64_t row) {
     if (args.rows_due && !args.rows_due[row]) return;
     const int32_t seen = args.tokens_seen[row / args.cache.kv_heads];
-    float* scores = args.scores + row * args.pitch;
+    float* scores = args.scores.row(row);
     for_page_runs(args.cache, row, 0, args.cache.lengths[row],
                   [&](int64_t page, int64_t place, int64_t done, int64_t run) {
                     const int32_t* positions = args.cache.positions + page * kPageTokens + place;

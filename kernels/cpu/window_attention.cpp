@@ -39,7 +39,7 @@ void add_softmax(float* logits, int64_t visible, float weight, float* sums) {
 void score_per_head(const WindowAttentionArgs& args, int64_t row, int group, float* logits) {
   const int64_t length = args.cache.lengths[row];
   for (int g = 0; g < group; ++g) {
-    float* scores = args.scores + (row * group + g) * args.pitch;
+    float* scores = args.scores.row(row * group + g);
     std::fill_n(scores, length, 0.0f);
     for (int64_t i = 0; i < args.window; ++i) {
       add_softmax(logits + (g * args.window + i) * length, length - args.window + i + 1,
@@ -49,7 +49,7 @@ void score_per_head(const WindowAttentionArgs& args, int64_t row, int group, flo
 }
 
 void score_group_max(const WindowAttentionArgs& args, int64_t row, int group, float* logits, int64_t older) {
-  float* scores = args.scores + row * args.pitch;
+  float* scores = args.scores.row(row);
   std::fill_n(scores, older, 0.0f);
   for (int64_t i = 0; i < args.window; ++i) {
     float* most = logits + i * older;

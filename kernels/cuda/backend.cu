@@ -7,6 +7,7 @@
 #include "kernels/cuda/facts.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/machine.h"
+#include "kernels/cuda/moment.cuh"
 #include "kernels/cuda/record.cuh"
 #include "kernels/error.h"
 #include "kernels/every_op.h"
@@ -46,6 +47,7 @@ class CudaBackend final : public Backend {
   }
   void fill_zero(void* data, size_t bytes) override { KV_CUDA_CHECK(cudaMemsetAsync(data, 0, bytes, cuda::stream())); }
   void synchronize() override { KV_CUDA_CHECK(cudaStreamSynchronize(cuda::stream())); }
+  std::unique_ptr<Moment> mark() override { return cuda::mark(); }
   size_t bytes_in_use() const override { return cuda::memory_use().now - before_; }
   size_t peak_bytes() const override { return cuda::memory_use().peak - before_; }
   void reset_peak() override { cuda::memory_use().peak = cuda::memory_use().now; }

@@ -16,9 +16,9 @@ __global__ void column_add_kernel(ColumnAddArgs args, int64_t tiles) {
   const int64_t row = int64_t{segment.sequence} * cache.kv_heads + at.row % cache.kv_heads;
   const int64_t slot = at.first + threadIdx.x;
   if (segment.count == 0 || slot >= cache.lengths[row]) return;
-  const float* addend = args.addend + row * args.count * args.pitch + slot;
+  const float* addend = args.addend.row(row * args.count) + slot;
   float* columns = args.pool_columns + place_of(cache, row, slot) * cache.column_width + args.first;
-  for (int g = 0; g < args.count; ++g) columns[g] += addend[g * args.pitch];
+  for (int g = 0; g < args.count; ++g) columns[g] += addend[g * args.addend.pitch];
 }
 
 __global__ void column_mean_kernel(ColumnMeanArgs args, int64_t tiles) {
@@ -28,7 +28,7 @@ __global__ void column_mean_kernel(ColumnMeanArgs args, int64_t tiles) {
   const float* columns = args.cache.columns + place_of(args.cache, at.row, slot) * args.cache.column_width + args.first;
   float sum = 0;
   for (int g = 0; g < args.count; ++g) sum += columns[g];
-  args.scores[at.row * args.pitch + slot] = sum / static_cast<float>(args.count);
+  args.scores.row(at.row)[slot] = sum / static_cast<float>(args.count);
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ __global__ void compact_kernel(CompactArgs args, Word* keys, Word* values, int w
   const int64_t row = blockIdx.x;
   if (!is_due(args.rows_due, row)) return;
   const int64_t length = cache.lengths[row];
-  const uint8_t* keep = args.keep + row * args.keep_pitch;
+  const uint8_t* keep = args.keep.row(row);
   int64_t kept = 0;
   for (int64_t first = 0; first < length; first += chunk) {
     const int count = static_cast<int>(min(int64_t{chunk}, length - first));

@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(kRowThreads) score_rows(ExpectedAttentionArgs 
   if (!is_due(args.rows_due, row)) return;
   const int64_t length = cache.lengths[row];
   const int lane = threadIdx.x % 32;
-  float* scores = args.scores + row * args.pitch;
+  float* scores = args.scores.row(row);
   const auto is_sink = [&](int64_t slot) { return cache.positions[place_of(cache, row, slot)] < args.sinks; };
   for (int g = 0; g < work.group; ++g) {
     const float* logits = work.logits + (row * work.group + g) * cache.max_length;

@@ -19,7 +19,7 @@ __global__ void future_scores_kernel(FutureScoresArgs args, int64_t tiles) {
     KV_DEVICE_CHECK(position >= 0 && position < args.tokens);
     score = args.table[(at.row * args.blocks + block) * args.tokens + position];
   }
-  args.scores[at.row * args.pitch + slot] = score;
+  args.scores.row(at.row)[slot] = score;
 }
 
 __device__ float merged(const FutureTableArgs& args, const float* input, int64_t block) {

@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int e = 0; e < kLaneValues; ++e) product += x[e] * anchor[e];
     product = warp_reduce(product, Add());
     if (lane == 0) {
-      args.scores[at.row * args.pitch + slot] =
+      args.scores.row(at.row)[slot] =
           static_cast<float>(-product * inverse * inverse_norms[at.row * cache.max_length + slot]);
     }
   }

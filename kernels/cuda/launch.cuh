@@ -10,6 +10,7 @@
 
 #include "kernels/check.h"
 #include "kernels/cuda/bf16.cuh"
+#include "kernels/element.h"
 
 // What every CUDA op needs on the host: checked calls, the stream, scratch memory and checked launches.
 

@@ -43,10 +43,10 @@ __global__ void layer_mean_kernel(LayerMeanArgs args, int64_t tiles) {
   for (int64_t row = first; row < first + heads; ++row) {
     const int64_t other = slot_of(args.cache, row, position, slot);
     if (other < 0) continue;
-    const float* input = args.input + row * args.group * args.pitch + other;
-    for (int g = 0; g < args.group; ++g) sum += input[g * args.pitch];
+    const float* input = args.input.row(row * args.group) + other;
+    for (int g = 0; g < args.group; ++g) sum += input[g * args.input.pitch];
   }
-  args.output[at.row * args.pitch + slot] = sum / static_cast<float>(heads * args.group);
+  args.output.row(at.row)[slot] = sum / static_cast<float>(heads * args.group);
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ __global__ void random_uniform_kernel(RandomUniformArgs args, int64_t tiles) {
   if (slot >= args.cache.lengths[at.row] || !is_due(args.rows_due, at.row)) return;
   const int64_t sequence = at.row / args.cache.kv_heads;
   const uint32_t head = args.first_head + static_cast<uint32_t>(at.row % args.cache.kv_heads);
-  args.scores[at.row * args.pitch + slot] =
+  args.scores.row(at.row)[slot] =
       hash_uniform(args.seed, static_cast<uint32_t>(args.numbers[sequence]), head,
                    static_cast<uint32_t>(args.tokens_seen[sequence]), static_cast<uint32_t>(slot));
 }

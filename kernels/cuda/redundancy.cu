@@ -255,7 +255,7 @@ __global__ void softmax_means(RedundancyArgs args, Work work) {
   for (int64_t j = threadIdx.x; j < length; j += kSoftmaxThreads) total += expf(means[j] - largest);
   const float sum = static_cast<float>(block_reduce(total, 0.0, Add()));
   for (int64_t j = threadIdx.x; j < length; j += kSoftmaxThreads) {
-    args.scores[row * args.pitch + j] = expf(means[j] - largest) / sum;
+    args.scores.row(row)[j] = expf(means[j] - largest) / sum;
   }
 }
 

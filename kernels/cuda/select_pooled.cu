@@ -62,9 +62,9 @@ struct Place {
         row(blockIdx.x / work.tiles % work.rows),
         sequence(row / work.kv_heads),
         layer(work.layers[layer_index]),
-        scores(layer.scores + row * layer.pitch),
-        ties(layer.ties ? layer.ties + row * layer.pitch : nullptr),
-        keep(layer.keep + row * layer.pitch),
+        scores(layer.scores.row(row)),
+        ties(layer.ties ? layer.ties.row(row) : nullptr),
+        keep(layer.keep.row(row)),
         first(blockIdx.x % work.tiles * kTile),
         end(min(int64_t{layer.cache.lengths[row]}, first + kTile)) {}
 
@@ -122,9 +122,8 @@ __global__ void __launch_bounds__(kSelectThreads) select_sure(SelectPooledArgs a
   const Spared spared = spared_of(layer.cache, row, args.sinks, args.recent);
   const int64_t least = layer.least ? layer.least[row] : 0;
   const int64_t sure = min(length, max(spared.sinks + spared.recent, least));
-  const int64_t first = row * layer.pitch;
-  select_row<Key>(length, sure, spared, {layer.scores + first, layer.ties ? layer.ties + first : nullptr},
-                  layer.keep + first);
+  select_row<Key>(length, sure, spared, {layer.scores.row(row), layer.ties ? layer.ties.row(row) : nullptr},
+                  layer.keep.row(row));
   if (threadIdx.x != 0) return;
   layer.kept[row] = static_cast<int32_t>(sure);
   atomicAdd(&work.sure[row / work.kv_heads], static_cast<int>(sure));
@@ -225,11 +224,11 @@ __global__ void __launch_bounds__(kThreads) keep_above(SelectPooledArgs args, Wo
 void select_pooled(const SelectPooledArgs& args) {
   if (args.layer_count == 0) return;
   const PagedView& cache = args.layers[0].cache;
-  const bool has_ties = args.layers[0].ties != nullptr;
+  const bool has_ties = args.layers[0].ties.data != nullptr;
   int64_t longest = 0;
   for (int64_t l = 0; l < args.layer_count; ++l) {
     KV_CHECK(args.layers[l].cache.rows == cache.rows && args.layers[l].cache.kv_heads == cache.kv_heads);
-    KV_CHECK((args.layers[l].ties != nullptr) == has_ties);
+    KV_CHECK((args.layers[l].ties.data != nullptr) == has_ties);
     longest = std::max(longest, args.layers[l].cache.max_length);
   }
   const int64_t sequences = cache.rows / cache.kv_heads, all_rows = cache.rows * args.layer_count;

@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kThreads) select_kernel(SurvivalArgs args, Chu
   const int64_t row = int64_t{segment.sequence} * cache.kv_heads + q_head / group;
   const int64_t visible = cache.lengths[row] - segment.count + query + 1;
   const float* logits = logits_of(args, chunk, index, q_head, query - chunk.first);
-  int32_t* last = args.last_selected + (row * group + q_head % group) * args.pitch;
+  int32_t* last = args.last_selected.row(row * group + q_head % group);
   const int32_t position = segment.first_position + static_cast<int32_t>(query);
   const auto key = [&](int64_t j) { return ordered(logits[j]); };
   // Queries of a head run at the same time; a maximum of integers does not care in which order.

@@ -15,7 +15,7 @@ __global__ void visibility_kernel(VisibilityArgs args, int64_t tiles) {
   const int32_t seen = args.tokens_seen[at.row / args.cache.kv_heads];
   const int32_t position = args.cache.positions[place_of(args.cache, at.row, slot)];
   KV_DEVICE_CHECK(position < seen);
-  args.scores[at.row * args.pitch + slot] /= static_cast<float>(seen - position);
+  args.scores.row(at.row)[slot] /= static_cast<float>(seen - position);
 }
 
 }  // namespace

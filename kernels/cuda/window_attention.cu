@@ -320,7 +320,7 @@ __global__ void __launch_bounds__(KeyTile<D>::kThreads, 3) mean_probabilities(Wi
       for (int e = 0; e < 2; ++e) {
         const int h = threadIdx.x % 4 * 2 + e, g = (head_tile << work.head_shift) + h;
         if (h >= heads || (!MaxOfGroup && g >= work.group)) continue;
-        args.scores[(MaxOfGroup ? row : row * work.group + g) * args.pitch + slot] = totals[m][2 * half + e] / weight;
+        args.scores.row(MaxOfGroup ? row : row * work.group + g)[slot] = totals[m][2 * half + e] / weight;
       }
     }
   }

@@ -54,13 +54,11 @@ class Ada final : public Allocation {
   SelectPooledArgs::Layer pooled_layer(const AllocateArgs& args, size_t layer) {
     const ScoredLayer& scored = args.layers[layer];
     if (keep_.size() <= layer) keep_.resize(layer + 1);
-    keep_[layer].reserve(args.backend, DType::u8, args.rows() * scored.pitch);
     return {.cache = scored.cache,
             .scores = scored.scores,
             .ties = scored.ties,
             .least = least_.ref().as<int32_t>(),
-            .pitch = scored.pitch,
-            .keep = keep_[layer].ref().as<uint8_t>(),
+            .keep = keep_[layer].reserve_slots<uint8_t>(args.backend, args.rows(), scored.scores.pitch),
             .kept = kept_.ref().as<int32_t>() + static_cast<int64_t>(layer) * args.rows()};
   }
 

@@ -40,7 +40,7 @@ class LuKv final : public Allocation {
                            "time and memory only") == "yes"),
         least_(fraction_option(params, "least", 0.01, "least fraction that a head keeps (002: 0.01)")) {}
 
-  std::optional<AllocationFile> check(const ModelIdentity& model, std::string_view scorer) const override {
+  std::vector<InputFile> check(const ModelIdentity& model, std::string_view scorer) const override {
     scorer = profiled(scorer);
     const std::string file = existing_file(model.folder(), scorer).string();
     const MappedFile bytes = MappedFile::open(file);
@@ -59,12 +59,14 @@ class LuKv final : public Allocation {
                                   file, profile.model, profile.fingerprint, model.fingerprint(),
                                   model.folder().string(), kMake));
     }
-    return AllocationFile{file, sha256_hex(bytes.bytes())};
+    return {{file, sha256_hex(bytes.bytes())}};
   }
 
   std::string_view cost_only_option() const override { return spread_ ? "spread: yes" : ""; }
 
-  void load(const AllocationFile& checked) override {
+  void load(std::span<const InputFile> files) override {
+    KV_CHECK(files.size() == 1);
+    const InputFile& checked = files.front();
     const std::string file = checked.path.string();
     const MappedFile bytes = MappedFile::open(checked.path);
     if (const std::string now = sha256_hex(bytes.bytes()); now != checked.sha256) {

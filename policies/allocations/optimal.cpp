@@ -46,8 +46,7 @@ class Optimal final : public Allocation {
                    "order in which heads are thought to lose entries; oracle ignores the optimality gap") == "oracle";
   }
 
-  bool needs_future() const override { return true; }
-  BaselineNeeds future_needs() const override { return importance_.needs(); }
+  Needs needs() const override { return {.future = importance_.needs()}; }
 
   void begin(const BatchShape& shape) override {
     source_ = shape.source;
@@ -91,11 +90,11 @@ class Optimal final : public Allocation {
       return;
     }
     std::vector<HeadGains> heads;
-    for (const auto& own : gains) heads.push_back({.gains = own, .least = 0});
-    const std::vector<int32_t> own = solve(HullSolver(heads), args.total(), splits_[static_cast<size_t>(sequence)]);
+    for (const auto& head : gains) heads.push_back({.gains = head, .least = 0});
+    const std::vector<int32_t> split = solve(HullSolver(heads), args.total(), splits_[static_cast<size_t>(sequence)]);
     const auto rows = static_cast<size_t>(args.rows()), kv_heads = static_cast<size_t>(args.kv_heads);
-    for (size_t i = 0; i < own.size(); ++i) {
-      counts[i / kv_heads * rows + static_cast<size_t>(sequence) * kv_heads + i % kv_heads] = own[i];
+    for (size_t i = 0; i < split.size(); ++i) {
+      counts[i / kv_heads * rows + static_cast<size_t>(sequence) * kv_heads + i % kv_heads] = split[i];
     }
   }
 
@@ -107,8 +106,8 @@ class Optimal final : public Allocation {
       total = std::accumulate(gains.back().begin(), gains.back().end(), total);
     }
     if (total <= 0) return 0;
-    for (auto& own : std::span(gains).last(static_cast<size_t>(args.kv_heads))) {
-      for (float& gain : own) gain = static_cast<float>(gain / importance_.divisor(total));
+    for (auto& head : std::span(gains).last(static_cast<size_t>(args.kv_heads))) {
+      for (float& gain : head) gain = static_cast<float>(gain / importance_.divisor(total));
     }
     return total;
   }
@@ -131,9 +130,9 @@ class Optimal final : public Allocation {
   static std::vector<int32_t> order_of(const AllocateArgs& args, const ScoredLayer& scored, int row,
                                        std::span<const int32_t> positions) {
     const auto length = static_cast<int64_t>(positions.size());
-    const auto scores = to_host(args.backend, scored.scores + row * scored.pitch, length);
+    const auto scores = to_host(args.backend, scored.scores.row(row), length);
     std::vector<float> ties;
-    if (scored.ties) ties = to_host(args.backend, scored.ties + row * scored.pitch, length);
+    if (scored.ties) ties = to_host(args.backend, scored.ties.row(row), length);
     return policy_order(args.protection, positions, scores, ties);
   }
 

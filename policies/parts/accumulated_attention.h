@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/tensor.h"
 #include "sim/policy/policy.h"
 
 namespace kv {
@@ -16,9 +17,9 @@ class AccumulatedAttention {
   };
 
   void observe(const LayerView& view) { add(view, view.column_sums, view.device_segments); }
-  // Adds `scale` times the mean over the group of attention [rows, group, view.pitch] in the rows of the sequences
+  // Adds `scale` times the mean over the group of `attention`, a vector a query head, in the rows of the sequences
   // whose segment has tokens.
-  void add(const LayerView& view, const float* attention, const Segment* segments, float scale = 1);
+  void add(const LayerView& view, Slots<const float> attention, const Segment* segments, float scale = 1);
   void score(const LayerView& view, const ScoreOutput& out, Normalize normalize) const;
 
  private:

@@ -22,9 +22,9 @@ void CachedQueries::begin(const BatchShape& shape, int queries) {
   interval_ = shape.interval;
   layers_.clear();
   for (int layer = 0; layer < shape.source->layers; ++layer) {
-    Counted& own = layers_.emplace_back();
-    for (int s = 0; s < shape.sequences; ++s) own.segments.push_back({.sequence = s});
-    upload(*shape.backend, own.segments, own.on_device);
+    Counted& counted = layers_.emplace_back();
+    for (int s = 0; s < shape.sequences; ++s) counted.segments.push_back({.sequence = s});
+    upload(*shape.backend, counted.segments, counted.on_device);
   }
 }
 
@@ -50,8 +50,7 @@ void CachedQueries::score(const LayerView& view, const ScoreOutput& out, Accumul
 
 void CachedQueries::add_window(const LayerView& view, const ScoreOutput& out, const std::vector<Segment>& segments) {
   upload(view.backend, segments, windowed_);
-  mean_.reserve(view.backend, DType::f32, view.rows() * view.group() * out.pitch);
-  float* mean = mean_.ref().as<float>();
+  const Slots<float> mean = mean_.reserve_slots<float>(view.backend, view.rows() * view.group(), out.scores.pitch);
   window_score(view, out, WindowAttentionArgs::Mode::per_query_head, mean);
   attention_.add(view, mean, segments_of(windowed_), static_cast<float>(queries_));
 }

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "kernels/tensor.h"
 #include "policies/parts/accumulated_attention.h"
 
 namespace kv {

@@ -2,7 +2,7 @@
 
 namespace kv {
 
-void window_score(const LayerView& view, const ScoreOutput& out, WindowAttentionArgs::Mode mode, float* scores) {
+void window_score(const LayerView& view, const ScoreOutput& out, WindowAttentionArgs::Mode mode, Slots<float> scores) {
   view.backend.window_attention({.mode = mode,
                                  .queries = view.window_queries,
                                  .cache = view.cache,
@@ -10,12 +10,11 @@ void window_score(const LayerView& view, const ScoreOutput& out, WindowAttention
                                  .q_heads = view.q_heads,
                                  .scale = view.scale,
                                  .rows_due = out.rows_due,
-                                 .scores = scores,
-                                 .pitch = out.pitch});
+                                 .scores = scores});
 }
 
-void pooled_window_score(const LayerView& view, const ScoreOutput& out, const PooledWindow& options, float* raw,
-                         float* pooled) {
+void pooled_window_score(const LayerView& view, const ScoreOutput& out, const PooledWindow& options, Slots<float> raw,
+                         Slots<float> pooled) {
   window_score(view, out, WindowAttentionArgs::Mode::group_max_older, raw);
   view.backend.pool({.kind = options.pool,
                      .kernel = options.kernel,
@@ -23,8 +22,7 @@ void pooled_window_score(const LayerView& view, const ScoreOutput& out, const Po
                      .output = pooled,
                      .lengths = view.cache.lengths,
                      .rows = view.rows(),
-                     .drop_newest = view.window,
-                     .pitch = out.pitch});
+                     .drop_newest = view.window});
 }
 
 }  // namespace kv

@@ -6,18 +6,18 @@
 
 namespace kv {
 
-// Attention of the newest view.window queries, raw (kernels/window_attention.h): `scores` [rows, group or 1,
-// out.pitch].
-void window_score(const LayerView& view, const ScoreOutput& out, WindowAttentionArgs::Mode mode, float* scores);
+// Attention of the newest view.window queries, raw (kernels/window_attention.h), to `scores`: a vector a query head or
+// a row, as the mode has it.
+void window_score(const LayerView& view, const ScoreOutput& out, WindowAttentionArgs::Mode mode, Slots<float> scores);
 
 // SnapKV's decode-time importance, which R-KV shares (policies.md 2.3): logits maximised over the group, softmax over
 // the entries older than the window, mean over the window's queries into `raw`, pooled over neighbouring entries into
-// `pooled`. Both [rows, out.pitch], written for slots older than the window.
+// `pooled`. Both are written for slots older than the window.
 struct PooledWindow {
   int kernel = 7;
   PoolArgs::Kind pool = PoolArgs::Kind::max;
 };
-void pooled_window_score(const LayerView& view, const ScoreOutput& out, const PooledWindow& options, float* raw,
-                         float* pooled);
+void pooled_window_score(const LayerView& view, const ScoreOutput& out, const PooledWindow& options, Slots<float> raw,
+                         Slots<float> pooled);
 
 }  // namespace kv

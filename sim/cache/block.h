@@ -6,6 +6,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/paged.h"
+#include "kernels/tensor.h"
 
 namespace kv {
 
@@ -23,16 +24,6 @@ struct Block {
 
 // counts[s] tokens of every sequence, from first_positions[s] on.
 Block make_block(Backend& backend, std::span<const int32_t> first_positions, std::span<const int32_t> counts);
-
-// One layer's projections of the block, [tokens, heads, head_dim]. Null where the source lacks them.
-struct Projections {
-  ConstRef queries;  // post-RoPE
-  ConstRef keys;     // post-RoPE
-  ConstRef values;
-  ConstRef pre_rope_queries;  // after any q-norm
-  ConstRef pre_rope_keys;     // after any k-norm
-  ConstRef inputs;            // [tokens, width], the attention block's input (after the input norm)
-};
 
 // What the model says of each token of the block: of the *next* token, host memory, packed like the block.
 struct TokenLosses {

@@ -25,8 +25,11 @@ void enlarge(Backend& backend, Tensor& tensor, DType dtype, int64_t elements) {
 
 size_t page_bytes(const CacheShape& shape, DType type) {
   const size_t vectors = 2 * static_cast<size_t>(shape.head_dim) * bytes_of(type);
-  const size_t columns = static_cast<size_t>(shape.column_width) * sizeof(float);
-  return static_cast<size_t>(kPageTokens) * (vectors + sizeof(int32_t) + columns);
+  return static_cast<size_t>(kPageTokens) * (vectors + sizeof(int32_t)) + column_page_bytes(shape.column_width);
+}
+
+size_t column_page_bytes(int column_width) {
+  return static_cast<size_t>(kPageTokens) * static_cast<size_t>(column_width) * sizeof(float);
 }
 
 Cache::Cache(Backend& backend, const CacheShape& shape) : backend_(&backend), shape_(shape) { reset(); }
@@ -252,10 +255,9 @@ void Cache::append(int layer, const Block& block, ConstRef keys, ConstRef values
                     .pool_columns = columns()});
 }
 
-void Cache::evict(int layer, const uint8_t* keep, int64_t pitch, const uint8_t* rows_due) {
+void Cache::evict(int layer, Slots<const uint8_t> keep, const uint8_t* rows_due) {
   backend_->compact({.cache = view(layer),
                      .keep = keep,
-                     .keep_pitch = pitch,
                      .rows_due = rows_due,
                      .pool_keys = keys_.ref(),
                      .pool_values = values_.ref(),
@@ -285,9 +287,7 @@ int64_t Cache::used_pages(int sequence) const {
   return pages;
 }
 
-size_t Cache::column_page_bytes() const {
-  return static_cast<size_t>(kPageTokens) * static_cast<size_t>(shape_.column_width) * sizeof(float);
-}
+size_t Cache::column_page_bytes() const { return kv::column_page_bytes(shape_.column_width); }
 
 size_t Cache::page_bytes() const { return kv::page_bytes(shape_, backend_->activation_type()); }
 

@@ -7,6 +7,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/paged.h"
+#include "kernels/tensor.h"
 #include "sim/cache/block.h"
 
 namespace kv {
@@ -21,6 +22,8 @@ struct CacheShape {
 
 // Bytes of one page: K, V, positions and columns.
 size_t page_bytes(const CacheShape& shape, DType type);
+// Bytes of so many columns in one page.
+size_t column_page_bytes(int column_width);
 
 // A paged, ragged KV cache: every (sequence, layer, KV head) has its own length and its own pages of 16 entries out of
 // one pool. Eviction is physical: kept entries move together and the freed pages go back to the pool at once.
@@ -56,8 +59,8 @@ class Cache {
   // Writes the block's entries: keys and values [tokens, kv_heads, head_dim].
   void append(int layer, const Block& block, ConstRef keys, ConstRef values);
 
-  // Keeps the entries with keep[row · pitch + slot] = 1 in the due rows (both in backend memory); counts them there.
-  void evict(int layer, const uint8_t* keep, int64_t pitch, const uint8_t* rows_due);
+  // Keeps the entries whose slots are 1 in `keep`, in the due rows (both in backend memory); counts them there.
+  void evict(int layer, Slots<const uint8_t> keep, const uint8_t* rows_due);
   // After the last evict of an event, which counts on the backend alone: takes up the new lengths and frees the pages
   // that no row needs any more. One download of the lengths and one upload of the tables an event.
   void settle();

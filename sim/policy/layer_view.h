@@ -1,9 +1,46 @@
 #pragma once
 
+#include <cstdint>
+#include <span>
+
+#include "kernels/backend.h"
+#include "kernels/paged.h"
+#include "kernels/slots.h"
+#include "sim/cache/block.h"
 #include "sim/cache/cache.h"
-#include "sim/policy/policy.h"
+#include "sim/model/projections.h"
+#include "sim/model/source_info.h"
 
 namespace kv {
+
+// One layer during a call; every reference is valid only inside it. Row = sequence · kv_heads + head.
+struct LayerView {
+  Backend& backend;
+  int layer = 0;
+  int sequences = 0;
+  int q_heads = 0;
+  int kv_heads = 0;
+  int head_dim = 0;
+  float scale = 0;
+  PagedView cache;                   // after the block was appended; while it is admitted, its entries are yet to come
+  std::span<const int32_t> lengths;  // [rows], host copy of cache.lengths
+  float* columns = nullptr;          // pool of the entry columns, writable
+
+  // The block just attended.
+  std::span<const Segment> segments;  // [sequences], host
+  const Segment* device_segments = nullptr;
+  Projections projections;
+  // One vector a query head, rows · group of them; only where a segment has tokens; null unless needed.
+  Slots<const float> column_sums, column_max;
+  int64_t pitch = 0;  // of every Slots of this layer, >= cache.max_length
+
+  // The newest queries of every sequence, oldest first: [sequences, window, q_heads, head_dim].
+  ConstRef window_queries;
+  int window = 0;
+
+  int rows() const { return sequences * kv_heads; }
+  int group() const { return q_heads / kv_heads; }
+};
 
 // A layer of the cache; what belongs to a block or a scorer is left empty.
 LayerView layer_view(Backend& backend, const SourceInfo& info, Cache& cache, int layer);

@@ -19,10 +19,10 @@ struct EvictionView {
   std::span<const uint8_t> sequences_due;  // [sequences]
   std::span<const int32_t> tokens_seen;    // [sequences]
   std::span<const int32_t> kept;           // [rows] entries that stay
-  const uint8_t* keep = nullptr;           // [rows, pitch], backend memory, slots [0, length)
-  const float* scores = nullptr;           // [rows, pitch]; protected slots may be unwritten
-  int64_t pitch = 0;
+  Slots<const uint8_t> keep;               // 1 = stays; below each row's length
+  Slots<const float> scores;               // protected slots may be unwritten
   Protection protection;
+  std::span<const ScoredLayer> onlookers;  // what each policy that looks on (ReplayArgs) says of this layer
 };
 
 // Watches a replay without touching it: metrics, the recorder, the baseline.

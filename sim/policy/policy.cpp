@@ -3,26 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
+#include <iterator>
 
 #include "kernels/error.h"
 
 namespace kv {
 
 namespace {
-
-std::map<std::string, PolicyEntry, std::less<>>& registry() {
-  static std::map<std::string, PolicyEntry, std::less<>> map;
-  return map;
-}
-
-const PolicyEntry& find_policy(std::string_view name) {
-  const auto found = registry().find(name);
-  if (found != registry().end()) return found->second;
-  std::string known;
-  for (const auto& [other, entry] : registry()) known += (known.empty() ? "" : ", ") + other;
-  throw UserError(fmt::format("unknown policy '{}' (expected one of: {})", name, known));
-}
 
 // "snapkv {window: 32}": the values that differ from their defaults, by key, so that neither the order of the options
 // nor how a number is written matters.
@@ -39,43 +26,81 @@ std::string quoted(const std::string& name, std::vector<DeclaredParam> options) 
 
 }  // namespace
 
-void Scorer::check(int, int) const {}
-
-RegisterPolicy::RegisterPolicy(PolicyEntry entry) {
-  const std::string name = entry.name;
-  KV_CHECK(registry().emplace(name, std::move(entry)).second);
+std::vector<PolicySlot> Policy::slots() const {
+  std::vector<PolicySlot> filled;
+  if (scorer) filled.push_back({"scorer", name, *scorer});
+  filled.push_back({"allocation", allocation_name, *allocation});
+  filled.push_back({"admission", admission_name, *admission});
+  filled.push_back({"selection", selection_name, *selection});
+  return filled;
 }
 
-std::vector<const PolicyEntry*> policies() {
-  std::vector<const PolicyEntry*> all;
-  for (const auto& [name, entry] : registry()) all.push_back(&entry);
+bool Policy::oracle() const {
+  const auto filled = slots();
+  return std::any_of(filled.begin(), filled.end(), [](const PolicySlot& slot) { return slot.slot.needs().future; });
+}
+
+const std::string& Policy::oracle_name() const {
+  for (const PolicySlot& slot : slots()) {
+    if (slot.slot.needs().future) return slot.name;
+  }
+  return name;
+}
+
+BaselineNeeds Policy::future_needs() const {
+  BaselineNeeds all;
+  for (const PolicySlot& slot : slots()) {
+    if (const auto future = slot.slot.needs().future) all.merge(*future);
+  }
   return all;
 }
 
+std::vector<InputFile> Policy::check(const ModelIdentity& model) const {
+  std::vector<InputFile> files;
+  for (const PolicySlot& slot : slots()) {
+    for (InputFile& file : slot.slot.check(model, scorer_name)) {
+      file.slot = slot.kind;
+      files.push_back(std::move(file));
+    }
+  }
+  return files;
+}
+
+void Policy::load(std::span<const InputFile> files) {
+  for (const PolicySlot& slot : slots()) {
+    std::vector<InputFile> read;
+    std::copy_if(files.begin(), files.end(), std::back_inserter(read),
+                 [&](const InputFile& file) { return file.slot == slot.kind; });
+    if (!read.empty()) slot.slot.load(read);
+  }
+}
+
+Needs scorer_needs(const Policy& policy) { return policy.scorer ? policy.scorer->needs() : Needs{}; }
+
+std::vector<const PolicyEntry*> policies() { return registry_of<Scorer>().all(); }
+
 Policy policy_of(const std::string& name, std::unique_ptr<Scorer> scorer) {
-  const bool oracle = scorer && scorer->needs().future;
-  return {.name = name,
-          .scorer_name = name,
-          .scorer = std::move(scorer),
-          .allocation_name = "uniform",
-          .allocation = make_allocation("uniform", {}),
-          .oracle = oracle};
+  Policy policy;
+  policy.name = name;
+  policy.scorer_name = name;
+  policy.scorer = std::move(scorer);
+  policy.allocation = make_allocation(policy.allocation_name, {});
+  policy.admission = make_part<Admission>(policy.admission_name, {});
+  policy.selection = make_part<Selection>(policy.selection_name, {});
+  return policy;
 }
 
 Policy make_policy(std::string_view name, std::vector<GivenParam> options, SlotChoice allocation) {
-  const PolicyEntry& entry = find_policy(name);
-  Policy policy{.name = entry.name, .scorer_name = ""};
-  Params params(entry.name, std::move(options));
-  policy.scorer = entry.make(params);
-  params.finish();
-  policy.scorer_name = quoted(entry.name, params.declared());
+  std::vector<DeclaredParam> declared;
+  std::unique_ptr<Scorer> scorer = make_part<Scorer>(name, std::move(options), &declared);
+  Policy policy = policy_of(std::string(name), std::move(scorer));
+  policy.scorer_name = quoted(policy.name, std::move(declared));
   policy.allocation_name = allocation.name;
   policy.allocation = make_allocation(allocation.name, std::move(allocation.options));
   if (!policy.scorer && policy.allocation_name != "uniform") {
     throw UserError(fmt::format("{}: never evicts, so there is nothing to allocate (allocation: {})", policy.name,
                                 policy.allocation_name));
   }
-  policy.oracle = (policy.scorer && policy.scorer->needs().future) || policy.allocation->needs_future();
   return policy;
 }
 
@@ -94,16 +119,11 @@ int check_decode(const Policy& policy, int budget, int asked) {
   if (budget <= interval) {
     throw UserError(fmt::format("{}: budget {} must exceed the interval {}", policy.name, budget, interval));
   }
-  policy.scorer->check(budget, interval);
+  policy.scorer->check_budget(budget, interval);
   check_interval(policy, asked);
   return interval;
 }
 
-std::vector<DeclaredParam> describe_policy(std::string_view name) {
-  const PolicyEntry& entry = find_policy(name);
-  Params params(entry.name);
-  entry.make(params);
-  return params.declared();
-}
+std::vector<DeclaredParam> describe_policy(std::string_view name) { return describe_part<Scorer>(name); }
 
 }  // namespace kv

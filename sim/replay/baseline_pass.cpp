@@ -28,15 +28,16 @@ class Collector final : public Observer {
     const int64_t query = static_cast<int64_t>(info_.q_heads) * info_.head_dim;
     const int64_t key = static_cast<int64_t>(info_.kv_heads) * info_.head_dim;
     for (int layer = 0; layer < info_.layers; ++layer) {
-      BaselineLayer& own = baseline.layers.emplace_back();
-      if (has.block_sums) own.block_sums = zeros(DType::f32, sequences * info_.kv_heads * baseline.blocks * tokens);
-      if (has.block_max) own.block_max = zeros(DType::f32, sequences * info_.q_heads * baseline.blocks * tokens);
-      if (has.value_norms) own.value_norms = zeros(DType::f32, sequences * tokens * info_.q_heads);
-      if (has.outputs) own.outputs = zeros(type, sequences * tokens * query);
+      BaselineLayer& collected = baseline.layers.emplace_back();
+      if (has.block_sums)
+        collected.block_sums = zeros(DType::f32, sequences * info_.kv_heads * baseline.blocks * tokens);
+      if (has.block_max) collected.block_max = zeros(DType::f32, sequences * info_.q_heads * baseline.blocks * tokens);
+      if (has.value_norms) collected.value_norms = zeros(DType::f32, sequences * tokens * info_.q_heads);
+      if (has.outputs) collected.outputs = zeros(type, sequences * tokens * query);
       if (has.projections) {
-        own.queries = zeros(type, sequences * tokens * query);
-        own.keys = zeros(type, sequences * tokens * key);
-        own.values = zeros(type, sequences * tokens * key);
+        collected.queries = zeros(type, sequences * tokens * query);
+        collected.keys = zeros(type, sequences * tokens * key);
+        collected.values = zeros(type, sequences * tokens * key);
       }
     }
   }
@@ -46,17 +47,17 @@ class Collector final : public Observer {
   }
 
   void attended(const LayerView& view, ConstRef outputs) override {
-    BaselineLayer& own = baseline_.layers[static_cast<size_t>(view.layer)];
-    if (own.block_sums) collect_sums(view, own.block_sums);
-    if (own.block_max) collect_max(view, own.block_max);
-    if (own.value_norms) collect_norms(view, own.value_norms);
+    BaselineLayer& collected = baseline_.layers[static_cast<size_t>(view.layer)];
+    if (collected.block_sums) collect_sums(view, collected.block_sums);
+    if (collected.block_max) collect_max(view, collected.block_max);
+    if (collected.value_norms) collect_norms(view, collected.value_norms);
     const int64_t query = static_cast<int64_t>(info_.q_heads) * info_.head_dim;
     const int64_t key = static_cast<int64_t>(info_.kv_heads) * info_.head_dim;
-    if (own.outputs) collect_rows(view, outputs, own.outputs, query);
-    if (!own.queries) return;
-    collect_rows(view, view.projections.queries, own.queries, query);
-    collect_rows(view, view.projections.keys, own.keys, key);
-    collect_rows(view, view.projections.values, own.values, key);
+    if (collected.outputs) collect_rows(view, outputs, collected.outputs, query);
+    if (!collected.queries) return;
+    collect_rows(view, view.projections.queries, collected.queries, query);
+    collect_rows(view, view.projections.keys, collected.keys, key);
+    collect_rows(view, view.projections.values, collected.values, key);
   }
 
   void block_done(const Block& block, const TokenLosses& losses) override {
@@ -83,20 +84,19 @@ class Collector final : public Observer {
 
   // The slot of a key is its position: nothing was evicted.
   void collect_sums(const LayerView& view, Tensor& sums) {
-    mean_.reserve(backend_, DType::f32, view.rows() * view.pitch);
+    const Slots<float> mean = mean_.reserve_slots<float>(backend_, view.rows(), view.column_sums.pitch);
     backend_.group_mean({.input = view.column_sums,
-                         .output = mean_.ref().as<float>(),
+                         .output = mean,
                          .lengths = view.cache.lengths,
                          .rows = view.rows(),
-                         .group = view.group(),
-                         .pitch = view.pitch});
-    copy_columns(view, mean_.ref().as<float>(), 1, sums);
+                         .group = view.group()});
+    copy_columns(view, mean, 1, sums);
   }
 
   void collect_max(const LayerView& view, Tensor& max) { copy_columns(view, view.column_max, view.group(), max); }
 
-  // from [rows, vectors, pitch] → to [rows · vectors, blocks, max_tokens] at the segment's block.
-  void copy_columns(const LayerView& view, const float* from, int vectors, Tensor& to) {
+  // From [rows · vectors, pitch] → to [rows · vectors, blocks, max_tokens] at the segment's block.
+  void copy_columns(const LayerView& view, Slots<const float> from, int vectors, Tensor& to) {
     for (const Segment& segment : view.segments) {
       if (segment.count == 0) continue;
       const size_t bytes = static_cast<size_t>(segment.first_position + segment.count) * sizeof(float);
@@ -104,7 +104,7 @@ class Collector final : public Observer {
         const int64_t row = segment.sequence * view.kv_heads + head;
         for (int64_t vector = row * vectors; vector < (row + 1) * vectors; ++vector) {
           const int64_t to_row = vector * baseline_.blocks + block_of(segment);
-          backend_.copy(to.at(to_row * baseline_.max_tokens).data, from + vector * view.pitch, bytes);
+          backend_.copy(to.at(to_row * baseline_.max_tokens).data, from.row(vector), bytes);
         }
       }
     }

@@ -18,13 +18,14 @@ class ScoreKeeper final : public Observer {
   explicit ScoreKeeper(CompressResult& result) : result_(result) {}
 
   void evicting(const EvictionView& view) override {
-    const size_t size = static_cast<size_t>(view.layer.rows() * view.pitch);
+    const auto size = static_cast<size_t>(view.scores.elements());
+    KV_CHECK(view.keep.pitch == view.scores.pitch);
     std::vector<float> scores(size);
     std::vector<uint8_t> keep(size);
-    view.layer.backend.download(scores.data(), view.scores, size * sizeof(float));
-    view.layer.backend.download(keep.data(), view.keep, size);
+    view.layer.backend.download(scores.data(), view.scores.data, size * sizeof(float));
+    view.layer.backend.download(keep.data(), view.keep.data, size);
     for (int head = 0; head < result_.kv_heads; ++head) {
-      const int64_t from = head * view.pitch;
+      const int64_t from = head * view.keep.pitch;
       const int64_t to = (view.layer.layer * result_.kv_heads + head) * result_.tokens;
       std::copy_n(keep.begin() + from, result_.tokens, result_.keep.begin() + to);
       std::copy_n(scores.begin() + from, result_.tokens, result_.score.begin() + to);
@@ -71,7 +72,7 @@ CompressResult compress(Backend& backend, Source& source, Policy& policy, std::s
   const size_t size = static_cast<size_t>(info.layers) * static_cast<size_t>(info.kv_heads * tokens);
   result.score.assign(size, 0.0f);
   result.keep.assign(size, 1);
-  policy.scorer->check(kept, 0);
+  policy.scorer->check_budget(kept, 0);
   const std::span<const int32_t> sequences[] = {ids};
   const Schedule schedule = one_shot_schedule(std::span(&tokens, 1), std::span(&tokens, 1), std::span(&kept, 1));
   ScoreKeeper keeper(result);

@@ -42,8 +42,12 @@ class Event {
   // The watch runs.
   Event(const CutArgs& args, Stopwatch& watch, double& seconds)
       : args_(args), watch_(watch), seconds_(seconds), groups_(groups_of(args)) {
+    const bool decided = args.policy.allocation->decides_entries();
+    masks_.resize(decided ? static_cast<size_t>(args.info.layers) : 1);
     for (int layer = 0; layer < args.info.layers; ++layer) {
-      layers_.push_back(args.ranker.scored(layer_view(args.backend, args.info, args.cache, layer)));
+      const LayerView view = layer_view(args.backend, args.info, args.cache, layer);
+      layers_.push_back(args.ranker.scored(view));
+      if (decided) keep_.push_back(mask_of(view));
     }
   }
 
@@ -66,8 +70,8 @@ class Event {
     std::vector<Group> groups;
     for (auto& [kept, sequences_due] : by_kept) {
       std::vector<uint8_t> rows;
-      for (const uint8_t one : sequences_due) {
-        rows.insert(rows.end(), static_cast<size_t>(args.info.kv_heads), one);
+      for (const uint8_t due_flag : sequences_due) {
+        rows.insert(rows.end(), static_cast<size_t>(args.info.kv_heads), due_flag);
       }
       Group group{kept, args.policy.scorer->protects(kept, args.interval), std::move(sequences_due),
                   Tensor(args.backend, DType::u8, args.cache.rows())};
@@ -97,7 +101,8 @@ class Event {
                               .sequences_due = group.sequences_due,
                               .rows_due = group.rows_due.ref().as<uint8_t>(),
                               .tokens_seen = args_.due.tokens_seen(),
-                              .layers = layers_};
+                              .layers = layers_,
+                              .keep = keep_};
       args_.policy.allocation->allocate(args, counts_);
       check_counts(args, counts_);
     }
@@ -107,41 +112,51 @@ class Event {
 
   void cut_layer(int layer) {
     const LayerView view = layer_view(args_.backend, args_.info, args_.cache, layer);
-    keep_.reserve(args_.backend, DType::u8, view.rows() * view.pitch);
-    for (const Group& group : groups_) select(view, group);
-    if (!args_.observers.empty()) show(view);
-    args_.cache.evict(layer, keep_.ref().as<uint8_t>(), view.pitch, args_.due.device_rows());
+    const Slots<uint8_t> keep = mask_of(view);
+    if (keep_.empty()) {
+      for (const Group& group : groups_) select(view, group, keep);
+    }
+    if (!args_.observers.empty()) show(view, keep);
+    args_.cache.evict(layer, keep, args_.due.device_rows());
   }
 
-  void select(const LayerView& view, const Group& group) {
+  // The scorer's best of each head.
+  void select(const LayerView& view, const Group& group, Slots<uint8_t> keep) {
     const ScoredLayer& scored = layers_[static_cast<size_t>(view.layer)];
     args_.backend.select_top({.cache = view.cache,
                               .scores = scored.scores,
                               .ties = scored.ties,
-                              .pitch = view.pitch,
                               .counts = device_counts_.ref().as<int32_t>() + view.layer * view.rows(),
                               .sinks = group.protection.sinks,
                               .recent = group.protection.recent,
                               .rows_due = group.rows_due.ref().as<uint8_t>(),
-                              .keep = keep_.ref().as<uint8_t>()});
+                              .keep = keep});
   }
 
   // What observers take is no part of the event.
-  void show(const LayerView& view) {
+  void show(const LayerView& view, Slots<const uint8_t> keep) {
     watch_.stop(seconds_);
+    std::vector<ScoredLayer> onlookers;
+    for (const Ranker& onlooker : args_.onlookers) onlookers.push_back(onlooker.scored(view));
     for (Observer* observer : args_.observers) {
       for (const Group& group : groups_) {
         observer->evicting({.layer = view,
                             .sequences_due = group.sequences_due,
                             .tokens_seen = args_.due.tokens_seen(),
                             .kept = counts_of(view.layer),
-                            .keep = keep_.ref().as<uint8_t>(),
+                            .keep = keep,
                             .scores = layers_[static_cast<size_t>(view.layer)].scores,
-                            .pitch = view.pitch,
-                            .protection = group.protection});
+                            .protection = group.protection,
+                            .onlookers = onlookers});
       }
     }
     watch_.start();
+  }
+
+  // Until the layer is cut it is as it was scored, and so are its pitch and the memory of its mask.
+  Slots<uint8_t> mask_of(const LayerView& view) {
+    Tensor& memory = masks_[masks_.size() == 1 ? 0 : static_cast<size_t>(view.layer)];
+    return memory.reserve_slots<uint8_t>(args_.backend, view.rows(), view.pitch);
   }
 
   std::span<const int32_t> counts_of(int layer) const {
@@ -163,7 +178,8 @@ class Event {
   std::vector<ScoredLayer> layers_;
   std::vector<int32_t> counts_;  // [layers, rows]
   Tensor device_counts_;
-  Tensor keep_;  // [rows, pitch] of one layer
+  std::vector<Tensor> masks_;         // of each layer where the allocation decides, else of the one that is being cut
+  std::vector<Slots<uint8_t>> keep_;  // [layers] where the allocation decides, else empty
 };
 
 }  // namespace

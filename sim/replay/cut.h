@@ -16,16 +16,18 @@ struct CutArgs {
   const SourceInfo& info;
   Cache& cache;
   Policy& policy;
-  const Ranker& ranker;  // with the scores of every layer
+  const Ranker& ranker;                    // with the scores of every layer
+  std::span<const Ranker> onlookers = {};  // whose scores observers get to see
   const Due& due;
   std::span<const int32_t> keep;  // [sequences] entries a (layer, KV head) keeps on average; of due sequences
   int interval = 0;               // as in BatchShape
   std::span<Observer* const> observers = {};
 };
 
-// An event, after every layer was scored: divides the budget over layers and heads, selects and evicts. Masks stay on
-// the backend; the host gets the new lengths of all rows, once, and KV_CHECKs that exactly what was asked stays. Adds
-// all that it took, the host's part too and observers apart, to `seconds`.
+// An event, after every layer was scored: divides the budget over layers and heads, selects (where the allocation has
+// not: Allocation::decides_entries) and evicts. Masks stay on the backend; the host gets the new lengths of all rows,
+// once, and KV_CHECKs that exactly what was asked stays. Adds all that it took, the host's part too and observers
+// apart, to `seconds`.
 void cut(const CutArgs& args, double& seconds);
 
 }  // namespace kv

@@ -227,11 +227,10 @@ class Generation {
       : args_(args),
         interval_(interval),
         pages_(pages),
-        policies_{&args.policy},
         writer_(args),
         loop_({.backend = args.backend,
                .source = writer_,
-               .policies = policies_,
+               .policy = args.policy,
                .sequences = static_cast<int>(args.prompts.size()),
                .budget = args.budget,
                .interval = interval_,
@@ -282,7 +281,7 @@ class Generation {
     std::vector<int32_t> keep;
     for (const int32_t length : lengths_) {
       keep.push_back(kept_of(args_, length));
-      args_.policy.scorer->check(keep.back(), 0);
+      args_.policy.scorer->check_budget(keep.back(), 0);
     }
     return one_shot_schedule(lengths_, lengths_, keep, args_.prefill_chunk);
   }
@@ -370,13 +369,13 @@ class Generation {
   }
 
   void take(size_t s, int32_t id) {
-    GenerateResult::Sequence& own = result_.sequences[s];
-    own.ids.push_back(id);
+    GenerateResult::Sequence& text = result_.sequences[s];
+    text.ids.push_back(id);
     newest_[s] = id;
     if (std::find(args_.stop_ids.begin(), args_.stop_ids.end(), id) != args_.stop_ids.end()) {
-      own.ending = GenerateResult::Ending::stop;
+      text.ending = GenerateResult::Ending::stop;
       active_[s] = 0;
-    } else if (std::ssize(own.ids) == args_.max_new_tokens) {
+    } else if (std::ssize(text.ids) == args_.max_new_tokens) {
       active_[s] = 0;
     }
   }
@@ -384,7 +383,6 @@ class Generation {
   const GenerateArgs& args_;
   int interval_;
   int64_t pages_;  // taken at once
-  Policy* const policies_[1];
   Writer writer_;
   Loop loop_;
   std::vector<int32_t> lengths_;  // of the prompts

@@ -82,7 +82,7 @@ struct GenerateResult {
 // Continues every prompt token by token over the cache that the policy leaves. The loop is replay's
 // (sim/replay/loop.h): a sequence's ids are those that replay would find most likely, given the same steps. Between two
 // cuts the steps are recorded once and repeated without the host (Backend::record), unless an observer or the policy
-// (PolicyNeeds) wants to see each. A sequence's text does not depend on the others of its batch, but for rounding:
+// (Needs) wants to see each. A sequence's text does not depend on the others of its batch, but for rounding:
 // products have other shapes beside them, and their lengths decide where attention cuts its sums. Throws UserError: no
 // or empty prompts, a budget that the policy refuses, both protocols at once, a protocol without a scorer or a scorer
 // without one, sampling parameters outside their range, an id outside the vocabulary.

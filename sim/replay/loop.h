@@ -9,9 +9,9 @@
 #include "sim/cache/cache.h"
 #include "sim/policy/observer.h"
 #include "sim/policy/policy.h"
-#include "sim/replay/due.h"
-#include "sim/replay/ranker.h"
-#include "sim/replay/replay.h"
+#include "sim/replay/accounts.h"
+#include "sim/replay/pass.h"
+#include "sim/replay/replay_result.h"
 #include "sim/replay/schedule.h"
 #include "sim/replay/stopwatch.h"
 #include "sim/source/source.h"
@@ -21,7 +21,8 @@ namespace kv {
 struct LoopArgs {
   Backend& backend;
   Source& source;
-  std::span<Policy* const> policies;  // one, which cuts; or any number that only rank the same pass
+  Policy& policy;                      // cuts; one without a scorer never does
+  std::span<Policy* const> onlookers;  // each with a scorer, which ranks the same pass along and changes nothing
   int sequences = 0;
   int budget = 0;  // as in ReplayArgs
   int interval = 0;
@@ -29,8 +30,7 @@ struct LoopArgs {
   std::span<const int32_t> sample_numbers;
   const Baseline* baseline = nullptr;
   std::span<Observer* const> observers;
-  bool only_ranks = false;  // nothing is cut, so allocations are not begun
-  bool time_phases = true;  // attention and observation; each then waits for the device twice a layer
+  bool time_phases = true;  // attention and observation; then no step is recorded
 };
 
 // What a loop leaves for others to go on from.
@@ -40,24 +40,24 @@ struct LoopState {
   std::vector<int64_t> events;  // [sequences] cuts so far
 };
 
-// The one loop, which replay() drives by a schedule, generate() token by token and Prefill over contexts: project,
-// append, attend, observe, absorb; at an event score every layer, then cut (sim/replay/cut.h).
-// Calls: begin or resume, then steps and decodes, then finish.
+// The one loop, in two layers: a pass takes blocks of tokens through the source's layers (sim/replay/pass.h); what is
+// here says which tokens those are, and cuts after them (sim/replay/cut.h). replay() drives it by a schedule,
+// generate() token by token, and Prefill ranks contexts with it.
+// Calls: begin or resume, then fill, steps, ranks and decodes, then finish.
 class Loop {
  public:
-  // Throws UserError when the source lacks what the policy needs.
+  // Throws UserError when the source lacks what a policy needs.
   explicit Loop(const LoopArgs& args);
-  ~Loop();
 
-  // Calls begin of source, scorer and observers. That many pages, of all layers and KV heads, are taken at once; more
+  // Calls begin of source, slots and observers. That many pages, of all layers and KV heads, are taken at once; more
   // as entries come.
   void begin(std::span<const std::span<const int32_t>> sequences, int64_t pages = 0);
   // In place of begin: goes on from there, with sequences that begin with the tokens done.
   void resume(std::span<const std::span<const int32_t>> sequences, LoopState state);
+
   void step(const Step& step);
-  // A step after which every policy has ranked the entries of each sequence that had tokens in it; nothing is cut.
+  // A step after which every scorer has ranked the entries of each sequence that had tokens in it; nothing is cut.
   void rank(std::span<const int32_t> counts);
-  const Ranker& ranker(size_t policy) const { return rankers_.at(policy); }
   // In place of the steps that process the first `entries` tokens: every head of every sequence gets that many entries
   // of random keys and values, and every window of queries random ones. No scorer observes them.
   void fill(int32_t entries);
@@ -72,46 +72,27 @@ class Loop {
 
   ReplayResult finish();
 
-  std::span<const int32_t> tokens_done() const { return done_; }  // [sequences]
-  const Cache& cache() const { return cache_; }
-  double score_seconds(size_t ranker) const { return score_seconds_.at(ranker); }
-  double eviction_seconds() const { return score_seconds() + result_.evict_seconds; }
+  std::span<const int32_t> tokens_done() const { return pass_.done(); }  // [sequences]
+  const Cache& cache() const { return pass_.cache(); }
+  // That of an onlooker, with its scores of the last event or rank().
+  const Ranker& onlooking(size_t onlooker) const { return pass_.rankers()[first_onlooker() + onlooker]; }
+  double onlooking_seconds(size_t onlooker) const { return pass_.score_seconds(first_onlooker() + onlooker); }
+  double eviction_seconds() const { return score_seconds() + result_.evict_seconds; }  // as of the last step
 
  private:
-  double score_seconds() const;  // of all scorers
-  int sequences() const { return args_.sequences; }
+  size_t first_onlooker() const { return args_.policy.scorer ? 1 : 0; }
+  double score_seconds() const { return args_.policy.scorer ? pass_.score_seconds(0) : 0; }
   BatchShape batch_shape();
-  void start_block(std::span<const int32_t> counts, int steps);
-  void run_block(TokenLosses& losses);
-  void count();
-  void tell(const TokenLosses& losses);
-  void note_next();
-  void run_next();
-  bool is_recordable() const;
+  void note_block(const TokenLosses& losses);
   void mark_due(const Step& step);
-  float* column_buffer(Tensor& tensor, bool wanted, const LayerView& view);
-  void run_layer(int layer);
   void cut(const Step& step);
-  void count_pairs();
-  void note_peak();
-  template <class Visit>
-  void for_each_length(int sequence, Visit visit) const;
-  void measure_kept(int sequence);
 
   const LoopArgs args_;
-  const SourceInfo& info_;
-  std::vector<Ranker> rankers_;  // one a policy with a scorer
-  Cache cache_;
+  Pass pass_;
   Stopwatch watch_;
-  std::vector<double> score_seconds_;  // [rankers]
+  Accounts accounts_;
   ReplayResult result_;
-  Block block_;
-  std::vector<int32_t> done_;  // tokens processed, per sequence
   std::vector<int32_t> numbers_;
-  bool column_sums_wanted_ = false;
-  bool column_max_wanted_ = false;
-  Tensor column_sums_, column_max_, outputs_;
-  Due due_;
 };
 
 }  // namespace kv

@@ -25,14 +25,14 @@ std::vector<Policy*> one_of_each(std::span<Policy* const> policies) {
   return distinct;
 }
 
-std::vector<int> rankers_of(std::span<Policy* const> policies, std::span<Policy* const> ranking) {
-  std::vector<int> rankers;
+std::vector<int> onlookers_of(std::span<Policy* const> policies, std::span<Policy* const> ranking) {
+  std::vector<int> onlookers;
   for (const Policy* policy : policies) {
     const auto found = std::find_if(ranking.begin(), ranking.end(),
                                     [&](const Policy* other) { return other->scorer_name == policy->scorer_name; });
-    rankers.push_back(found == ranking.end() ? -1 : static_cast<int>(found - ranking.begin()));
+    onlookers.push_back(found == ranking.end() ? -1 : static_cast<int>(found - ranking.begin()));
   }
-  return rankers;
+  return onlookers;
 }
 
 std::vector<int32_t> lengths_of(const PrefillArgs& args) {
@@ -48,18 +48,19 @@ std::vector<int32_t> lengths_of(const PrefillArgs& args) {
 
 Prefill::Prefill(const PrefillArgs& args)
     : args_(args),
+      full_(policy_of("full", nullptr)),
       ranking_(one_of_each(args.policies)),
-      ranker_of_(rankers_of(args.policies, ranking_)),
+      onlooker_of_(onlookers_of(args.policies, ranking_)),
       lengths_(lengths_of(args)),
       shape_(checked_shape()),
       loop_({.backend = args.backend,
              .source = args.source,
-             .policies = ranking_,
+             .policy = full_,
+             .onlookers = ranking_,
              .sequences = static_cast<int>(args.contexts.size()),
              .seed = args.seed,
              .sample_numbers = args.sample_numbers,
              .observers = args.observers,
-             .only_ranks = true,
              .time_phases = false}) {
   Stopwatch watch(args_.backend);
   watch.start();
@@ -74,12 +75,14 @@ Prefill::Prefill(const PrefillArgs& args)
 Schedule Prefill::schedule() const {
   Schedule steps;
   for (size_t s = 0; s < lengths_.size(); ++s) {
-    const Schedule own = full_schedule(std::span(&lengths_[s], 1), args_.prefill_chunk);
-    while (steps.size() < own.size()) {
+    const Schedule pieces = full_schedule(std::span(&lengths_[s], 1), args_.prefill_chunk);
+    while (steps.size() < pieces.size()) {
       steps.insert(steps.begin(),
                    {std::vector<int32_t>(lengths_.size(), 0), std::vector<int32_t>(lengths_.size(), -1)});
     }
-    for (size_t i = 0; i < own.size(); ++i) steps[steps.size() - own.size() + i].counts[s] = own[i].counts[0];
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      steps[steps.size() - pieces.size() + i].counts[s] = pieces[i].counts[0];
+    }
   }
   return steps;
 }
@@ -89,26 +92,20 @@ RunShape Prefill::checked_shape() const {
   for (const Step& step : schedule()) {
     tokens = std::max(tokens, std::accumulate(step.counts.begin(), step.counts.end(), int64_t{0}));
   }
-  const RunShape shape = run_shape(resident_bounds(schedule(), make_policy("full", {}), args_.source.info()), tokens);
+  const RunShape shape = run_shape(resident_bounds(schedule(), full_, args_.source.info()), tokens);
   check_memory(shape);
   return shape;
 }
 
 // What the pass takes, and what each scorer adds to it.
 void Prefill::check_memory(const RunShape& shape) const {
-  const Footprint plain = run_footprint(args_.backend, args_.source, make_policy("full", {}), shape);
-  Footprint need = plain;
-  for (const Policy* policy : ranking_) {
-    const Footprint own = run_footprint(args_.backend, args_.source, *policy, shape);
-    need.cache += own.cache - plain.cache;
-    need.activations += own.activations - plain.activations;
-  }
-  require_memory(args_.backend, need, fmt::format("a prefill of {} contexts", lengths_.size()));
+  require_memory(args_.backend, run_footprint(args_.backend, args_.source, full_, shape, ranking_),
+                 fmt::format("a prefill of {} contexts", lengths_.size()));
 }
 
 double Prefill::score_seconds(size_t policy) const {
-  const int ranker = ranker_of_.at(policy);
-  return ranker < 0 ? 0 : loop_.score_seconds(static_cast<size_t>(ranker));
+  const int onlooker = onlooker_of_.at(policy);
+  return onlooker < 0 ? 0 : loop_.onlooking_seconds(static_cast<size_t>(onlooker));
 }
 
 size_t Prefill::context_bytes() const {
@@ -116,9 +113,9 @@ size_t Prefill::context_bytes() const {
 }
 
 ScoredLayer Prefill::scored(size_t policy, int layer) const {
-  const int ranker = ranker_of_.at(policy);
-  KV_CHECK(ranker >= 0);
-  return loop_.ranker(static_cast<size_t>(ranker))
+  const int onlooker = onlooker_of_.at(policy);
+  KV_CHECK(onlooker >= 0);
+  return loop_.onlooking(static_cast<size_t>(onlooker))
       .scored(layer_view(args_.backend, args_.source.info(), loop_.cache(), layer));
 }
 
@@ -137,22 +134,23 @@ int64_t Prefill::copy_pages(const Policy& policy, std::span<const int32_t> keep,
 LoopState Prefill::compressed(size_t policy, std::span<const int32_t> keep, double& seconds,
                               std::span<const int32_t> room) {
   KV_CHECK(keep.size() == lengths_.size());
-  Policy& own = *args_.policies[policy];
-  const int ranker = ranker_of_[policy];
-  const int64_t pages = copy_pages(own, keep, room);
+  Policy& cutting = *args_.policies[policy];
+  const int onlooker = onlooker_of_[policy];
+  const int64_t pages = copy_pages(cutting, keep, room);
   require_memory(args_.backend, {.cache = loop_.cache().clone_bytes(pages)},
-                 fmt::format("a copy of the cache for {}", own.name));
+                 fmt::format("a copy of the cache for {}", cutting.name));
   LoopState state{
       .cache = loop_.cache().clone(pages), .done = lengths_, .events = std::vector<int64_t>(keep.size(), 0)};
-  if (ranker < 0) return state;
-  own.allocation->begin({.backend = &args_.backend,
+  if (onlooker < 0) return state;
+  const BatchShape shape{.backend = &args_.backend,
                          .source = &args_.source.info(),
                          .sequences = static_cast<int>(lengths_.size()),
                          .seed = args_.seed,
-                         .sample_numbers = args_.sample_numbers});
+                         .sample_numbers = args_.sample_numbers};
+  begin_slot(*cutting.allocation, shape, nullptr);
   std::vector<uint8_t> due;
   for (size_t s = 0; s < keep.size(); ++s) {
-    own.scorer->check(keep[s], 0);
+    cutting.scorer->check_budget(keep[s], 0);
     due.push_back(keep[s] < lengths_[s] ? 1 : 0);
     state.events[s] = due.back();
   }
@@ -165,8 +163,8 @@ LoopState Prefill::compressed(size_t policy, std::span<const int32_t> keep, doub
   cut({.backend = args_.backend,
        .info = args_.source.info(),
        .cache = state.cache,
-       .policy = own,
-       .ranker = loop_.ranker(static_cast<size_t>(ranker)),
+       .policy = cutting,
+       .ranker = loop_.onlooking(static_cast<size_t>(onlooker)),
        .due = marked,
        .keep = keep},
       seconds);

@@ -54,8 +54,9 @@ class Prefill {
   void check_memory(const RunShape& shape) const;
 
   const PrefillArgs args_;
-  std::vector<Policy*> ranking_;  // one of each scorer: what the loop runs
-  std::vector<int> ranker_of_;    // [policies], −1 without a scorer
+  Policy full_;                   // what the pass runs; nothing is cut in it
+  std::vector<Policy*> ranking_;  // one of each scorer: those that look on
+  std::vector<int> onlooker_of_;  // [policies] which of them, −1 without a scorer
   std::vector<int32_t> lengths_;  // [contexts]
   const RunShape shape_;          // before the loop, which allocates
   Loop loop_;

@@ -35,9 +35,10 @@ Ranker::Ranker(Backend& backend, const SourceInfo& info, Scorer& scorer, int seq
       scorer_(scorer),
       needs_(scorer.needs()),
       first_column_(first_column),
+      score_memory_(static_cast<size_t>(info.layers)),
+      tie_memory_(static_cast<size_t>(info.layers)),
       scores_(static_cast<size_t>(info.layers)),
-      ties_(static_cast<size_t>(info.layers)),
-      pitches_(static_cast<size_t>(info.layers), 0) {
+      ties_(static_cast<size_t>(info.layers)) {
   if (needs_.window_queries == 0) return;
   const int64_t query = static_cast<int64_t>(info.q_heads) * info.head_dim;
   for (int layer = 0; layer < info.layers; ++layer) {
@@ -52,7 +53,7 @@ void Ranker::push(int layer, const Block& block, ConstRef queries) {
   if (!recent_.empty()) recent_[static_cast<size_t>(layer)].push(block, queries);
 }
 
-LayerView Ranker::own(LayerView layer) const {
+LayerView Ranker::seen(LayerView layer) const {
   if (needs_.entry_columns > 0) {
     layer.columns += first_column_;
     layer.cache.columns += first_column_;
@@ -60,7 +61,7 @@ LayerView Ranker::own(LayerView layer) const {
     layer.columns = nullptr;
     layer.cache.columns = nullptr;
   }
-  if (!needs_.column_sums) layer.column_sums = nullptr;
+  if (!needs_.column_sums) layer.column_sums = {};
   if (!recent_.empty()) {
     layer.window = needs_.window_queries;
     layer.window_queries = recent_[static_cast<size_t>(layer.layer)].view();
@@ -68,31 +69,26 @@ LayerView Ranker::own(LayerView layer) const {
   return layer;
 }
 
-void Ranker::observe(const LayerView& layer) { scorer_.observe(own(layer)); }
+void Ranker::observe(const LayerView& layer) { scorer_.observe(seen(layer)); }
 
 void Ranker::score(const LayerView& layer, const Due& due) {
   const auto index = static_cast<size_t>(layer.layer);
-  const int64_t slots = layer.rows() * layer.pitch;
-  pitches_[index] = layer.pitch;
-  scores_[index].reserve(backend_, DType::f32, slots);
-  if (scorer_.has_ties()) ties_[index].reserve(backend_, DType::f32, slots);
-  scorer_.score(own(layer), {.scores = scores_[index].ref().as<float>(),
-                             .ties = scorer_.has_ties() ? ties_[index].ref().as<float>() : nullptr,
-                             .pitch = layer.pitch,
-                             .rows_due = due.device_rows(),
-                             .sequences_due = due.sequences(),
-                             .tokens_seen = due.tokens_seen(),
-                             .device_tokens_seen = due.device_tokens_seen()});
+  scores_[index] = score_memory_[index].reserve_slots<float>(backend_, layer.rows(), layer.pitch);
+  if (scorer_.has_ties()) {
+    ties_[index] = tie_memory_[index].reserve_slots<float>(backend_, layer.rows(), layer.pitch);
+  }
+  scorer_.score(seen(layer), {.scores = scores_[index],
+                              .ties = ties_[index],
+                              .rows_due = due.device_rows(),
+                              .sequences_due = due.sequences(),
+                              .tokens_seen = due.tokens_seen(),
+                              .device_tokens_seen = due.device_tokens_seen()});
 }
 
 ScoredLayer Ranker::scored(const LayerView& layer) const {
   const auto index = static_cast<size_t>(layer.layer);
-  KV_CHECK(layer.pitch == pitches_[index]);
-  return {.cache = layer.cache,
-          .lengths = layer.lengths,
-          .scores = scores_[index].ref().as<float>(),
-          .ties = scorer_.has_ties() ? ties_[index].ref().as<float>() : nullptr,
-          .pitch = layer.pitch};
+  KV_CHECK(layer.pitch == scores_[index].pitch);
+  return {.cache = layer.cache, .lengths = layer.lengths, .scores = scores_[index], .ties = ties_[index]};
 }
 
 }  // namespace kv

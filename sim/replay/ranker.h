@@ -3,7 +3,10 @@
 #include <memory>
 #include <vector>
 
-#include "sim/policy/policy.h"
+#include "kernels/tensor.h"
+#include "sim/cache/block.h"
+#include "sim/policy/allocation.h"
+#include "sim/policy/scorer.h"
 #include "sim/replay/due.h"
 
 namespace kv {
@@ -17,8 +20,7 @@ class Ranker {
   ~Ranker();
   Ranker(Ranker&&) noexcept;
 
-  const PolicyNeeds& needs() const { return needs_; }
-  Scorer& scorer() const { return scorer_; }
+  const Needs& needs() const { return needs_; }
 
   // Takes up the block's queries of a layer, before it is attended.
   void push(int layer, const Block& block, ConstRef queries);
@@ -31,15 +33,15 @@ class Ranker {
  private:
   class RecentQueries;
   // The layer as this scorer sees it.
-  LayerView own(LayerView layer) const;
+  LayerView seen(LayerView layer) const;
 
   Backend& backend_;
   Scorer& scorer_;
-  PolicyNeeds needs_;
+  Needs needs_;
   int first_column_;
-  std::vector<RecentQueries> recent_;  // [layers]; empty where no window is wanted
-  std::vector<Tensor> scores_, ties_;  // [layers] of [rows, pitch]
-  std::vector<int64_t> pitches_;
+  std::vector<RecentQueries> recent_;              // [layers]; empty where no window is wanted
+  std::vector<Tensor> score_memory_, tie_memory_;  // [layers]
+  std::vector<Slots<float>> scores_, ties_;        // [layers], of the last event
 };
 
 }  // namespace kv

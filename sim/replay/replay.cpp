@@ -27,14 +27,14 @@ int64_t largest_block(const Schedule& schedule) {
 ReplayResult replay(const ReplayArgs& args) {
   const RunShape shape =
       run_shape(resident_bounds(args.schedule, args.policy, args.source.info()), largest_block(args.schedule));
-  require_memory(args.backend, run_footprint(args.backend, args.source, args.policy, shape),
+  require_memory(args.backend, run_footprint(args.backend, args.source, args.policy, shape, args.onlookers),
                  fmt::format("a batch of {} under {}", args.sequences.size(), args.policy.name));
   Stopwatch total(args.backend);
   total.start();
-  Policy* const policies[] = {&args.policy};
   Loop loop({.backend = args.backend,
              .source = args.source,
-             .policies = policies,
+             .policy = args.policy,
+             .onlookers = args.onlookers,
              .sequences = static_cast<int>(args.sequences.size()),
              .budget = args.budget,
              .interval = args.interval,

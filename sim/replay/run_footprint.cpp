@@ -8,33 +8,43 @@ namespace kv {
 
 RunShape run_shape(std::span<const ResidentBound> resident, int64_t tokens) {
   RunShape shape{.sequences = std::ssize(resident), .tokens = tokens};
-  for (const ResidentBound& own : resident) {
-    shape.pages += own.pages();
-    shape.longest = std::max(shape.longest, own.longest());
+  for (const ResidentBound& bound : resident) {
+    shape.pages += bound.pages();
+    shape.longest = std::max(shape.longest, bound.longest());
   }
   return shape;
 }
 
-Footprint run_footprint(const Backend& backend, const Source& source, const Policy& policy, const RunShape& shape) {
+Footprint run_footprint(const Backend& backend, const Source& source, const Policy& policy, const RunShape& shape,
+                        std::span<Policy* const> onlookers) {
   const SourceInfo& info = source.info();
-  const PolicyNeeds needs = policy.scorer ? policy.scorer->needs() : PolicyNeeds{};
   const size_t element = bytes_of(backend.activation_type());
   const auto query = static_cast<size_t>(info.q_heads) * static_cast<size_t>(info.head_dim);
   const auto layers = static_cast<size_t>(info.layers);
-  const CacheShape cache{
-      .layers = info.layers, .kv_heads = info.kv_heads, .head_dim = info.head_dim, .column_width = needs.entry_columns};
   // A buffer of one number a slot of every row, as scores are.
   const size_t pitch = static_cast<size_t>(shape.longest + kPageTokens - 1) / kPageTokens * kPageTokens;
   const size_t slots = static_cast<size_t>(shape.sequences * info.kv_heads) * pitch;
 
   Footprint need;
-  need.cache = static_cast<size_t>(shape.pages) * page_bytes(cache, backend.activation_type());
   need.activations = source.activation_bytes(shape.tokens) + static_cast<size_t>(shape.tokens) * query * element +
                      static_cast<size_t>(shape.logits) * sizeof(float);
-  need.activations += static_cast<size_t>(shape.sequences * needs.window_queries) * query * element * layers;
-  if (needs.column_sums) need.activations += slots * static_cast<size_t>(info.group()) * sizeof(float);
-  // An event holds the scores of every layer until all are scored, and one layer's mask.
-  if (policy.scorer) need.activations += slots * (layers * sizeof(float) * (policy.scorer->has_ties() ? 2 : 1) + 1);
+  CacheShape cache{.layers = info.layers, .kv_heads = info.kv_heads, .head_dim = info.head_dim};
+  bool column_sums = false;
+  const auto add = [&](const Scorer& scorer) {
+    const Needs needs = scorer.needs();
+    cache.column_width += needs.entry_columns;
+    column_sums |= needs.column_sums;
+    need.activations += static_cast<size_t>(shape.sequences * needs.window_queries) * query * element * layers;
+    // An event holds the scores of every layer until all are scored.
+    need.activations += slots * layers * sizeof(float) * (scorer.has_ties() ? 2 : 1);
+  };
+  if (policy.scorer) {
+    add(*policy.scorer);
+    need.activations += slots * (policy.allocation->decides_entries() ? layers : 1);  // masks
+  }
+  for (const Policy* onlooker : onlookers) add(*onlooker->scorer);
+  if (column_sums) need.activations += slots * static_cast<size_t>(info.group()) * sizeof(float);
+  need.cache = static_cast<size_t>(shape.pages) * page_bytes(cache, backend.activation_type());
   return need;
 }
 

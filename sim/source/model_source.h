@@ -3,14 +3,16 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/tensor.h"
+#include "sim/model/forward.h"
 #include "sim/model/weights.h"
 #include "sim/source/source.h"
 
 namespace kv {
 
-// A transformer run: continues the forward pass with whatever attention output it is given, so the effect of an
-// eviction reaches later layers and tokens. Weights are copied to the backend once, in its activation type, and shared
-// by all replays.
+// A transformer run, the owner of a forward pass's buffers (sim/model/forward.h): continues the forward pass with
+// whatever attention output it is given, so the effect of an eviction reaches later layers and tokens. Weights are
+// copied to the backend once, in its activation type, and shared by all replays.
 class ModelSource final : public Source {
  public:
   ModelSource(Backend& backend, const Weights& weights);
@@ -42,29 +44,25 @@ class ModelSource final : public Source {
 
  private:
   void check_ids() const;
-  void make_room();
-  void embed(const int32_t* ids);
+  void take(const Block& block);
+  ForwardBlock forward_block() const;
   // Of the block's tokens [first_token, first_token + tokens); logits [tokens, vocab] or null, backend memory.
   void token_loss(int64_t first_token, int64_t tokens, float* logits);
   void save_logits_tail();
-  void linear(ConstRef input, int64_t in, const Tensor& weight, const Tensor& bias, Tensor& output, int64_t out,
-              ConstRef addend = {});
-  void norm(ConstRef input, const Tensor& weight, Tensor& output, int64_t rows, int64_t width);
-  // The heads' own norm where the family has one, else the projection itself.
-  ConstRef head_norm(const Tensor& weight, Tensor& projected, int heads);
-  void rotate(ConstRef input, Tensor& output, int heads);
 
   Backend& backend_;
   ModelConfig config_;
   SourceInfo info_;
   size_t weight_bytes_;
   ModelTensors weights_;
-  Tensor inv_freq_;
+  ForwardModel model_;  // of the two
 
   std::vector<std::span<const int32_t>> sequences_;
   const Block* block_ = nullptr;
-  Tensor hidden_, normed_, q_, k_, v_, q_rotated_, k_rotated_, gate_, up_, last_, ids_, targets_, nll_, entropy_,
-      argmax_;
+  ForwardBuffers buffers_;
+  Tensor ids_, targets_;           // [tokens]
+  Tensor nll_, entropy_, argmax_;  // [tokens]
+  Tensor last_;                    // [rows, hidden] whose next tokens are asked for
   int tail_positions_ = 0;
   std::vector<std::vector<float>> logits_tail_;
 };

@@ -6,6 +6,7 @@
 
 #include "kernels/backend.h"
 #include "sim/cache/block.h"
+#include "sim/model/projections.h"
 #include "sim/model/source_info.h"
 
 namespace kv {

@@ -3,6 +3,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/tensor.h"
 #include "sim/source/source.h"
 #include "sim/source/trace.h"
 

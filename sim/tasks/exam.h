@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "sim/tasks/answer_metrics.h"
-#include "sim/tasks/task.h"
+#include "sim/tasks/draw_task.h"
 
 namespace kv {
 

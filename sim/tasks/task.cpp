@@ -2,31 +2,24 @@
 
 #include <fmt/format.h>
 
-#include <map>
+#include <utility>
 
-#include "kernels/check.h"
 #include "kernels/error.h"
+#include "sim/policy/registry.h"
 
 namespace kv {
 namespace {
 
-std::map<std::string, Task, std::less<>>& registry() {
-  static std::map<std::string, Task, std::less<>> tasks;
+Registry<Task>& registry() {
+  static Registry<Task> tasks("task");
   return tasks;
 }
 
 }  // namespace
 
-RegisterTask::RegisterTask(Task task) {
-  const std::string name = task.name;
-  KV_CHECK(registry().emplace(name, std::move(task)).second);
-}
+RegisterTask::RegisterTask(Task task) { registry().add(std::move(task)); }
 
-std::vector<const Task*> all_tasks() {
-  std::vector<const Task*> tasks;
-  for (const auto& [name, task] : registry()) tasks.push_back(&task);
-  return tasks;
-}
+std::vector<const Task*> all_tasks() { return registry().all(); }
 
 void refuse_data_set_task(std::string_view name) {
   if (name == "qa-1" || name == "qa-2")
@@ -34,12 +27,8 @@ void refuse_data_set_task(std::string_view name) {
 }
 
 const Task& find_task(std::string_view name) {
-  const auto found = registry().find(name);
-  if (found != registry().end()) return found->second;
   refuse_data_set_task(name);
-  std::string known;
-  for (const auto& [each, task] : registry()) known += (known.empty() ? "" : ", ") + each;
-  throw UserError(fmt::format("task {} is unknown, expected one of {}", name, known));
+  return registry().find(name);
 }
 
 }  // namespace kv

@@ -32,12 +32,11 @@ void select_top(Device& device, Samples& samples, const Selection& shape) {
   Tensor keep(backend, DType::u8, shape.rows * shape.length);
   samples.take({.bytes = 5 * cache.entries()}, [&] {
     backend.select_top({.cache = cache.view(),
-                        .scores = scores.ref().as<float>(),
-                        .pitch = shape.length,
+                        .scores = scores.slots<float>(shape.length),
                         .counts = counts.ref().as<int32_t>(),
                         .sinks = 4,
                         .recent = 8,
-                        .keep = keep.ref().as<uint8_t>()});
+                        .keep = keep.slots<uint8_t>(shape.length)});
   });
 }
 
@@ -68,9 +67,8 @@ void select_pooled(Device& device, Samples& samples, const PooledSelection& shap
   std::vector<SelectPooledArgs::Layer> layers;
   for (int64_t l = 0; l < shape.layers; ++l) {
     layers.push_back({.cache = cache.view(),
-                      .scores = scores.ref().as<float>() + l * entries,
-                      .pitch = shape.length,
-                      .keep = keep.ref().as<uint8_t>() + l * entries,
+                      .scores = {scores.ref().as<float>() + l * entries, heads, shape.length},
+                      .keep = {keep.ref().as<uint8_t>() + l * entries, heads, shape.length},
                       .kept = kept.ref().as<int32_t>() + l * heads});
   }
   samples.take({.bytes = 5.0 * static_cast<double>(shape.layers * entries)}, [&] {
@@ -111,8 +109,7 @@ void compact(Device& device, Samples& samples, const Shape& shape) {
   const double entry = 2 * device.activation() * shape.head_dim + 4;
   samples.take({.bytes = 2 * entry * moved + cache.entries()}, [&] {
     backend.compact({.cache = cache.view(),
-                     .keep = keep.ref().as<uint8_t>(),
-                     .keep_pitch = shape.length,
+                     .keep = keep.slots<uint8_t>(shape.length),
                      .pool_keys = cache.pool_keys(),
                      .pool_values = cache.pool_values(),
                      .pool_positions = cache.pool_positions()});
@@ -180,8 +177,7 @@ void column_add(Device& device, Samples& samples, const Shape& shape) {
     backend.column_add({.cache = cache.view(),
                         .segments = segments_of(segments),
                         .segment_count = static_cast<int64_t>(list.size()),
-                        .addend = addend.ref().as<float>(),
-                        .pitch = shape.length,
+                        .addend = addend.slots<float>(shape.length),
                         .count = group,
                         .pool_columns = cache.pool_columns()});
   });
@@ -197,8 +193,7 @@ void column_mean(Device& device, Samples& samples, const Shape& shape) {
                                    .positions_only = true});
   Tensor scores(backend, DType::f32, shape.rows * shape.length);
   samples.take({.bytes = 4.0 * (group + 1) * cache.entries(), .flops = group * cache.entries()}, [&] {
-    backend.column_mean(
-        {.cache = cache.view(), .count = group, .scores = scores.ref().as<float>(), .pitch = shape.length});
+    backend.column_mean({.cache = cache.view(), .count = group, .scores = scores.slots<float>(shape.length)});
   });
 }
 

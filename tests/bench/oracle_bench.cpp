@@ -154,8 +154,7 @@ void survival(Device& device, Samples& samples) {
                       .segment_count = 1,
                       .q_heads = heads.query,
                       .scale = scale_of(shape.head_dim),
-                      .last_selected = last.ref().as<int32_t>(),
-                      .pitch = shape.tokens});
+                      .last_selected = last.slots<int32_t>(shape.tokens)});
   });
 }
 

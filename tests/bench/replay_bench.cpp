@@ -61,7 +61,7 @@ void replay_policy(Device& device, Samples& samples, const std::string& name) {
   const Schedule schedule = decode_schedule({&kTokens, 1}, 1024, 256);
   Policy policy = make_policy(name, {});
   Baseline baseline;
-  if (policy.oracle) {
+  if (policy.oracle()) {
     baseline =
         compute_baseline(reference.backend, reference.source, sequences, {.statistics_block = 256, .block_sums = true});
   }
@@ -74,7 +74,7 @@ void replay_policy(Device& device, Samples& samples, const std::string& name) {
                                         .schedule = schedule,
                                         .budget = 1024,
                                         .interval = 256,
-                                        .baseline = policy.oracle ? &baseline : nullptr,
+                                        .baseline = policy.oracle() ? &baseline : nullptr,
                                         .observers = {}});
     total += result.total_seconds - result.begin_seconds;
     eviction += result.observe_seconds + result.score_seconds + result.evict_seconds;

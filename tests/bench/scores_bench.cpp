@@ -73,8 +73,7 @@ void window_attention(Device& device, Samples& samples, const Window& shape) {
                               .window = shape.window,
                               .q_heads = heads.query,
                               .scale = scale_of(shape.head_dim),
-                              .scores = scores.ref().as<float>(),
-                              .pitch = shape.length});
+                              .scores = scores.slots<float>(shape.length)});
   });
 }
 
@@ -100,7 +99,7 @@ void redundancy(Device& device, Samples& samples, bool similar_keys) {
   const double means = 4.0 * event.head_dim * entries_of(event);
   const double pairs = similar_keys ? 0 : static_cast<double>(event.head_dim) * event.length * entries_of(event);
   samples.take({.bytes = cache.half_bytes() + 4 * entries_of(event), .flops = means + pairs}, [&] {
-    device.backend().redundancy({.cache = cache.view(), .scores = scores.ref().as<float>(), .pitch = event.length});
+    device.backend().redundancy({.cache = cache.view(), .scores = scores.slots<float>(event.length)});
   });
 }
 
@@ -108,11 +107,9 @@ void key_difference(Device& device, Samples& samples) {
   const Event event = event_of(device);
   const CacheLayer cache = cache_of(device, event, true);
   Tensor scores(device.backend(), DType::f32, event.rows * event.length);
-  samples.take({.bytes = cache.half_bytes() + 4 * entries_of(event), .flops = 6.0 * event.head_dim * entries_of(event)},
-               [&] {
-                 device.backend().key_difference(
-                     {.cache = cache.view(), .scores = scores.ref().as<float>(), .pitch = event.length});
-               });
+  samples.take(
+      {.bytes = cache.half_bytes() + 4 * entries_of(event), .flops = 6.0 * event.head_dim * entries_of(event)},
+      [&] { device.backend().key_difference({.cache = cache.view(), .scores = scores.slots<float>(event.length)}); });
 }
 
 Tensor frequencies(Backend& backend, int head_dim) {
@@ -162,8 +159,7 @@ void expected_attention(Device& device, Samples& samples) {
                                 .next_position = next.ref().as<int32_t>(),
                                 .inv_freq = inv_freq.ref().as<float>(),
                                 .q_heads = heads.query,
-                                .scores = scores.ref().as<float>(),
-                                .pitch = event.length});
+                                .scores = scores.slots<float>(event.length)});
   });
 }
 
@@ -209,8 +205,7 @@ void future_scores(Device& device, Samples& samples) {
                            .from_block = from.ref().as<int32_t>(),
                            .blocks = blocks,
                            .tokens = tokens,
-                           .scores = scores.ref().as<float>(),
-                           .pitch = event.length});
+                           .scores = scores.slots<float>(event.length)});
   });
 }
 
@@ -237,14 +232,13 @@ void blend(Device& device, Samples& samples) {
   const Tensor lengths = upload(backend, equal_lengths(event.rows, event.length));
   Tensor output(backend, DType::f32, event.rows * event.length);
   samples.take({.bytes = 12 * entries_of(event), .flops = 3 * entries_of(event)}, [&] {
-    backend.blend({.a = a.ref().as<float>(),
-                   .b = b.ref().as<float>(),
+    backend.blend({.a = a.slots<float>(event.length),
+                   .b = b.slots<float>(event.length),
                    .weight_a = 0.1f,
                    .weight_b = 0.9f,
-                   .output = output.ref().as<float>(),
+                   .output = output.slots<float>(event.length),
                    .lengths = lengths.ref().as<int32_t>(),
-                   .rows = event.rows,
-                   .pitch = event.length});
+                   .rows = event.rows});
   });
 }
 
@@ -259,12 +253,11 @@ void pool(Device& device, Samples& samples) {
   Tensor output(backend, DType::f32, input.elements());
   samples.take({.bytes = 8.0 * group * entries_of(event), .flops = 7.0 * group * entries_of(event)}, [&] {
     backend.pool({.kernel = 7,
-                  .input = input.ref().as<float>(),
-                  .output = output.ref().as<float>(),
+                  .input = input.slots<float>(event.length),
+                  .output = output.slots<float>(event.length),
                   .lengths = lengths.ref().as<int32_t>(),
                   .rows = event.rows,
-                  .vectors_per_row = group,
-                  .pitch = event.length});
+                  .vectors_per_row = group});
   });
 }
 
@@ -277,12 +270,11 @@ void group_mean(Device& device, Samples& samples) {
   const Tensor lengths = upload(backend, equal_lengths(event.rows, event.length));
   Tensor output(backend, DType::f32, event.rows * event.length);
   samples.take({.bytes = 4.0 * (group + 1) * entries_of(event), .flops = group * entries_of(event)}, [&] {
-    backend.group_mean({.input = input.ref().as<float>(),
-                        .output = output.ref().as<float>(),
+    backend.group_mean({.input = input.slots<float>(event.length),
+                        .output = output.slots<float>(event.length),
                         .lengths = lengths.ref().as<int32_t>(),
                         .rows = event.rows,
-                        .group = group,
-                        .pitch = event.length});
+                        .group = group});
   });
 }
 
@@ -298,10 +290,9 @@ void layer_mean(Device& device, Samples& samples) {
   // From memory each value is read once; each row then adds up those of all heads.
   samples.take({.bytes = (4.0 * group + 8) * entries_of(event), .flops = heads.query * entries_of(event)}, [&] {
     backend.layer_mean({.cache = cache.view(),
-                        .input = input.ref().as<float>(),
+                        .input = input.slots<float>(event.length),
                         .group = group,
-                        .output = output.ref().as<float>(),
-                        .pitch = event.length});
+                        .output = output.slots<float>(event.length)});
   });
 }
 
@@ -313,10 +304,8 @@ void visibility(Device& device, Samples& samples) {
   const Tensor seen = upload(backend, std::vector<int32_t>(static_cast<size_t>(sequences), event.length));
   Tensor scores = random_floats(backend, event.rows * event.length, 1);
   samples.take({.bytes = 12 * entries_of(event), .flops = entries_of(event)}, [&] {
-    backend.visibility({.cache = cache.view(),
-                        .tokens_seen = seen.ref().as<int32_t>(),
-                        .scores = scores.ref().as<float>(),
-                        .pitch = event.length});
+    backend.visibility(
+        {.cache = cache.view(), .tokens_seen = seen.ref().as<int32_t>(), .scores = scores.slots<float>(event.length)});
   });
 }
 
@@ -334,8 +323,7 @@ void random_uniform(Device& device, Samples& samples) {
                             .seed = 1,
                             .numbers = seen.ref().as<int32_t>(),
                             .tokens_seen = seen.ref().as<int32_t>(),
-                            .scores = scores.ref().as<float>(),
-                            .pitch = event.length});
+                            .scores = scores.slots<float>(event.length)});
   });
 }
 

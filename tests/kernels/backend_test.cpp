@@ -27,5 +27,22 @@ TEST_P(BackendFacts, NameTheAcceleratorItsDriverAndLibraries) {
   }
 }
 
+KV_OVER_BACKENDS(Ops, BackendMoments);
+
+// Three moments of one order: what lies between the outer two is what lies between them and the middle one.
+TEST_P(BackendMoments, TellTheSecondsBetweenThem) {
+  KV_BACKEND_OR_SKIP(backend);
+  Tensor memory(*backend, DType::f32, 1 << 20);
+  const auto before = backend->mark();
+  for (int i = 0; i < 8; ++i) memory.fill_zero();
+  const auto between = backend->mark();
+  for (int i = 0; i < 8; ++i) memory.fill_zero();
+  const auto after = backend->mark();
+  EXPECT_GT(between->seconds_since(*before), 0);
+  EXPECT_GT(after->seconds_since(*between), 0);
+  const double parts = between->seconds_since(*before) + after->seconds_since(*between);
+  EXPECT_NEAR(after->seconds_since(*before), parts, 2e-6);  // events of a GPU are read to half a microsecond each
+}
+
 }  // namespace
 }  // namespace kv

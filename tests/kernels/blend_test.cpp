@@ -16,15 +16,14 @@ TEST_P(Blend, WeighsBothInputsAndLeavesTheNewestAlone) {
   const std::vector<float> a = ref::random_values(rows * pitch, 1), b = ref::random_values(rows * pitch, 2);
   Tensor device_a = ref::upload_array(*backend, a), device_b = ref::upload_array(*backend, b);
   Tensor device_lengths = ref::upload_array(*backend, lengths), output(*backend, DType::f32, rows * pitch);
-  backend->blend({.a = ref::data_of<float>(device_a),
-                  .b = ref::data_of<float>(device_b),
+  backend->blend({.a = device_a.slots<float>(pitch),
+                  .b = device_b.slots<float>(pitch),
                   .weight_a = 0.1f,
                   .weight_b = -0.9f,
-                  .output = ref::data_of<float>(output),
+                  .output = output.slots<float>(pitch),
                   .lengths = ref::data_of<int32_t>(device_lengths),
                   .rows = rows,
-                  .drop_newest = 2,
-                  .pitch = pitch});
+                  .drop_newest = 2});
   backend->synchronize();
   const std::vector<float> got = ref::download_array<float>(output);
   for (int64_t row = 0; row < rows; ++row) {
@@ -41,14 +40,13 @@ TEST_P(Blend, OutputMayBeAnInput) {
   KV_BACKEND_OR_SKIP(backend);
   Tensor a = ref::upload_array<float>(*backend, {1, 2, 3}), b = ref::upload_array<float>(*backend, {10, 20, 30});
   Tensor lengths = ref::upload_array<int32_t>(*backend, {3});
-  backend->blend({.a = ref::data_of<float>(a),
-                  .b = ref::data_of<float>(b),
+  backend->blend({.a = a.slots<float>(3),
+                  .b = b.slots<float>(3),
                   .weight_a = 2,
                   .weight_b = 1,
-                  .output = ref::data_of<float>(a),
+                  .output = a.slots<float>(3),
                   .lengths = ref::data_of<int32_t>(lengths),
-                  .rows = 1,
-                  .pitch = 3});
+                  .rows = 1});
   backend->synchronize();
   EXPECT_EQ(ref::download_array<float>(a), (std::vector<float>{12, 24, 36}));
 }

@@ -146,7 +146,7 @@ TEST_P(CheckPages, ReadEveryEntryOfALongRow) {
 
 // An op that reads `view`.
 void mean_columns(Backend& backend, const PagedView& view, Tensor& scores) {
-  backend.column_mean({.cache = view, .first = 0, .count = 1, .scores = ref::data_of<float>(scores), .pitch = 40});
+  backend.column_mean({.cache = view, .first = 0, .count = 1, .scores = scores.slots<float>(40)});
 }
 
 // No op reads the size of the pool, so that all of these views are fine to run on.
@@ -168,9 +168,8 @@ TEST_P(CheckPages, ComeBeforeEveryOpWhereThatIsAskedFor) {
   std::vector<SelectPooledArgs::Layer> layers(2);
   for (int64_t layer = 0; layer < 2; ++layer) {
     layers[static_cast<size_t>(layer)] = {.cache = layer == 0 ? cache.view() : small,
-                                          .scores = ref::data_of<float>(scores),
-                                          .pitch = 40,
-                                          .keep = keep.at(layer * 80).as<uint8_t>(),
+                                          .scores = scores.slots<float>(40),
+                                          .keep = {keep.at(layer * 80).as<uint8_t>(), 2, 40},
                                           .kept = kept.at(layer * 2).as<int32_t>()};
   }
   const SelectPooledArgs pooled{.layers = layers.data(), .layer_count = 2, .counts = ref::data_of<int32_t>(counts)};

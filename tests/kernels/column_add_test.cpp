@@ -24,8 +24,7 @@ TEST_P(ColumnAdd, AddsToTheChosenColumnsOfActiveSequencesOnly) {
     backend->column_add({.cache = cache.view(),
                          .segments = ref::segments_of(words),
                          .segment_count = 3,
-                         .addend = device_addend.ref().as<float>(),
-                         .pitch = kPitch,
+                         .addend = device_addend.slots<float>(kPitch),
                          .first = first,
                          .count = count,
                          .pool_columns = cache.pool_columns()});
@@ -50,11 +49,8 @@ TEST_P(ColumnMean, AveragesTheChosenColumns) {
   for (const auto& [first, count] : std::vector<std::pair<int, int>>{{0, 1}, {1, 2}, {0, 5}}) {
     ref::PagedCache cache(*backend, ref::random_rows(kLengths, 2, 16, 5, kColumns));
     Tensor scores(*backend, DType::f32, static_cast<int64_t>(kLengths.size()) * kPitch);
-    backend->column_mean({.cache = cache.view(),
-                          .first = first,
-                          .count = count,
-                          .scores = ref::data_of<float>(scores),
-                          .pitch = kPitch});
+    backend->column_mean(
+        {.cache = cache.view(), .first = first, .count = count, .scores = scores.slots<float>(kPitch)});
     backend->synchronize();
     const std::vector<float> got = ref::download_array<float>(scores);
     for (size_t row = 0; row < kLengths.size(); ++row) {

@@ -44,8 +44,7 @@ void check(Backend& backend, const std::vector<uint8_t>& due, const std::functio
   PagedView view = cache.view();
   view.lengths = ref::data_of<int32_t>(counted);  // read, and written in place
   backend.compact({.cache = view,
-                   .keep = mask.ref().as<uint8_t>(),
-                   .keep_pitch = kPitch,
+                   .keep = mask.slots<uint8_t>(kPitch),
                    .rows_due = due.empty() ? nullptr : rows_due.ref().as<uint8_t>(),
                    .pool_keys = cache.pool_keys(),
                    .pool_values = cache.pool_values(),

@@ -81,8 +81,7 @@ std::vector<float> expected_attention(Backend& backend, const Case& c, const ref
                               .epsilon = static_cast<float>(c.options.epsilon),
                               .use_covariance = c.options.use_covariance,
                               .rows_due = due.empty() ? nullptr : ref::data_of<uint8_t>(device_due),
-                              .scores = ref::data_of<float>(scores),
-                              .pitch = pitch});
+                              .scores = scores.slots<float>(pitch)});
   backend.synchronize();
   return ref::download_array<float>(scores);
 }

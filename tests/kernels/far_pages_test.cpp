@@ -152,8 +152,7 @@ void expect_compact(Backend& backend, ref::PagedCache& cache) {
   }
   const Tensor mask = ref::upload_array(backend, keep);
   backend.compact({.cache = cache.view(),
-                   .keep = mask.ref().as<uint8_t>(),
-                   .keep_pitch = pitch,
+                   .keep = mask.slots<uint8_t>(pitch),
                    .pool_keys = cache.pool_keys(),
                    .pool_values = cache.pool_values(),
                    .pool_positions = cache.pool_positions()});
@@ -175,8 +174,7 @@ void expect_window(Backend& backend, const ref::PagedCache& cache, int window, i
                             .window = window,
                             .q_heads = group,
                             .scale = static_cast<float>(scale),
-                            .scores = ref::data_of<float>(scores),
-                            .pitch = pitch});
+                            .scores = scores.slots<float>(pitch)});
   const std::vector<float> got = ref::download_array<float>(scores);
   for (int64_t row = 0; row < rows.rows(); ++row) {
     const auto want = ref::window_attention_per_head(ref::slice(queries, row * vectors * dim, vectors * dim),
@@ -191,7 +189,7 @@ void expect_window(Backend& backend, const ref::PagedCache& cache, int window, i
   }
 }
 
-// Scores of keys are those of the same keys in a pool of their own, to the bit. score(cache, scores, pitch) runs the
+// Scores of keys are those of the same keys in a pool of their own, to the bit. score(cache, scores) runs the
 // op.
 template <class Score>
 void expect_scores_as_near(Backend& backend, const ref::PagedCache& far, const Score& score) {
@@ -199,7 +197,7 @@ void expect_scores_as_near(Backend& backend, const ref::PagedCache& far, const S
   const int64_t pitch = far.rows().max_length();
   const auto scores_of = [&](const ref::PagedCache& cache) {
     Tensor scores(backend, DType::f32, far.rows().rows() * pitch);
-    score(cache.view(), ref::data_of<float>(scores), pitch);
+    score(cache.view(), scores.slots<float>(pitch));
     return ref::download_array<float>(scores);
   };
   const std::vector<float> got = scores_of(far), want = scores_of(near);
@@ -229,11 +227,11 @@ TEST_F(FarPages, AreReadAndWrittenWhereTheyLie) {
                                    .chain = 300});
     }
     expect_window(*backend_, cache, 8, kGroup);
-    expect_scores_as_near(*backend_, cache, [&](const PagedView& view, float* scores, int64_t pitch) {
-      backend_->redundancy({.cache = view, .scores = scores, .pitch = pitch});
+    expect_scores_as_near(*backend_, cache, [&](const PagedView& view, Slots<float> scores) {
+      backend_->redundancy({.cache = view, .scores = scores});
     });
-    expect_scores_as_near(*backend_, cache, [&](const PagedView& view, float* scores, int64_t pitch) {
-      backend_->key_difference({.cache = view, .scores = scores, .pitch = pitch});
+    expect_scores_as_near(*backend_, cache, [&](const PagedView& view, Slots<float> scores) {
+      backend_->key_difference({.cache = view, .scores = scores});
     });
     expect_append(*backend_, cache, 20);
     cache.set_lengths(lengths);

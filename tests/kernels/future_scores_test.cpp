@@ -86,8 +86,7 @@ TEST_P(FutureScores, LooksUpEachEntryByItsPosition) {
                           .blocks = 2,
                           .tokens = 9,
                           .rows_due = ref::data_of<uint8_t>(due),
-                          .scores = ref::data_of<float>(scores),
-                          .pitch = 4});
+                          .scores = scores.slots<float>(4)});
   backend->synchronize();
   const std::vector<float> got = ref::download_array<float>(scores);
   // Row 0, block 1 starts at 9: 9 + 0, 9 + 3, 9 + 6.

@@ -15,8 +15,7 @@ std::vector<float> key_difference(Backend& backend, const ref::PagedCache& cache
   Tensor device_due = ref::upload_array(backend, due), scores(backend, DType::f32, cache.rows().rows() * pitch);
   backend.key_difference({.cache = cache.view(),
                           .rows_due = due.empty() ? nullptr : ref::data_of<uint8_t>(device_due),
-                          .scores = ref::data_of<float>(scores),
-                          .pitch = pitch});
+                          .scores = scores.slots<float>(pitch)});
   backend.synchronize();
   return ref::download_array<float>(scores);
 }

@@ -15,11 +15,10 @@ std::vector<float> layer_mean(Backend& backend, const ref::PagedCache& cache, co
   Tensor output(backend, DType::f32, cache.rows().rows() * pitch), rows_due;
   if (!due.empty()) rows_due = ref::upload_array(backend, due);
   backend.layer_mean({.cache = cache.view(),
-                      .input = ref::data_of<float>(device),
+                      .input = device.slots<float>(pitch),
                       .group = group,
                       .rows_due = due.empty() ? nullptr : ref::data_of<uint8_t>(rows_due),
-                      .output = ref::data_of<float>(output),
-                      .pitch = pitch});
+                      .output = output.slots<float>(pitch)});
   backend.synchronize();
   return ref::download_array<float>(output);
 }

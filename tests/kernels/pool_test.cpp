@@ -15,11 +15,10 @@ std::vector<float> pooled(Backend& backend, PoolArgs::Kind kind, int kernel, con
   Tensor lengths = ref::upload_array<int32_t>(backend, {count});
   backend.pool({.kind = kind,
                 .kernel = kernel,
-                .input = ref::data_of<float>(input),
-                .output = ref::data_of<float>(output),
+                .input = input.slots<float>(count),
+                .output = output.slots<float>(count),
                 .lengths = ref::data_of<int32_t>(lengths),
-                .rows = 1,
-                .pitch = count});
+                .rows = 1});
   backend.synchronize();
   return ref::download_array<float>(output);
 }
@@ -52,13 +51,12 @@ TEST_P(Pool, AgreesWithBruteForceForRaggedVectorsAndKernelsLongerThanThem) {
       Tensor output(*backend, DType::f32, rows * vectors * pitch);
       backend->pool({.kind = kind,
                      .kernel = kernel,
-                     .input = ref::data_of<float>(device),
-                     .output = ref::data_of<float>(output),
+                     .input = device.slots<float>(pitch),
+                     .output = output.slots<float>(pitch),
                      .lengths = ref::data_of<int32_t>(device_lengths),
                      .rows = rows,
                      .vectors_per_row = vectors,
-                     .drop_newest = drop,
-                     .pitch = pitch});
+                     .drop_newest = drop});
       backend->synchronize();
       const std::vector<float> got = ref::download_array<float>(output);
       for (int64_t vector = 0; vector < rows * vectors; ++vector) {
@@ -80,12 +78,11 @@ TEST_P(Pool, GroupMeanAveragesTheQueryHeadsOfARow) {
   // Two rows of two heads, pitch 3; the second row has one slot.
   Tensor input = ref::upload_array<float>(*backend, {1, 2, 3, 5, 4, 3, 10, NAN, NAN, 20, NAN, NAN});
   Tensor lengths = ref::upload_array<int32_t>(*backend, {3, 1}), output(*backend, DType::f32, 6);
-  backend->group_mean({.input = ref::data_of<float>(input),
-                       .output = ref::data_of<float>(output),
+  backend->group_mean({.input = input.slots<float>(3),
+                       .output = output.slots<float>(3),
                        .lengths = ref::data_of<int32_t>(lengths),
                        .rows = 2,
-                       .group = 2,
-                       .pitch = 3});
+                       .group = 2});
   backend->synchronize();
   const std::vector<float> got = ref::download_array<float>(output);
   EXPECT_EQ(ref::slice(got, 0, 4), (std::vector<float>{3, 3, 3, 15}));

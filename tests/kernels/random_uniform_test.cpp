@@ -50,8 +50,7 @@ std::vector<float> drawn(Backend& backend, const ref::PagedCache& cache, int64_t
                           .tokens_seen = ref::data_of<int32_t>(seen),
                           .first_head = draw.first_head,
                           .rows_due = draw.due.empty() ? nullptr : ref::data_of<uint8_t>(due),
-                          .scores = ref::data_of<float>(scores),
-                          .pitch = pitch});
+                          .scores = scores.slots<float>(pitch)});
   return ref::download_array<float>(scores);
 }
 

@@ -20,8 +20,7 @@ std::vector<float> redundancy(Backend& backend, const ref::PagedCache& cache, Re
   Tensor device_due = ref::upload_array(backend, due), scores(backend, DType::f32, cache.rows().rows() * pitch);
   args.cache = cache.view();
   args.rows_due = due.empty() ? nullptr : ref::data_of<uint8_t>(device_due);
-  args.scores = ref::data_of<float>(scores);
-  args.pitch = pitch;
+  args.scores = scores.slots<float>(pitch);
   backend.redundancy(args);
   backend.synchronize();
   return ref::download_array<float>(scores);

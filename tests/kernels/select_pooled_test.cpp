@@ -54,12 +54,12 @@ Selected select_pooled(Backend& backend, const Case& c) {
   std::vector<SelectPooledArgs::Layer> layers;
   for (const Layer& layer : c.layers) {
     Held& h = *held.emplace_back(std::make_unique<Held>(backend, layer));
+    const int64_t pitch = h.keep.elements() / layer.rows.rows();
     layers.push_back({.cache = h.cache.view(),
-                      .scores = ref::data_of<float>(h.scores),
-                      .ties = layer.ties.empty() ? nullptr : ref::data_of<float>(h.ties),
+                      .scores = h.scores.slots<float>(pitch),
+                      .ties = layer.ties.empty() ? Slots<float>{} : h.ties.slots<float>(pitch),
                       .least = layer.least.empty() ? nullptr : ref::data_of<int32_t>(h.least),
-                      .pitch = static_cast<int64_t>(layer.scores.size()) / layer.rows.rows(),
-                      .keep = ref::data_of<uint8_t>(h.keep),
+                      .keep = h.keep.slots<uint8_t>(pitch),
                       .kept = ref::data_of<int32_t>(h.kept)});
   }
   Tensor counts = ref::upload_array(backend, c.counts), due = ref::upload_array(backend, c.due);

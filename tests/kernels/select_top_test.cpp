@@ -26,15 +26,15 @@ std::vector<uint8_t> select_top(Backend& backend, const ref::PagedCache& cache, 
   Tensor scores = ref::upload_array(backend, c.scores), ties = ref::upload_array(backend, c.ties);
   Tensor counts = ref::upload_array(backend, c.counts), due = ref::upload_array(backend, c.due);
   Tensor keep(backend, DType::u8, static_cast<int64_t>(c.scores.size()));
+  const int64_t pitch = keep.elements() / cache.rows().rows();
   backend.select_top({.cache = cache.view(),
-                      .scores = ref::data_of<float>(scores),
-                      .ties = c.ties.empty() ? nullptr : ref::data_of<float>(ties),
-                      .pitch = static_cast<int64_t>(c.scores.size()) / cache.rows().rows(),
+                      .scores = scores.slots<float>(pitch),
+                      .ties = c.ties.empty() ? Slots<float>{} : ties.slots<float>(pitch),
                       .counts = ref::data_of<int32_t>(counts),
                       .sinks = c.sinks,
                       .recent = c.recent,
                       .rows_due = c.due.empty() ? nullptr : ref::data_of<uint8_t>(due),
-                      .keep = ref::data_of<uint8_t>(keep)});
+                      .keep = keep.slots<uint8_t>(pitch)});
   backend.synchronize();
   return ref::download_array<uint8_t>(keep);
 }

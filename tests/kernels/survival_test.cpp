@@ -31,8 +31,7 @@ std::vector<int32_t> survival(Backend& backend, const ref::PagedCache& cache, co
                     .scale = 1 / std::sqrt(static_cast<float>(cache.rows().head_dim)),
                     .top_k = options.top_k,
                     .mass = options.mass,
-                    .last_selected = ref::data_of<int32_t>(last),
-                    .pitch = options.pitch});
+                    .last_selected = last.slots<int32_t>(options.pitch)});
   backend.synchronize();
   return ref::download_array<int32_t>(last);
 }

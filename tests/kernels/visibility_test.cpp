@@ -18,10 +18,8 @@ TEST_P(Visibility, DividesByTheQueriesThatSawEachEntry) {
   const int64_t pitch = 20;
   Tensor scores = upload_array(*backend, std::vector<float>(4 * pitch, 10.0f));
   Tensor device_seen = upload_array(*backend, seen);
-  backend->visibility({.cache = cache.view(),
-                       .tokens_seen = data_of<int32_t>(device_seen),
-                       .scores = data_of<float>(scores),
-                       .pitch = pitch});
+  backend->visibility(
+      {.cache = cache.view(), .tokens_seen = data_of<int32_t>(device_seen), .scores = scores.slots<float>(pitch)});
   const std::vector<float> got = download_array<float>(scores);
   for (int row = 0; row < 4; ++row) {
     for (int slot = 0; slot < pitch; ++slot) {
@@ -41,8 +39,7 @@ TEST_P(Visibility, LeavesRowsThatAreNotDue) {
   backend->visibility({.cache = cache.view(),
                        .tokens_seen = data_of<int32_t>(seen),
                        .rows_due = data_of<uint8_t>(due),
-                       .scores = data_of<float>(scores),
-                       .pitch = 2});
+                       .scores = scores.slots<float>(2)});
   EXPECT_EQ(download_array<float>(scores), (std::vector<float>{6, 6, 2, 3}));
 }
 

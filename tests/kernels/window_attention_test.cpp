@@ -36,8 +36,7 @@ std::vector<float> window_attention(Backend& backend, const Case& c, const ref::
                             .q_heads = c.kv_heads * c.group,
                             .scale = 1 / std::sqrt(static_cast<float>(c.dim)),
                             .rows_due = due.empty() ? nullptr : ref::data_of<uint8_t>(device_due),
-                            .scores = ref::data_of<float>(scores),
-                            .pitch = pitch});
+                            .scores = scores.slots<float>(pitch)});
   backend.synchronize();
   return ref::download_array<float>(scores);
 }

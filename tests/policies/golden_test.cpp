@@ -58,8 +58,8 @@ TEST(Golden, RefusesTheLargestHeadOfAMeanOverQueries) {
 }
 
 TEST(Golden, IsAnOracle) {
-  EXPECT_TRUE(make_policy("golden", {}).oracle);
-  EXPECT_FALSE(make_policy("h2o", {}).oracle);
+  EXPECT_TRUE(make_policy("golden", {}).oracle());
+  EXPECT_FALSE(make_policy("h2o", {}).oracle());
 }
 
 TEST(Golden, NeedsTheFullPass) {

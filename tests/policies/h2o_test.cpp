@@ -94,7 +94,7 @@ TEST(H2O, CountsCachedQueriesBySequence) {
 TEST(H2O, RefusesToCacheMoreQueriesThanThereAre) {
   expect_refused("h2o", {{"queries", "81", ""}}, 64, 16,
                  "h2o: queries = 81: expected at most 80, the tokens before the first event, or 0");
-  make_policy("h2o", {{"queries", "80", ""}}).scorer->check(64, 16);
+  make_policy("h2o", {{"queries", "80", ""}}).scorer->check_budget(64, 16);
 }
 
 KV_OVER_BACKENDS(Runs, H2OOn);
@@ -116,8 +116,8 @@ TEST(H2O, RefusesABudgetOfTheInterval) {
   expect_refused("h2o", {}, 256, 256, "h2o: budget 256 must exceed the interval 256");
   expect_refused("h2o", {{"recent", "300", ""}}, 256, 64,
                  "h2o: budget 256 must exceed the newest entries protected, 300");
-  make_policy("h2o", {{"recent", "8", ""}}).scorer->check(64, 64);
-  make_policy("h2o", {{"mode", "original", ""}}).scorer->check(64, 64);
+  make_policy("h2o", {{"recent", "8", ""}}).scorer->check_budget(64, 64);
+  make_policy("h2o", {{"mode", "original", ""}}).scorer->check_budget(64, 64);
 }
 
 TEST(H2O, RefusesAnUnknownMode) {

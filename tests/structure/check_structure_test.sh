@@ -4,7 +4,8 @@ set -eu
 check=$(dirname "$0")/check_structure.sh
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
-mkdir -p "$root/kernels/cpu" "$root/kernels/cuda" "$root/sim" "$root/policies" "$root/harness" "$root/tests"
+mkdir -p "$root/kernels/cpu" "$root/kernels/cuda" "$root/sim/io" "$root/sim/model" "$root/sim/cache" "$root/sim/policy" \
+  "$root/sim/tasks" "$root/sim/source" "$root/sim/replay" "$root/policies" "$root/harness" "$root/tests"
 
 write() { printf '%s\n' "$2" > "$root/$1"; }
 
@@ -70,3 +71,26 @@ reject_condition harness/x.cpp '#elif KVLAB_GPU'
 reject_condition harness/x.cpp '#if defined(NDEBUG) && \
   defined(KVLAB_CUDA)' 2
 reject_condition tests/x.cpp '#ifdef __NVCC__'
+
+# Inside sim/ arrows have one direction, too.
+accept sim/model/a.h '#include "sim/io/a.h"'
+accept sim/policy/a.h '#include "sim/cache/a.h"'
+accept sim/source/a.h '#include "sim/tasks/a.h"'
+accept sim/replay/a.cpp '#include "sim/source/a.h"'
+
+reject sim/io/x.h '#include "sim/model/a.h"'
+reject sim/cache/x.h '#include "sim/model/a.h"'
+reject sim/model/x.cpp '#include "sim/cache/a.h"'
+reject sim/cache/x.cpp '#include "sim/policy/a.h"'
+reject sim/policy/x.h '#include "sim/replay/a.h"'
+reject sim/policy/x.h '#include "sim/tasks/a.h"'
+reject sim/tasks/x.cpp '#include "sim/source/a.h"'
+reject sim/source/x.h '#include "sim/replay/a.h"'
+
+# No file reaches itself; a header and its source are one.
+accept sim/model/b.cpp '#include "sim/model/b.h"'
+accept sim/model/c.h '#include "sim/model/d.h"'
+accept sim/model/d.h '#include "sim/model/e.h"'
+must_say sim/model/e.cpp '#include "sim/model/c.h"' 'closes a cycle: sim/model/[cde] -> .* -> .* -> '
+accept kernels/e.h '#include "kernels/f.h"'
+must_say kernels/f.cpp '#include "kernels/e.h"' ': closes a cycle: '

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kernels/paged.h"
+#include "kernels/tensor.h"
 #include "tests/support/backends.h"
 
 namespace kv::ref {

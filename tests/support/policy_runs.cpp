@@ -37,9 +37,9 @@ class Recorder final : public Observer {
                 .protection = view.protection,
                 .resident = positions(backend, view.layer.cache, row, length),
                 .scores = std::vector<float>(length)};
-    backend.download(event.scores.data(), view.scores + row * view.pitch, length * sizeof(float));
+    backend.download(event.scores.data(), view.scores.row(row), length * sizeof(float));
     std::vector<uint8_t> keep(length);
-    backend.download(keep.data(), view.keep + row * view.pitch, length);
+    backend.download(keep.data(), view.keep.row(row), length);
     for (size_t slot = 0; slot < length; ++slot) {
       if (keep[slot]) event.kept.push_back(event.resident[slot]);
     }
@@ -112,7 +112,7 @@ RunArgs decode_run(const std::string& policy, const Options& options, std::vecto
                    std::vector<int32_t> lengths, int budget, int interval) {
   const Policy checked = make_policy(policy, options);
   if (checked.scorer) interval = checked.scorer->interval(interval);
-  if (checked.scorer) checked.scorer->check(budget, interval);
+  if (checked.scorer) checked.scorer->check_budget(budget, interval);
   return {.policy = policy,
           .options = options,
           .samples = std::move(samples),
@@ -126,7 +126,7 @@ RunArgs one_shot_run(const std::string& policy, const Options& options, std::vec
                      std::vector<int32_t> lengths, std::vector<int32_t> keep) {
   const Policy checked = make_policy(policy, options);
   if (checked.scorer) {
-    for (const int32_t kept : keep) checked.scorer->check(kept, 0);
+    for (const int32_t kept : keep) checked.scorer->check_budget(kept, 0);
   }
   std::vector<int32_t> contexts;
   for (const int32_t length : lengths) contexts.push_back(length - 1);
@@ -141,16 +141,13 @@ PolicyRun run_policy(Source& source, Backend& backend, const RunArgs& args) {
   Policy policy = make_policy(args.policy, args.options, args.allocation);
   const SourceInfo& info = source.info();
   const ModelIdentity identity(info.folder, [&] { return ModelIdentity::Shape{info.layers, info.kv_heads}; });
-  prepare(*policy.allocation, identity, policy.scorer_name);
+  policy.load(policy.check(identity));
   const auto ids = token_ids(args);
   const std::vector<std::span<const int32_t>> sequences(ids.begin(), ids.end());
   Baseline baseline;
-  if (policy.oracle) {
-    const PolicyNeeds needs = policy.scorer->needs();
-    BaselineNeeds wanted = policy.allocation->future_needs();
-    wanted.merge({.statistics_block = std::max(1, args.interval),
-                  .block_sums = needs.future,
-                  .block_max = needs.future_block_max});
+  if (policy.oracle()) {
+    BaselineNeeds wanted = policy.future_needs();
+    wanted.merge({.statistics_block = std::max(1, args.interval)});
     baseline = compute_baseline(backend, source, sequences, wanted);
   }
   Recorder recorder;
@@ -164,7 +161,7 @@ PolicyRun run_policy(Source& source, Backend& backend, const RunArgs& args) {
                                 .interval = args.interval,
                                 .seed = args.seed,
                                 .sample_numbers = args.samples,
-                                .baseline = policy.oracle ? &baseline : nullptr,
+                                .baseline = policy.oracle() ? &baseline : nullptr,
                                 .observers = observers});
   return {std::move(recorder.events), std::move(result)};
 }
@@ -221,7 +218,7 @@ void expect_refused(const std::string& policy, const Options& options, int kept,
                     const std::string& message) {
   const Policy checked = make_policy(policy, options);
   try {
-    checked.scorer->check(kept, interval);
+    checked.scorer->check_budget(kept, interval);
     ADD_FAILURE() << policy << " accepted budget " << kept << " at interval " << interval;
   } catch (const UserError& error) {
     EXPECT_EQ(error.what(), message);

@@ -30,7 +30,7 @@ class ByPosition final : public Scorer {
       for (int32_t slot = 0; slot < view.lengths[static_cast<size_t>(row)]; ++slot) {
         const int64_t page = view.cache.page_table[row * view.cache.max_pages + slot / kPageTokens];
         const int32_t position = view.cache.positions[page * kPageTokens + slot % kPageTokens];
-        output.scores[row * output.pitch + slot] = score_(view.layer, row, position);
+        output.scores.row(row)[slot] = score_(view.layer, row, position);
       }
     }
   }
@@ -72,17 +72,17 @@ class Recut final : public Observer {
   Recut(Observer& shown, Keep keep) : shown_(shown), keep_(std::move(keep)) {}
   void attended(const LayerView& view, ConstRef outputs) override { shown_.attended(view, outputs); }
   void evicting(const EvictionView& view) override {
-    std::vector<uint8_t> keep(static_cast<size_t>(view.layer.rows() * view.pitch), 0);
+    std::vector<uint8_t> keep(static_cast<size_t>(view.keep.elements()), 0);
     std::vector<int32_t> kept(static_cast<size_t>(view.layer.rows()), 0);
     for (int row = 0; row < view.layer.rows(); ++row) {
       for (int32_t slot = 0; slot < view.layer.lengths[static_cast<size_t>(row)]; ++slot) {
         if (!keep_(row, slot)) continue;
-        keep[static_cast<size_t>(row * view.pitch + slot)] = 1;
+        keep[static_cast<size_t>(row * view.keep.pitch + slot)] = 1;
         ++kept[static_cast<size_t>(row)];
       }
     }
     EvictionView other = view;
-    other.keep = keep.data();
+    other.keep.data = keep.data();
     other.kept = kept;
     shown_.evicting(other);
   }
@@ -131,9 +131,8 @@ inline std::vector<Measured> measure(ReplayedCase& replayed, const std::string& 
   Policy policy = policy_of(name, std::move(replayed.scorer));
   policy.allocation_name = replayed.allocation.name;
   policy.allocation = make_allocation(replayed.allocation.name, replayed.allocation.options);
-  policy.oracle = policy.allocation->needs_future();
   BaselineNeeds needs = watched->observer_needs().baseline;
-  needs.merge(policy.allocation->future_needs());
+  needs.merge(policy.future_needs());
   if (needs.block_max || needs.block_sums) needs.statistics_block = replayed.block;
   const Baseline baseline = compute_baseline(replayed.backend, replayed.source, sequences, needs);
   const auto first = first_events(replayed.schedule, samples.size());
@@ -158,7 +157,7 @@ inline std::vector<Measured> measure(ReplayedCase& replayed, const std::string& 
                                       .policy = policy,
                                       .sequences = sequences,
                                       .schedule = replayed.schedule,
-                                      .baseline = policy.oracle ? &baseline : nullptr,
+                                      .baseline = policy.oracle() ? &baseline : nullptr,
                                       .observers = observers});
   std::vector<Measured> rows;
   watched->report(result, rows);

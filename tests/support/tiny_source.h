@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/tensor.h"
 #include "sim/source/source.h"
 
 namespace kv::ref {

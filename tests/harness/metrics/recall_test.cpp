@@ -226,7 +226,7 @@ class Events final : public Observer {
         const int32_t position = cache.positions[page * kPageTokens + slot % kPageTokens];
         if (position < view.protection.sinks || slot >= length - view.protection.recent) continue;
         event.candidates.push_back(position);
-        if (view.keep[row * view.pitch + slot]) event.kept.push_back(position);
+        if (view.keep.row(row)[slot]) event.kept.push_back(position);
       }
       events_.push_back(std::move(event));
     }

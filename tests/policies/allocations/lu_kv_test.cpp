@@ -173,27 +173,28 @@ TEST_F(LuKv, RefusesTheProfileOfAnotherShape) {
 TEST_F(LuKv, CheckTellsTwoProfilesApart) {
   write();
   const auto allocation = make_allocation("lu-kv", {});
-  const AllocationFile first = allocation->check(identity(), "keydiff").value();
-  EXPECT_EQ(first.path, file());
-  EXPECT_EQ(first.sha256, sha256_hex(test::read_file(file())));
+  const std::vector<InputFile> first = allocation->check(identity(), "keydiff");
+  ASSERT_EQ(first.size(), 1u);
+  EXPECT_EQ(first[0].path, file());
+  EXPECT_EQ(first[0].sha256, sha256_hex(test::read_file(file())));
   profile_.removed[0] += 0.001F;
   write();
-  EXPECT_NE(allocation->check(identity(), "keydiff")->sha256, first.sha256);
+  EXPECT_NE(allocation->check(identity(), "keydiff").at(0).sha256, first.at(0).sha256);
   EXPECT_THROW(allocation->check(identity(), "random"), UserError);
-  EXPECT_FALSE(make_allocation("uniform", {})->check(identity(), "random"));
+  EXPECT_TRUE(make_allocation("uniform", {})->check(identity(), "random").empty());
 }
 
 // What was checked is what is used: neither other bytes of that name, nor none at all.
 TEST_F(LuKv, LoadsNothingElseThanWhatWasChecked) {
   write();
   const auto allocation = make_allocation("lu-kv", {});
-  const AllocationFile checked = allocation->check(identity(), "keydiff").value();
+  const std::vector<InputFile> checked = allocation->check(identity(), "keydiff");
   EXPECT_NO_THROW(allocation->load(checked));
   profile_.removed[0] += 0.001F;
   write();
   EXPECT_EQ(test::user_error([&] { allocation->load(checked); }),
             fmt::format("lu-kv: {} has changed since it was checked: SHA-256 {:.12}…, expected {:.12}…",
-                        file().string(), sha256_hex(test::read_file(file())), checked.sha256));
+                        file().string(), sha256_hex(test::read_file(file())), checked.at(0).sha256));
   std::filesystem::remove(file());
   EXPECT_THROW(allocation->load(checked), UserError);
 }

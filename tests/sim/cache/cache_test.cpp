@@ -85,7 +85,7 @@ void evict(Backend& backend, Cache& cache, int layer, int64_t pitch, const std::
     for (const int slot : kept[row]) keep[row * static_cast<size_t>(pitch) + static_cast<size_t>(slot)] = 1;
   }
   Tensor mask = ref::upload_array(backend, keep), rows_due = ref::upload_array(backend, due);
-  cache.evict(layer, ref::data_of<uint8_t>(mask), pitch, ref::data_of<uint8_t>(rows_due));
+  cache.evict(layer, mask.slots<uint8_t>(pitch), ref::data_of<uint8_t>(rows_due));
 }
 
 std::vector<int> first_slots(int count) {

@@ -267,10 +267,10 @@ TEST_P(Generate, RecordedStepsEqualEagerOnes) {
 // Holds the host's lengths to those of the backend, at each step.
 class LengthChecker final : public Scorer {
  public:
-  PolicyNeeds needs() const override { return {.host_steps = true}; }
+  Needs needs() const override { return {.host_steps = true}; }
   Protection protects(int kept, int) const override { return {.recent = kept}; }
   void score(const LayerView& view, const ScoreOutput& out) override {
-    view.backend.fill_zero(out.scores, sizeof(float) * static_cast<size_t>(view.rows() * out.pitch));
+    view.backend.fill_zero(out.scores.data, sizeof(float) * static_cast<size_t>(out.scores.elements()));
   }
   void observe(const LayerView& view) override {
     std::vector<int32_t> lengths(view.lengths.size());
@@ -319,7 +319,7 @@ class SlowProtector final : public Scorer {
     return {.recent = kept};
   }
   void score(const LayerView& view, const ScoreOutput& out) override {
-    view.backend.fill_zero(out.scores, sizeof(float) * static_cast<size_t>(view.rows() * out.pitch));
+    view.backend.fill_zero(out.scores.data, sizeof(float) * static_cast<size_t>(out.scores.elements()));
   }
 };
 

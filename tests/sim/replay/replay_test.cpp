@@ -18,15 +18,16 @@ class KeepOldest final : public Scorer {
  public:
   Protection protects(int, int) const override { return {}; }
   void score(const LayerView& view, const ScoreOutput& output) override {
-    std::vector<float> scores(static_cast<size_t>(view.rows() * output.pitch));
-    for (size_t i = 0; i < scores.size(); ++i) scores[i] = -static_cast<float>(i % static_cast<size_t>(output.pitch));
-    view.backend.upload(output.scores, scores.data(), scores.size() * sizeof(float));
+    std::vector<float> scores(static_cast<size_t>(output.scores.elements()));
+    for (size_t i = 0; i < scores.size(); ++i)
+      scores[i] = -static_cast<float>(i % static_cast<size_t>(output.scores.pitch));
+    view.backend.upload(output.scores.data, scores.data(), scores.size() * sizeof(float));
   }
 };
 
 class NeedsTheFuture final : public Scorer {
  public:
-  PolicyNeeds needs() const override { return {.future = true}; }
+  Needs needs() const override { return {.future = BaselineNeeds{}}; }
   Protection protects(int, int) const override { return {}; }
   void score(const LayerView&, const ScoreOutput&) override {}
 };
@@ -88,6 +89,12 @@ TEST_F(Replay, EventsKeepExactlyTheBudgetAndTheRestIsFreed) {
   // Pairs: 48·49/2, then per chunk of 16 over 48 residents: 16·48 + 16·17/2, four times, and 8 tokens at the end.
   EXPECT_EQ(result.sequences[0].attended_pairs, 6 * (48 * 49 / 2 + 4 * (16 * 48 + 136) + 8 * 48 + 36));
   EXPECT_EQ(losses.nll_[0].size(), 120u);
+  // Phases are parts of the whole, and there were some of each.
+  EXPECT_GT(result.attention_seconds, 0);
+  EXPECT_GT(result.score_seconds, 0);
+  EXPECT_GT(result.evict_seconds, 0);
+  EXPECT_LT(result.attention_seconds + result.observe_seconds + result.score_seconds + result.evict_seconds,
+            result.total_seconds);
 }
 
 TEST_F(Replay, EvictionChangesLossesOnlyAfterTheFirstEvent) {

@@ -9,7 +9,7 @@
 #include "kernels/error.h"
 #include "sim/model/tokenizer/tokenizer.h"
 #include "sim/model/tokenizer/unicode.h"
-#include "sim/tasks/task.h"
+#include "sim/tasks/draw_task.h"
 #include "tests/support/paths.h"
 
 namespace kv {

@@ -1,4 +1,4 @@
-#include "sim/tasks/task.h"
+#include "sim/tasks/draw_task.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "sim/tasks/sample.h"
+#include "sim/tasks/draw_task.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,6 @@
 
 #include "kernels/error.h"
 #include "sim/model/tokenizer/tokenizer.h"
-#include "sim/tasks/task.h"
 
 namespace kv {
 namespace {

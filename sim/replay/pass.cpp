@@ -1,0 +1,164 @@
+#include "sim/replay/pass.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/advance.h"
+#include "kernels/attend.h"
+
+namespace kv {
+
+namespace {
+
+std::vector<Ranker> rankers_of(const PassArgs& args) {
+  std::vector<Ranker> rankers;
+  int first_column = 0;
+  const auto add = [&](Policy& policy) {
+    if (!policy.scorer) return;
+    rankers.emplace_back(args.backend, args.source.info(), *policy.scorer, args.sequences, first_column);
+    first_column += rankers.back().needs().entry_columns;
+  };
+  add(args.policy);
+  for (Policy* onlooker : args.onlookers) add(*onlooker);
+  return rankers;
+}
+
+CacheShape cache_shape(const PassArgs& args, std::span<const Ranker> rankers) {
+  const SourceInfo& info = args.source.info();
+  CacheShape shape{
+      .sequences = args.sequences, .layers = info.layers, .kv_heads = info.kv_heads, .head_dim = info.head_dim};
+  for (const Ranker& ranker : rankers) shape.column_width += ranker.needs().entry_columns;
+  return shape;
+}
+
+}  // namespace
+
+Pass::Pass(const PassArgs& args)
+    : args_(args),
+      info_(args.source.info()),
+      rankers_(rankers_of(args)),
+      cache_(args.backend, cache_shape(args, rankers_)),
+      done_(static_cast<size_t>(args.sequences), 0),
+      due_(args.backend, info_.kv_heads),
+      timer_(args.backend),
+      observe_seconds_(rankers_.size(), 0),
+      score_seconds_(rankers_.size(), 0) {
+  for (const Observer* observer : args.observers) {
+    column_sums_wanted_ |= observer->observer_needs().column_sums;
+    column_max_wanted_ |= observer->observer_needs().column_max;
+  }
+  for (const Ranker& ranker : rankers_) column_sums_wanted_ |= ranker.needs().column_sums;
+}
+
+void Pass::resume(Cache cache, std::vector<int32_t> done) {
+  KV_CHECK(rankers_.empty() && done.size() == done_.size());
+  cache_ = std::move(cache);
+  done_ = std::move(done);
+}
+
+void Pass::start(std::span<const int32_t> counts, int steps) {
+  block_ = make_block(args_.backend, done_, counts);
+  for (size_t s = 0; s < done_.size(); ++s) done_[s] += counts[s];
+  cache_.grow(block_.segments, steps);
+}
+
+void Pass::run(TokenLosses& losses) {
+  args_.source.start(block_);
+  for (int layer = 0; layer < info_.layers; ++layer) run_layer(layer);
+  args_.source.finish(losses);
+}
+
+void Pass::note_next() {
+  for (Segment& segment : block_.segments) {
+    segment.first_position += segment.count;
+    done_[static_cast<size_t>(segment.sequence)] += segment.count;
+  }
+  cache_.advance(block_.segments);
+}
+
+void Pass::run_next() {
+  args_.backend.advance({.segments = block_.on_device(),
+                         .segment_count = std::ssize(block_.segments),
+                         .positions = block_.device_positions.ref().as<int32_t>(),
+                         .lengths = cache_.device_lengths(),
+                         .layers = info_.layers,
+                         .rows = cache_.rows(),
+                         .kv_heads = info_.kv_heads});
+  TokenLosses losses;
+  run(losses);
+}
+
+bool Pass::is_recordable() const {
+  const auto on_host = [](const Ranker& ranker) { return ranker.needs().host_steps; };
+  return args_.observers.empty() && !args_.time_phases && std::none_of(rankers_.begin(), rankers_.end(), on_host);
+}
+
+// Everything that happens to a layer of a block, and the only place where it does.
+void Pass::run_layer(int layer) {
+  const Projections projections = args_.source.project(layer);
+  take_up(layer, projections);
+  LayerView view = view_of(layer, projections);
+  attend(view);
+  for (Observer* observer : args_.observers) observer->attended(view, std::as_const(outputs_).ref());
+  rank(view);
+  args_.source.absorb(layer, std::as_const(outputs_).ref());
+}
+
+void Pass::take_up(int layer, const Projections& projections) {
+  args_.policy.admission->admit(view_of(layer, projections), {});
+  cache_.append(layer, block_, projections.keys, projections.values);
+  for (Ranker& ranker : rankers_) ranker.push(layer, block_, projections.queries);
+}
+
+LayerView Pass::view_of(int layer, const Projections& projections) {
+  LayerView view = layer_view(args_.backend, info_, cache_, layer);
+  view.segments = block_.segments;
+  view.device_segments = block_.on_device();
+  view.projections = projections;
+  return view;
+}
+
+Slots<float> Pass::column_buffer(Tensor& tensor, bool wanted, const LayerView& view) {
+  if (!wanted) return {.pitch = view.pitch};
+  return tensor.reserve_slots<float>(args_.backend, view.rows() * view.group(), view.pitch);
+}
+
+// Leaves the heads' outputs in outputs_, and in the view the column statistics that somebody wants.
+void Pass::attend(LayerView& view) {
+  PagedView read = view.cache;
+  args_.policy.selection->select(view, read);
+  const Slots<float> sums = column_buffer(column_sums_, column_sums_wanted_, view);
+  const Slots<float> max = column_buffer(column_max_, column_max_wanted_, view);
+  outputs_.reserve(args_.backend, args_.backend.activation_type(), block_.tokens * info_.q_heads * info_.head_dim);
+  if (args_.time_phases) timer_.start();
+  args_.backend.attend({.queries = view.projections.queries,
+                        .cache = read,
+                        .segments = block_.on_device(),
+                        .segment_count = args_.sequences,
+                        .max_count = block_.max_count,
+                        .output = outputs_.ref(),
+                        .column_sums = sums.data,
+                        .column_max = max.data,
+                        .column_pitch = view.pitch,
+                        .q_heads = info_.q_heads,
+                        .scale = view.scale});
+  if (args_.time_phases) timer_.stop(attention_seconds_);
+  view.column_sums = sums;
+  view.column_max = max;
+}
+
+void Pass::rank(const LayerView& view) {
+  const bool timed = args_.time_phases;
+  for (size_t r = 0; r < rankers_.size(); ++r) {
+    if (timed) timer_.start();
+    rankers_[r].observe(view);
+    if (timed) timer_.stop(observe_seconds_[r]);
+    if (!due_.any()) continue;
+    // Events are never recorded, so scoring is timed always.
+    timer_.start();
+    rankers_[r].score(view, due_);
+    timer_.stop(score_seconds_[r]);
+  }
+}
+
+}  // namespace kv

@@ -1,0 +1,85 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/tensor.h"
+#include "sim/cache/cache.h"
+#include "sim/policy/observer.h"
+#include "sim/policy/policy.h"
+#include "sim/replay/due.h"
+#include "sim/replay/phase_timer.h"
+#include "sim/replay/ranker.h"
+#include "sim/source/source.h"
+
+namespace kv {
+
+struct PassArgs {
+  Backend& backend;
+  Source& source;
+  Policy& policy;                      // says what is admitted and read; its scorer, if any, is the first ranker
+  std::span<Policy* const> onlookers;  // their scorers are the next ones; they change nothing
+  std::span<Observer* const> observers;
+  int sequences = 0;
+  bool time_phases = true;  // attention, observation and scoring
+};
+
+// Blocks of tokens on their way through the layers of a source, over one cache. What drives it (sim/replay/loop.h) says
+// which tokens come next and when rankers score; cutting the cache is not its business.
+class Pass {
+ public:
+  // Throws UserError where one entry column too many is asked for, or such.
+  explicit Pass(const PassArgs& args);
+
+  // Takes the next counts[s] tokens of every sequence as a block, and room for `steps` blocks like it.
+  void start(std::span<const int32_t> counts, int steps = 1);
+  // The block through every layer. Where rows are due, every ranker scores them.
+  void run(TokenLosses& losses);
+  // In place of start() and run(), where there is room left: the block after this one, with equally many tokens. On the
+  // host: the tokens and entries that it brings. On the backend: nothing but ops, which may be recorded.
+  void note_next();
+  void run_next();
+  // One layer's part of the block before attention: keys and values into the cache, queries into the windows.
+  void take_up(int layer, const Projections& projections);
+  // Whether blocks need nothing of the host while they run.
+  bool is_recordable() const;
+
+  // Goes on from there.
+  void resume(Cache cache, std::vector<int32_t> done);
+  // Adds the phases since the last call to their sums; waits for the device where there are any.
+  void settle() { timer_.settle(); }
+
+  Cache& cache() { return cache_; }
+  const Cache& cache() const { return cache_; }
+  const Block& block() const { return block_; }
+  std::span<const int32_t> done() const { return done_; }  // [sequences] tokens taken so far
+  Due& due() { return due_; }
+  std::span<const Ranker> rankers() const { return rankers_; }
+  double attention_seconds() const { return attention_seconds_; }
+  double observe_seconds(size_t ranker) const { return observe_seconds_.at(ranker); }
+  double score_seconds(size_t ranker) const { return score_seconds_.at(ranker); }
+
+ private:
+  void run_layer(int layer);
+  LayerView view_of(int layer, const Projections& projections);
+  void attend(LayerView& view);
+  void rank(const LayerView& view);
+  Slots<float> column_buffer(Tensor& tensor, bool wanted, const LayerView& view);
+
+  const PassArgs args_;
+  const SourceInfo& info_;
+  std::vector<Ranker> rankers_;
+  Cache cache_;
+  Block block_;
+  std::vector<int32_t> done_;
+  Due due_;
+  bool column_sums_wanted_ = false;
+  bool column_max_wanted_ = false;
+  Tensor column_sums_, column_max_, outputs_;
+  PhaseTimer timer_;
+  double attention_seconds_ = 0;
+  std::vector<double> observe_seconds_, score_seconds_;  // [rankers]
+};
+
+}  // namespace kv

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace kv {
+
+// What really happened, measured on the cache itself.
+struct ReplayResult {
+  struct PerSequence {
+    int64_t events = 0;
+    double kept_mean = 0;  // entries a (layer, head) after the last event, or at the end without events
+    int64_t kept_max = 0;
+    int64_t peak_entries = 0;  // over all layers and heads
+    int64_t end_entries = 0;
+    int64_t attended_pairs = 0;  // Σ over queries, layers and KV heads of the entries they saw
+  };
+  std::vector<PerSequence> sequences;
+  size_t peak_kv_bytes = 0;      // pages in use at the peak: K, V, positions
+  size_t peak_column_bytes = 0;  // of the policy's entry columns
+  size_t end_kv_bytes = 0;       // pages in use at the end: K, V, positions
+  // Seconds. Onlookers' work is in the total only. Attention, observation and scoring are the device's time, the rest
+  // is wall clock.
+  double total_seconds = 0;
+  double attention_seconds = 0;
+  double observe_seconds = 0;  // the scorer's bookkeeping after each block
+  double score_seconds = 0;
+  double evict_seconds = 0;  // the rest of the events: marking, allocation, selection, compaction, freeing pages
+  double begin_seconds = 0;  // the slots' preparation: an oracle's tables
+};
+
+}  // namespace kv
