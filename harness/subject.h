@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "harness/spec/grid.h"
+#include "harness/spec/case.h"
 #include "harness/spec/spec.h"
 #include "kernels/backend.h"
 #include "sim/model/model_config.h"

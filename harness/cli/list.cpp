@@ -7,9 +7,10 @@
 #include <memory>
 
 #include "harness/cli/verbs.h"
+#include "harness/metrics/metric.h"
 #include "harness/run.h"
-#include "harness/spec/grid.h"
 #include "harness/spec/spec.h"
+#include "harness/spec/task_options.h"
 #include "harness/subject.h"
 #include "kernels/error.h"
 #include "sim/model/named_models.h"

@@ -1,4 +1,4 @@
-#include "harness/protocols/profile.h"
+#include "harness/protocols/profiles.h"
 
 #include <fmt/format.h>
 

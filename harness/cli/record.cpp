@@ -5,8 +5,8 @@
 
 #include "harness/cli/inputs.h"
 #include "harness/cli/verbs.h"
-#include "harness/spec/grid.h"
 #include "harness/spec/spec.h"
+#include "harness/spec/task_options.h"
 #include "harness/subject.h"
 #include "kernels/error.h"
 #include "sim/replay/recorder.h"

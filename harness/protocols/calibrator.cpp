@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "harness/protocols/answer_importance.h"
+#include "harness/spec/case_policy.h"
 #include "sim/budget/profile_file.h"
 #include "sim/replay/prefill.h"
 
@@ -28,7 +29,9 @@ Calibrator::Calibrator(const Spec& spec, Backend& backend, const Grid& grid, int
       subject_(open_subject(backend, spec, model, identity_)),
       progress_(progress) {
   subject_->source(0, 1);  // throws where the model does not fit
-  for (const Case& one : grid.workloads.front().cases) policies_.push_back(make_case_policy(spec, one));
+  for (const Case& policy_case : grid.workloads.front().cases) {
+    policies_.push_back(make_case_policy(spec, policy_case));
+  }
   orders_.resize(policies_.size());
   questions_.resize(policies_.size() + 1);
   for (const Workload& workload : grid.workloads) {

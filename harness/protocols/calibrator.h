@@ -7,7 +7,7 @@
 
 #include "harness/progress.h"
 #include "harness/protocols/calibration_orders.h"
-#include "harness/protocols/profile.h"
+#include "harness/protocols/made_profile.h"
 #include "harness/spec/grid.h"
 #include "harness/subject.h"
 #include "sim/budget/calibration.h"
@@ -15,7 +15,7 @@
 namespace kv {
 
 // Reads the calibration's samples with one model of the spec and keeps what they say of every policy:
-// harness/protocols/profile.h tells how. All references must stay alive.
+// harness/protocols/profiles.h tells how. All references must stay alive.
 class Calibrator {
  public:
   // Runs all samples. UserError: the model or a context does not fit.

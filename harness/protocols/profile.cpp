@@ -1,61 +1,57 @@
-#include "harness/protocols/profile.h"
-
 #include <fmt/format.h>
 
-#include "harness/manifest.h"
-#include "harness/protocols/calibrator.h"
-#include "harness/rows.h"
+#include "harness/protocols/profiles.h"
+#include "harness/protocols/protocol.h"
+#include "harness/spec/case_check.h"
 #include "harness/spec/grid.h"
 #include "kernels/error.h"
-#include "sim/budget/profile_file.h"
 
 namespace kv {
+namespace {
 
-std::vector<MadeProfile> make_profiles(const Spec& spec, const ProfileOptions& options) {
-  if (spec.protocol != Protocol::kProfile) {
-    throw UserError(
-        fmt::format("{}: kvlab profile expects 'protocol: profile'; other protocols are for kvlab run", spec.file));
+// What means nothing where there are no rows.
+void check_profile(const Spec& spec) {
+  spec.refuse_key("trace", "protocol profile runs a model, expected the key 'model'");
+  for (const char* key : {"axes", "metrics", "batch", "tables", "plots", "paper"}) {
+    spec.refuse_key(key, "protocol profile makes no rows, expected no such key");
   }
-  if (!options.out.empty() && spec.models.size() > 1) {
-    throw UserError(fmt::format("--out: takes one model, {} has {}", spec.file, spec.models.size()));
-  }
-  const Grid grid = make_grid(spec);
-  int samples = 0;
-  for (const Workload& workload : grid.workloads) samples += workload.samples;
-  const auto backend = make_backend(spec.device);
-  Progress progress(options.verbosity, samples);
-  const std::string origin = profile_origin_json(spec, backend->accelerator());
-  std::vector<MadeProfile> all;
-  for (int model = 0; model < static_cast<int>(spec.models.size()); ++model) {
-    for (MadeProfile& made : Calibrator(spec, *backend, grid, model, progress).profiles()) {
-      made.profile.origin = origin;
-      if (!options.out.empty()) made.file = options.out / made.file.filename();
-      std::error_code error;  // a folder that cannot be made is one that cannot be written to
-      std::filesystem::create_directories(made.file.parent_path(), error);
-      write_atomically(made.file, format_profile(made.profile));
-      all.push_back(std::move(made));
-    }
-  }
-  return all;
 }
 
-std::string profile_table(std::span<const MadeProfile> profiles) {
-  std::string text =
-      "| policy | removed | uniform | profile | each question's own | bound | other half / own half |\n"
-      "|---|---|---|---|---|---|---|\n";
-  for (const MadeProfile& made : profiles) {
-    const ProfileLosses& losses = made.profile.losses;
-    for (const double removed : {0.5, 0.8}) {
-      const size_t i = ratio_index(removed);
-      std::string halves = "–";
-      if (const auto& split = made.profile.split_half) {
-        halves = fmt::format("{:.4f}", removed == 0.5 ? split->half : split->four_fifths);
-      }
-      text += fmt::format("| {} | {:.0f} % | {:.4f} | {:.4f} | {:.4f} | {:.4f} | {} |\n", made.label, 100 * removed,
-                          losses.uniform[i], losses.profile[i], losses.greedy[i], losses.bound[i], halves);
-    }
+// Nothing is cut: what a scorer would keep is compared with what is asked.
+void check_profile_case(const CaseCheck& check) {
+  const Component& component = check.component();
+  const auto refuse = [&](const std::string& where, std::string_view what) {
+    throw UserError(fmt::format("{}: {}", where, what));
+  };
+  const auto refuse_policy = [&](std::string_view what) {
+    refuse(component.where, fmt::format("policy '{}' {}", component.label, what));
+  };
+  if (!check.policy.scorer) refuse_policy("never evicts, so there is nothing to profile");
+  if (check.candidate.allocation.name != "uniform") {
+    refuse_policy("has an allocation of its own, which a profile has no use for");
   }
-  return text;
+  if (check.policy.oracle()) refuse_policy("needs the future, which no profile can foresee");
+  const ModelChoice& choice = check.spec.models[static_cast<size_t>(check.model)];
+  if (choice.random) refuse(choice.source.where, "random weights answer nothing, expected a model folder");
+  for (const DataSpec& data : check.spec.data) {
+    if (data.kind == DataKind::kTask) continue;
+    refuse(data.source.where, fmt::format("data: '{}' asks nothing; protocol profile expects a task", data.name));
+  }
 }
 
+std::string profile_plan(const Spec& spec, const Grid&) {
+  return fmt::format("{}: {} budget profiles, of each policy and of the oracle's order, for each of {} models",
+                     spec.name, spec.policies.size() + 1, spec.models.size());
+}
+
+const RegisterProtocol profile{{
+    .name = std::string(kProfileProtocol),
+    .summary = "budget profiles, which allocation lu-kv looks up, from a task's questions and their answers",
+    .verb = "profile",
+    .check = check_profile,
+    .check_case = check_profile_case,
+    .plan = profile_plan,
+}};
+
+}  // namespace
 }  // namespace kv

@@ -175,6 +175,14 @@ int MapReader::index_of_word(const std::string& key, const std::vector<std::stri
   return static_cast<int>(found - words.begin());
 }
 
+std::vector<GivenParam> MapReader::written() const {
+  std::vector<GivenParam> keys;
+  for (const auto& entry : node_) {
+    keys.push_back({entry.first.Scalar(), value_text(entry.second), document_->where(entry.second)});
+  }
+  return keys;
+}
+
 std::vector<GivenParam> MapReader::rest() {
   std::vector<GivenParam> options;
   for (const auto& entry : node_) {

@@ -54,6 +54,8 @@ class MapReader {
   template <class Value>
   Value required_word(const std::string& key, const Words<Value>& words, std::string_view help);
 
+  // Every key with its value as errors show it, and the place of that.
+  std::vector<GivenParam> written() const;
   // What no accessor read, as options for a policy, metric or task; nothing is left for finish().
   std::vector<GivenParam> rest();
   void finish() const;

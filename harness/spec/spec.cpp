@@ -8,6 +8,7 @@
 #include <set>
 
 #include "harness/benchmarks.h"
+#include "harness/protocols/protocol.h"
 #include "harness/rows.h"
 #include "harness/spec/map_reader.h"
 #include "harness/spec/report_plan.h"
@@ -248,41 +249,38 @@ std::string emitted(const YamlDocument& document, const std::string& question) {
                      emitter.c_str());
 }
 
-// What means nothing where only time and memory are measured.
-void refuse_unmeasured(const Spec& spec, const MapReader& map) {
-  if (!spec.traces.empty()) map.fail("trace", "protocol latency runs a model, expected the key 'model'");
-  if (!spec.data.empty()) map.fail("data", "protocol latency draws its own tokens, expected no such key");
-  if (!spec.metrics.empty()) map.fail("metrics", "protocol latency has its own rows, expected no such key");
-  if (spec.batch != 1) map.fail("batch", "under protocol latency a batch is an axis, expected axes: {batch: ...}");
-}
-
-// How answers are drawn; greedy without it.
-std::vector<GivenParam> parse_sampling_key(const YamlDocument& document, MapReader& map, Protocol protocol) {
-  const YAML::Node node = map.find("sampling", "{option: value}", "how answers are drawn; greedy where absent");
-  if (!is_given(node)) return {};
-  if (protocol != Protocol::kAnswer) map.fail("sampling", "only protocol answer generates, expected no such key");
-  MapReader options(document, node, "sampling");
-  return options.rest();
-}
-
-// What means nothing where answers are graded.
-void refuse_ungraded(const Spec& spec, const MapReader& map) {
-  if (!spec.traces.empty()) map.fail("trace", "protocol answer runs a model, expected the key 'model'");
-  if (!spec.metrics.empty()) map.fail("metrics", "protocol answer has its own rows, expected no such key");
-}
-
-// What means nothing where there are no rows.
-void refuse_rows(const Spec& spec, const MapReader& map) {
-  if (!spec.traces.empty()) map.fail("trace", "protocol profile runs a model, expected the key 'model'");
-  for (const char* key : {"axes", "metrics", "batch", "tables", "plots", "paper"}) {
-    if (map.has(key)) map.fail(key, "protocol profile makes no rows, expected no such key");
+// The options of every key that belongs to the spec's protocol; a key of another one is refused.
+std::map<std::string, std::vector<GivenParam>> parse_protocol_options(const YamlDocument& document, MapReader& map,
+                                                                      const Protocol& chosen) {
+  std::map<std::string, std::vector<GivenParam>> options;
+  for (const Protocol* protocol : protocols()) {
+    for (const ProtocolKey& key : protocol->keys) {
+      const YAML::Node node = map.find(key.name, "{option: value}", key.help);
+      if (!is_given(node)) continue;
+      if (protocol != &chosen) {
+        map.fail(key.name, fmt::format("only protocol {} has it, expected no such key", protocol->name));
+      }
+      options[key.name] = MapReader(document, node, key.name).rest();
+    }
   }
+  return options;
+}
+
+const Protocol* parse_protocol(MapReader& map) {
+  Words<const Protocol*> words;
+  for (const Protocol* protocol : protocols()) words.emplace_back(protocol->name, protocol);
+  return map.word<const Protocol*>("protocol", &default_protocol(), words, "");
 }
 
 void refuse_questions(const Spec& spec) {
+  std::vector<std::string> asking;
+  for (const Protocol* protocol : protocols()) {
+    if (protocol->takes_questions) asking.push_back(protocol->name);
+  }
   for (const DataSpec& data : spec.data) {
     if (data.kind != DataKind::kJsonl) continue;
-    throw UserError(fmt::format("{}: data: '{}': questions are for protocol answer", data.source.where, data.name));
+    throw UserError(fmt::format("{}: data: '{}': questions are for protocol {}", data.source.where, data.name,
+                                fmt::join(asking, " or ")));
   }
 }
 
@@ -304,19 +302,13 @@ void check_sources(const Spec& spec, const MapReader& map) {
   if (spec.models.empty() == spec.traces.empty()) {
     map.fail_here("expected one of the keys 'model', 'trace' and 'benchmarks'");
   }
-  if (spec.protocol == Protocol::kLatency) {
-    refuse_unmeasured(spec, map);
-  } else if (!spec.models.empty() && spec.data.empty()) {
+  if (spec.protocol->reads_data && !spec.models.empty() && spec.data.empty()) {
     map.fail_here("lacks the key 'data': what the model reads");
-  }
-  if (spec.protocol == Protocol::kProfile) refuse_rows(spec, map);
-  if (spec.protocol == Protocol::kAnswer) {
-    refuse_ungraded(spec, map);
-  } else {
-    refuse_questions(spec);
   }
   if (!spec.traces.empty() && !spec.data.empty()) map.fail("data", "a trace brings its own data, expected no such key");
   if (spec.policies.empty()) map.fail_here("lacks the key 'policies'");
+  if (spec.protocol->check) spec.protocol->check(spec);
+  if (!spec.protocol->takes_questions) refuse_questions(spec);
 }
 
 Spec parse_document(std::string_view yaml, const std::string& file, std::span<const std::string> overrides) {
@@ -330,14 +322,8 @@ Spec parse_document(std::string_view yaml, const std::string& file, std::span<co
   spec.samples = map.integer("samples", spec.samples, {.low = 1}, "");
   spec.data = parse_data(document, map.find("data", "", ""), spec.samples);
   spec.policies = parse_components(document, map.find("policies", "", ""), "policy");
-  spec.protocol = map.word<Protocol>("protocol", Protocol::kDecode,
-                                     {{"decode", Protocol::kDecode},
-                                      {"one-shot", Protocol::kOneShot},
-                                      {"answer", Protocol::kAnswer},
-                                      {"latency", Protocol::kLatency},
-                                      {"profile", Protocol::kProfile}},
-                                     "");
-  spec.sampling = parse_sampling_key(document, map, spec.protocol);
+  spec.protocol = parse_protocol(map);
+  spec.protocol_options = parse_protocol_options(document, map, *spec.protocol);
   spec.axes = parse_axes(document, map.find("axes", "", ""));
   spec.metrics = parse_components(document, map.find("metrics", "", ""), "metric");
   spec.seed = map.seed("seed", spec.seed, "");
@@ -347,6 +333,7 @@ Spec parse_document(std::string_view yaml, const std::string& file, std::span<co
   const std::vector<std::string> columns = spec.axis_columns();
   spec.report = read_report(map, columns);
   map.finish();
+  spec.written = map.written();
   check_sources(spec, map);
   spec.resolved = overrides.empty() ? std::string(yaml) : emitted(document, spec.question);
   return spec;
@@ -359,6 +346,18 @@ std::vector<std::string> Spec::axis_columns() const {
   std::vector<std::string> columns;
   for (const Axis& axis : axes) columns.insert(columns.end(), axis.columns.begin(), axis.columns.end());
   return columns;
+}
+
+std::vector<GivenParam> Spec::options_of(const std::string& protocol_key) const {
+  const auto found = protocol_options.find(protocol_key);
+  return found == protocol_options.end() ? std::vector<GivenParam>{} : found->second;
+}
+
+void Spec::refuse_key(std::string_view key, std::string_view message) const {
+  const auto found =
+      std::find_if(written.begin(), written.end(), [&](const GivenParam& known) { return known.key == key; });
+  if (found == written.end()) return;
+  throw UserError(fmt::format("{}: {} = {}: {}", found->where, key, found->text, message));
 }
 
 Spec parse_spec(std::string_view yaml, const std::string& file, std::span<const std::string> overrides) {

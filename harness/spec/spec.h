@@ -15,6 +15,8 @@
 
 namespace kv {
 
+struct Protocol;
+
 struct Located {
   std::string text{};
   std::string where{};  // "file:line:column" or "--set …"
@@ -49,11 +51,6 @@ struct ModelChoice {
   bool random = false;
 };
 
-// kLatency measures time and memory over random tokens (harness/protocols/latency.h); `samples` are then repetitions.
-// kAnswer asks questions of compressed contexts (harness/protocols/answers.h). kProfile makes budget profiles
-// (harness/protocols/profile.h).
-enum class Protocol { kDecode, kOneShot, kAnswer, kLatency, kProfile };
-
 // One axis: its points, each a value a column. A plain axis has one column; a zipped one several that move together.
 struct Axis {
   std::vector<std::string> columns{};
@@ -72,20 +69,25 @@ struct Spec {
   Located benchmarks{};          // a file of timings (harness/benchmarks.h), which brings its rows: nothing runs
   std::vector<DataSpec> data{};  // empty for traces, which bring their own
   std::vector<Component> policies{};
-  Protocol protocol = Protocol::kDecode;
+  const Protocol* protocol = nullptr;  // never null once parsed (harness/protocols/protocol.h)
   std::vector<Axis> axes{};
   std::vector<Component> metrics{};
-  std::vector<GivenParam> sampling{};  // of protocol answer, as written
+  std::map<std::string, std::vector<GivenParam>> protocol_options{};  // by the protocol's own keys, as written
   uint64_t seed = 0;
   int samples = 1;
   int batch = 1;
   std::string device = "cpu";
   int prefill_chunk = 1024;
   ReportPlan report{};
-  std::string resolved{};  // the YAML with every override applied; parses to the same Spec
+  std::string resolved{};             // the YAML with every override applied; parses to the same Spec
+  std::vector<GivenParam> written{};  // its keys, each with its value as a complaint shows it
 
   // The columns of the rows beside the standard ones.
   std::vector<std::string> axis_columns() const;
+  // Options of one of the protocol's own keys; none where the spec does not have it.
+  std::vector<GivenParam> options_of(const std::string& protocol_key) const;
+  // UserError at that key, if the spec has it: "<where>: <key> = <value>: <message>".
+  void refuse_key(std::string_view key, std::string_view message) const;
 };
 
 // Precedence: defaults < file < overrides ("dotted.path=YAML"). Throws UserError "file:line:column: …" for whatever the

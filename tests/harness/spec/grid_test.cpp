@@ -28,8 +28,8 @@ TEST(Grid, IsTheProductOfTheAxesFirstSlowestThenPolicies) {
       spec_of(std::string(kHead) + "policies: [full, streaming]\naxes: {budget: [64, 128], interval: [16, 32]}\n"));
   ASSERT_EQ(grid.workloads.size(), 1u);
   std::vector<std::string> order;
-  for (const Case& grid_case : grid.workloads[0].cases) {
-    order.push_back(fmt::format("{} {} {}", grid_case.budget, grid_case.interval, grid_case.policy));
+  for (const Case& unit_case : grid.workloads[0].cases) {
+    order.push_back(fmt::format("{} {} {}", unit_case.count("budget"), unit_case.count("interval"), unit_case.policy));
   }
   EXPECT_EQ(order, (std::vector<std::string>{"64 16 0", "64 16 1", "64 32 0", "64 32 1", "128 16 0", "128 16 1",
                                              "128 32 0", "128 32 1"}));
@@ -40,8 +40,8 @@ TEST(Grid, ZippedAxesMoveTogether) {
       spec_of(std::string(kHead) +
               "policies: [streaming]\naxes: {setting: [{budget: 64, interval: 16}, {budget: 128, interval: 32}]}\n"));
   ASSERT_EQ(grid.workloads[0].cases.size(), 2u);
-  EXPECT_EQ(grid.workloads[0].cases[1].budget, 128);
-  EXPECT_EQ(grid.workloads[0].cases[1].interval, 32);
+  EXPECT_EQ(grid.workloads[0].cases[1].count("budget"), 128);
+  EXPECT_EQ(grid.workloads[0].cases[1].count("interval"), 32);
   EXPECT_EQ(grid.workloads[0].cases[1].axes, (std::vector<std::string>{"128", "32"}));
 }
 
@@ -144,10 +144,10 @@ TEST(Grid, LatencyCasesLeaveOutWhatAPolicyHasNoUseFor) {
                                       "axes: {budget: [64, 128], interval: 16, new_tokens: 300, batch: [4, max]}\n"));
   ASSERT_EQ(grid.workloads.size(), 1u);
   std::vector<std::string> order;
-  for (const Case& grid_case : grid.workloads[0].cases) {
-    order.push_back(fmt::format("{} {} {}", grid_case.policy, grid_case.budget, grid_case.batch));
+  for (const Case& unit_case : grid.workloads[0].cases) {
+    order.push_back(fmt::format("{} {} {}", unit_case.policy, unit_case.count("budget"), unit_case.word("batch")));
   }
-  EXPECT_EQ(order, (std::vector<std::string>{"0 0 4", "1 64 4", "0 0 0", "1 64 0", "1 128 4", "1 128 0"}));
+  EXPECT_EQ(order, (std::vector<std::string>{"0 0 4", "1 64 4", "0 0 max", "1 64 max", "1 128 4", "1 128 max"}));
 }
 
 TEST(Grid, RefusesLatencyCasesThatMeasureNothing) {
@@ -181,8 +181,8 @@ TEST(Grid, APolicyRunsOnlyWhereItsSpecWantsIt) {
       spec_of(std::string(kHead) +
               "policies: [full, {policy: streaming, only: {budget: 128}}]\naxes: {budget: [64, 128], interval: 16}\n"));
   std::vector<std::string> order;
-  for (const Case& grid_case : grid.workloads[0].cases)
-    order.push_back(fmt::format("{} {}", grid_case.policy, grid_case.budget));
+  for (const Case& unit_case : grid.workloads[0].cases)
+    order.push_back(fmt::format("{} {}", unit_case.policy, unit_case.count("budget")));
   EXPECT_EQ(order, (std::vector<std::string>{"0 64", "0 128", "1 128"}));
   EXPECT_EQ(error_of(std::string(kHead) +
                      "policies: [{policy: streaming, only: {size: 1}}]\naxes: {budget: 64, interval: 16}\n"),

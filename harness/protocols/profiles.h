@@ -3,25 +3,21 @@
 #include <filesystem>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "harness/progress.h"
+#include "harness/protocols/made_profile.h"
 #include "harness/spec/spec.h"
-#include "sim/budget/profile.h"
 
 namespace kv {
+
+// The protocol's name.
+inline constexpr std::string_view kProfileProtocol = "profile";
 
 struct ProfileOptions {
   std::filesystem::path out;  // folder; empty: the model's own, profiles/
   Verbosity verbosity = Verbosity::normal;
-};
-
-// A profile says when it was made (BudgetProfile::made), so one made again has another SHA-256: runs that read it start
-// over.
-struct MadeProfile {
-  std::string label;  // of the policy
-  std::filesystem::path file;
-  BudgetProfile profile;
 };
 
 // Protocol profile: makes the budget profiles of every policy of a spec, and the one in the oracle's order, which comes

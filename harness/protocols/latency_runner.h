@@ -4,19 +4,28 @@
 #include <string>
 #include <vector>
 
-#include "harness/rows.h"
-#include "harness/spec/grid.h"
-#include "harness/spec/spec.h"
-#include "harness/subject.h"
-#include "kernels/backend.h"
+#include "harness/protocols/unit.h"
 #include "sim/replay/generate.h"
 #include "sim/replay/run_footprint.h"
 
 namespace kv {
 
+// What is timed of a case: its settings as numbers.
+struct TimedRun {
+  int context = 0;     // tokens of the prompt; 0: none is timed
+  int new_tokens = 0;  // of the generation whose time is worked out; 0: none is
+  int batch = 1;       // 0: the largest that fits
+  int budget = 0;      // entries a head that pruning leaves every `interval` tokens; 0: nothing is pruned
+  int interval = 0;
+  double keep = 0;  // share of the prompt that a cut leaves; 0: nothing is cut
+  const Case* unit_case = nullptr;
+
+  static TimedRun of(const Case& unit_case);
+};
+
 // What the heads of one sequence of the case come to hold at most: over all events of the generation whose time is
 // worked out, though only the first is run.
-ResidentBound whole_generation(const Case& one, const Allocation& allocation, const SourceInfo& info);
+ResidentBound whole_generation(const TimedRun& timed, const Allocation& allocation, const SourceInfo& info);
 
 // Time and memory of one case of protocol latency, over random tokens. Rows, one a repetition (sample) where a clock is
 // involved:
@@ -37,12 +46,13 @@ ResidentBound whole_generation(const Case& one, const Allocation& allocation, co
 // those of a full cache of that many entries a head, also where an allocation leaves heads of unequal length. A batch
 // runs if the whole generation fits (whole_generation); peak_kv_bytes and peak_bytes are of what was run, so of uneven
 // heads up to the first event.
-class LatencyRunner {
+class LatencyRunner final : public UnitRunner {
  public:
-  LatencyRunner(Backend& backend, const Spec& spec, Subject& subject);
+  explicit LatencyRunner(const UnitBatch& batch);
 
-  // All rows of the case. What does not fit is refused before anything is allocated; a UserError becomes one row.
-  std::vector<Row> run(const Case& one);
+  std::string inputs() const override { return {}; }
+  // What does not fit is refused before anything is allocated.
+  std::vector<Row> run(const Case& unit_case) override;
 
  private:
   using Series = std::vector<double>;  // one value a repetition
@@ -60,27 +70,28 @@ class LatencyRunner {
     int new_tokens = 1;
   };
 
-  std::vector<Row> measure(const Case& one, int batch);
-  std::vector<Row> measure_largest(const Case& one);
-  int largest_batch(const Case& one) const;
-  Footprint footprint(const Case& one, int batch) const;
+  std::vector<Row> measure(const TimedRun& timed, int batch);
+  std::vector<Row> measure_largest(const TimedRun& timed);
+  int largest_batch(const TimedRun& timed) const;
+  Footprint footprint(const TimedRun& timed, int batch) const;
 
   // Calls it once a repetition, but no more after kLongEnough seconds.
   template <class Measure>
   void repeat(const Measure& measure) const;
-  Prompt prefill(const Case& one, int batch);
-  Series steps_at(const Case& one, int batch, int length);
-  const Interval& interval_of(const Case& one, int batch);
-  GenerateResult probe(const Case& one, int batch, const Probe& asked);
+  Prompt prefill(const TimedRun& timed, int batch);
+  Series steps_at(const TimedRun& timed, int batch, int length);
+  const Interval& interval_of(const TimedRun& timed, int batch);
+  GenerateResult probe(const TimedRun& timed, int batch, const Probe& span);
   // Seconds of the steps that take every head from `from` to `to` entries, and rows of the lengths looked at.
-  Series growth(const Case& one, int batch, int from, int to, std::vector<Row>& rows);
-  void add_generation(const Case& one, int batch, std::vector<Row>& rows);
-  void add_event(const Case& one, const Interval& interval, std::vector<Row>& rows) const;
+  Series growth(const TimedRun& timed, int batch, int from, int to, std::vector<Row>& rows);
+  void add_generation(const TimedRun& timed, int batch, std::vector<Row>& rows);
+  void add_event(const TimedRun& timed, const Interval& interval, std::vector<Row>& rows) const;
 
-  Row blank(const Case& one) const;
-  void add(const Case& one, const char* metric, const Series& values, const char* unit, std::vector<Row>& rows) const;
-  void add(const Case& one, const char* metric, double value, const char* unit, std::vector<Row>& rows) const;
+  void add(const TimedRun& timed, const char* metric, const Series& values, const char* unit,
+           std::vector<Row>& rows) const;
+  void add(const TimedRun& timed, const char* metric, double value, const char* unit, std::vector<Row>& rows) const;
 
+  UnitBatch batch_;
   Backend& backend_;
   const Spec& spec_;
   Subject& subject_;

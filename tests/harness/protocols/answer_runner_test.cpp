@@ -1,4 +1,4 @@
-#include "harness/protocols/answers.h"
+#include "harness/protocols/answer_runner.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 
+#include "harness/spec/grid.h"
 #include "harness/subject.h"
 #include "kernels/error.h"
 #include "tests/support/file_fixtures.h"
@@ -50,6 +51,16 @@ class Answers : public RunFixture {
     double sum = 0;
     for (const Row& row : rows) sum += row.value.value();
     return sum / static_cast<double>(rows.size());
+  }
+
+  static UnitBatch batch_of(Backend& backend, const Spec& spec, Subject& subject, const Grid& grid) {
+    return {.backend = backend,
+            .spec = spec,
+            .subject = subject,
+            .needs = grid.needs,
+            .workload = grid.workloads[0],
+            .first = 0,
+            .count = 1};
   }
 
   RunSummary summary_;
@@ -133,12 +144,9 @@ TEST_F(Answers, AreCountedAndMarkedWhereTheirLengthCutThem) {
   AnswerSample sample{.number = 0, .exam = subject->exams(grid.workloads[0], 0, 1).front()};
   sample.exam.questions[0].max_new_tokens = 4;
   const std::vector<Case>& cases = grid.workloads[0].cases;
-  AnswerRunner runner({.backend = *backend,
-                       .spec = spec,
-                       .subject = *subject,
-                       .samples = std::span(&sample, 1),
-                       .cases = cases,
-                       .data = "kv"});
+  AnswerRunner runner(batch_of(*backend, spec, *subject, grid), {sample});
+  const Case* const first = &cases[0];
+  runner.begin({&first, 1});
   std::map<std::string, double> values;
   std::vector<std::string> answers;
   for (const Row& row : runner.run(cases[0])) {
@@ -251,10 +259,11 @@ TEST_F(Answers, OfASampleDoNotDependOnWhatEndsTheOthers) {
     for (ExamQuestion& question : sample.exam.questions) question.max_new_tokens = s == 0 ? 24 : 40;
   }
   const std::vector<Case>& cases = grid.workloads[0].cases;
-  const auto untimed = [&](std::span<const AnswerSample> some, const Case& run_case) {
-    AnswerRunner runner(
-        {.backend = *backend, .spec = spec, .subject = *subject, .samples = some, .cases = cases, .data = "kv"});
-    std::vector<Row> rows = runner.run(run_case);
+  const auto untimed = [&](std::span<const AnswerSample> some, const Case& unit_case) {
+    AnswerRunner runner(batch_of(*backend, spec, *subject, grid), {some.begin(), some.end()});
+    const Case* const only = &unit_case;
+    runner.begin({&only, 1});
+    std::vector<Row> rows = runner.run(unit_case);
     std::erase_if(rows, [](const Row& row) { return is_timing(row.metric); });
     return rows;
   };

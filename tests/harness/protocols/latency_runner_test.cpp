@@ -1,4 +1,4 @@
-#include "harness/protocols/latency.h"
+#include "harness/protocols/latency_runner.h"
 
 #include <cmath>
 #include <map>
@@ -129,12 +129,12 @@ TEST(LatencyFootprint, IsOfTheWholeGenerationThoughOneEventIsRun) {
   info.layers = 3;
   info.kv_heads = 2;
   const auto uniform = make_allocation("uniform", {}), ada = make_allocation("ada", {});
-  const Case generation{.budget = 8, .interval = 8, .new_tokens = 100};
-  EXPECT_EQ(whole_generation(generation, *uniform, info).pages(), 6);
-  EXPECT_EQ(whole_generation(generation, *ada, info).longest(), 24);
-  EXPECT_EQ(whole_generation(generation, *ada, info).pages(), 11);
+  const TimedRun pruned{.new_tokens = 100, .budget = 8, .interval = 8};
+  EXPECT_EQ(whole_generation(pruned, *uniform, info).pages(), 6);
+  EXPECT_EQ(whole_generation(pruned, *ada, info).longest(), 24);
+  EXPECT_EQ(whole_generation(pruned, *ada, info).pages(), 11);
   // A prompt of 64 cut to a quarter, then 100 steps: a head may have kept its whole prompt.
-  const Case cut{.keep = 0.25, .context = 64, .new_tokens = 100};
+  const TimedRun cut{.context = 64, .new_tokens = 100, .keep = 0.25};
   EXPECT_EQ(whole_generation(cut, *uniform, info).longest(), 116);
   EXPECT_EQ(whole_generation(cut, *ada, info).longest(), 32 + 100);
 }

@@ -1,12 +1,16 @@
-#include "harness/protocols/answers.h"
+#include "harness/protocols/answer_runner.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
+#include <optional>
 #include <utility>
 
+#include "harness/spec/case_policy.h"
 #include "kernels/error.h"
+#include "sim/io/hash.h"
 #include "sim/policy/params.h"
 #include "sim/replay/prefill.h"
 #include "sim/replay/run_footprint.h"
@@ -40,7 +44,7 @@ size_t most_questions(std::span<const Exam> exams) {
 }
 
 // What the sample generates alone: others of its batch may end at other ids, or may take longer.
-Ids own_ids(const Ids& all, std::span<const int32_t> stop_ids, const ExamQuestion& question) {
+Ids ids_alone(const Ids& all, std::span<const int32_t> stop_ids, const ExamQuestion& question) {
   const auto end = all.begin() + std::min<int64_t>(std::ssize(all), question.max_new_tokens);
   const auto stop = std::find_first_of(all.begin(), end, stop_ids.begin(), stop_ids.end());
   return {all.begin(), stop == end ? end : stop + 1};
@@ -49,17 +53,10 @@ Ids own_ids(const Ids& all, std::span<const int32_t> stop_ids, const ExamQuestio
 // Where generation may stop without cutting anyone short: ids that end every sample's answer.
 Ids common_ids(const std::vector<Ids>& stop_ids) {
   Ids common = stop_ids.front();
-  for (const Ids& own : stop_ids) {
-    std::erase_if(common, [&](int32_t id) { return std::find(own.begin(), own.end(), id) == own.end(); });
+  for (const Ids& ends : stop_ids) {
+    std::erase_if(common, [&](int32_t id) { return std::find(ends.begin(), ends.end(), id) == ends.end(); });
   }
   return common;
-}
-
-void add(std::vector<Row>& rows, const Row& blank, const char* metric, double value, const char* unit) {
-  rows.push_back(blank);
-  rows.back().metric = metric;
-  rows.back().value = value;
-  rows.back().unit = unit;
 }
 
 LoopState copy_of(Backend& backend, const LoopState& state, std::span<const int32_t> room) {
@@ -67,6 +64,19 @@ LoopState copy_of(Backend& backend, const LoopState& state, std::span<const int3
   require_memory(backend, {.cache = state.cache.clone_bytes(pages)},
                  "a copy of the compressed contexts for a question");
   return {.cache = state.cache.clone(pages), .done = state.done, .events = state.events};
+}
+
+std::string hash_of_exam(const Exam& exam) {
+  Sha256 hash;
+  hash.update(std::as_bytes(std::span(exam.context)));
+  for (const ExamQuestion& question : exam.questions) {
+    hash.update(fmt::format("\n{} {} {}\n", question.ids.size(), question.prefix.size(), question.max_new_tokens));
+    hash.update(std::as_bytes(std::span(question.ids)));
+    hash.update(std::as_bytes(std::span(question.prefix)));
+    for (const std::string& answer : question.answers) hash.update(fmt::format("{} {}", answer.size(), answer));
+  }
+  hash.update(fmt::format("{} {}", metric_name(exam.metric), exam.one_line));
+  return hash.hex();
 }
 
 }  // namespace
@@ -83,9 +93,42 @@ struct AnswerRunner::Round {
   }
 };
 
-AnswerRunner::AnswerRunner(AnswerBatch batch) : batch_(std::move(batch)), sampling_(parse_sampling(batch_.spec)) {
+std::vector<AnswerSample> read_answer_samples(const UnitBatch& batch) {
+  std::vector<AnswerSample> samples;
+  for (int number = batch.first; number < batch.first + batch.count; ++number) {
+    AnswerSample& sample = samples.emplace_back(AnswerSample{.number = number});
+    try {
+      sample.exam = std::move(batch.subject.exams(batch.workload, number, 1).front());
+    } catch (const UserError& error) {
+      sample.unavailable = error.what();
+    }
+  }
+  return samples;
+}
+
+AnswerRunner::AnswerRunner(const UnitBatch& batch, std::vector<AnswerSample> samples)
+    : batch_(batch), samples_(std::move(samples)), sampling_(sampling_of(batch.spec)) {}
+
+std::string AnswerRunner::inputs() const {
+  std::string hashes;
+  for (const AnswerSample& sample : samples_) {
+    hashes += sample.unavailable.empty() ? hash_of_exam(sample.exam) : sample.unavailable;
+  }
+  return sha256_hex(hashes);
+}
+
+std::vector<std::string> AnswerRunner::prompts() const {
+  std::vector<std::string> hashes;
+  for (const AnswerSample& sample : samples_) {
+    if (sample.unavailable.empty()) hashes.push_back(hash_of_exam(sample.exam));
+  }
+  return hashes;
+}
+
+void AnswerRunner::begin(std::span<const Case* const> cases) {
+  cases_.assign(cases.begin(), cases.end());
   Ids line_ends;
-  for (const AnswerSample& sample : batch_.samples) {
+  for (const AnswerSample& sample : samples_) {
     if (!sample.unavailable.empty()) continue;
     exams_.push_back(sample.exam);
     numbers_.push_back(sample.number);
@@ -97,16 +140,15 @@ AnswerRunner::AnswerRunner(AnswerBatch batch) : batch_(std::move(batch)), sampli
   if (!stop_ids_.empty()) common_stop_ids_ = common_ids(stop_ids_);
 }
 
-std::vector<Row> AnswerRunner::run(const Case& one) {
+std::vector<Row> AnswerRunner::run(const Case& unit_case) {
   if (outcomes_.empty()) answer_all();
-  const auto found =
-      std::find_if(batch_.cases.begin(), batch_.cases.end(), [&](const Case& other) { return &other == &one; });
-  KV_CHECK(found != batch_.cases.end());
-  return rows_of(one, outcomes_[static_cast<size_t>(found - batch_.cases.begin())]);
+  const auto found = std::find(cases_.begin(), cases_.end(), &unit_case);
+  KV_CHECK(found != cases_.end());
+  return rows_of(unit_case, outcomes_[static_cast<size_t>(found - cases_.begin())]);
 }
 
 void AnswerRunner::answer_all() {
-  outcomes_.resize(batch_.cases.size());
+  outcomes_.resize(cases_.size());
   for (Outcome& outcome : outcomes_) outcome.sheets.resize(exams_.size());
   if (exams_.empty()) return;
   answer_batch();
@@ -118,25 +160,18 @@ void AnswerRunner::answer_all() {
 }
 
 // One sample's error must not cost the others their answers.
-void AnswerRunner::answer_alone(const std::vector<size_t>& cases) {
-  std::vector<Case> own;
-  for (const size_t c : cases) own.push_back(batch_.cases[c]);
-  for (const size_t c : cases) outcomes_[c] = {.sheets = std::vector<Sheet>(exams_.size())};
+void AnswerRunner::answer_alone(const std::vector<size_t>& failed) {
+  std::vector<const Case*> again;
+  for (const size_t c : failed) again.push_back(cases_[c]);
+  for (const size_t c : failed) outcomes_[c] = {.sheets = std::vector<AnswerSheet>(exams_.size())};
   for (size_t s = 0; s < exams_.size(); ++s) {
-    const AnswerSample sample{.number = numbers_[s], .exam = exams_[s]};
-    AnswerRunner alone({.backend = batch_.backend,
-                        .spec = batch_.spec,
-                        .subject = batch_.subject,
-                        .samples = std::span(&sample, 1),
-                        .cases = own,
-                        .data = batch_.data});
+    AnswerRunner alone(batch_, {{.number = numbers_[s], .exam = exams_[s]}});
+    alone.begin(again);
     alone.answer_all();
-    for (size_t i = 0; i < cases.size(); ++i) {
-      Outcome& outcome = outcomes_[cases[i]];
+    for (size_t i = 0; i < failed.size(); ++i) {
+      Outcome& outcome = outcomes_[failed[i]];
       outcome.sheets[s] = std::move(alone.outcomes_[i].sheets.front());
-      outcome.prefill_seconds += alone.outcomes_[i].prefill_seconds;
-      outcome.compress_seconds += alone.outcomes_[i].compress_seconds;
-      outcome.answer_seconds += alone.outcomes_[i].answer_seconds;
+      outcome.times.add(alone.outcomes_[i].times);
     }
   }
 }
@@ -144,8 +179,8 @@ void AnswerRunner::answer_alone(const std::vector<size_t>& cases) {
 void AnswerRunner::answer_batch() {
   for (const bool aware : {false, true}) {
     std::vector<size_t> cases;
-    for (size_t i = 0; i < batch_.cases.size(); ++i) {
-      if (batch_.cases[i].query_aware == aware) cases.push_back(i);
+    for (size_t i = 0; i < cases_.size(); ++i) {
+      if ((cases_[i]->word("query") == "aware") == aware) cases.push_back(i);
     }
     if (cases.empty()) continue;
     std::vector<size_t> questions(most_questions(exams_));
@@ -166,37 +201,37 @@ void AnswerRunner::answer_batch() {
 
 // Entries a head that a case keeps of each context. Throws UserError where its policy cannot keep so few: before
 // anything is ranked, because a scorer may take it for granted.
-std::vector<int32_t> AnswerRunner::kept_of(const Round& round, const Case& one, const Policy& policy) {
+std::vector<int32_t> AnswerRunner::kept_of(const Round& round, const Case& unit_case, const Policy& policy) {
   std::vector<int32_t> keep;
   for (const Ids& context : round.contexts) {
     const auto tokens = static_cast<int32_t>(context.size());
-    keep.push_back(policy.scorer ? kept_tokens(tokens, one.keep) : tokens);
+    keep.push_back(policy.scorer ? kept_tokens(tokens, unit_case.fraction("keep")) : tokens);
     if (policy.scorer) policy.scorer->check_budget(keep.back(), 0);
   }
   return keep;
 }
 
 void AnswerRunner::answer_round(const Round& round, const std::vector<size_t>& cases) {
-  struct Asked {
+  struct Candidate {
     Outcome* outcome;
     Policy policy;
     std::vector<int32_t> keep;
   };
   const auto fail = [](Outcome& outcome, const UserError& error) {
-    for (Sheet& sheet : outcome.sheets) sheet.error = error.what();
+    for (AnswerSheet& sheet : outcome.sheets) sheet.error = error.what();
   };
-  std::vector<Asked> asked;
+  std::vector<Candidate> candidates;
   for (const size_t c : cases) {
     try {
-      Policy policy = load_case_policy(batch_.spec, batch_.cases[c]);
-      std::vector<int32_t> keep = kept_of(round, batch_.cases[c], policy);
-      asked.push_back({&outcomes_[c], std::move(policy), std::move(keep)});
+      Policy policy = load_case_policy(batch_.spec, *cases_[c]);
+      std::vector<int32_t> keep = kept_of(round, *cases_[c], policy);
+      candidates.push_back({&outcomes_[c], std::move(policy), std::move(keep)});
     } catch (const UserError& error) {
       fail(outcomes_[c], error);
     }
   }
   std::vector<Policy*> policies;
-  for (Asked& one : asked) policies.push_back(&one.policy);
+  for (Candidate& candidate : candidates) policies.push_back(&candidate.policy);
   const auto contexts = spans(round.contexts);
   std::optional<Prefill> prefill;
   try {
@@ -209,22 +244,22 @@ void AnswerRunner::answer_round(const Round& round, const std::vector<size_t>& c
                                 .sample_numbers = numbers_,
                                 .prefill_chunk = batch_.spec.prefill_chunk});
   } catch (const UserError& error) {
-    for (Asked& one : asked) fail(*one.outcome, error);
+    for (Candidate& candidate : candidates) fail(*candidate.outcome, error);
     return;
   }
   std::map<std::string, const Outcome*> without_scorer;  // the full cache answers alike at every point of the axes
-  for (size_t i = 0; i < asked.size(); ++i) {
-    Outcome& outcome = *asked[i].outcome;
-    const Policy& policy = asked[i].policy;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    Outcome& outcome = *candidates[i].outcome;
+    const Policy& policy = candidates[i].policy;
     if (const auto found = without_scorer.find(policy.scorer_name); found != without_scorer.end()) {
       outcome = *found->second;
       continue;
     }
     try {
-      outcome.prefill_seconds += prefill->seconds();
-      outcome.compress_seconds += prefill->score_seconds(i);
+      outcome.times.prefill_seconds += prefill->seconds();
+      outcome.times.compress_seconds += prefill->score_seconds(i);
       LoopState state =
-          prefill->compressed(i, asked[i].keep, outcome.compress_seconds, room_of(round, round.questions));
+          prefill->compressed(i, candidates[i].keep, outcome.times.compress_seconds, room_of(round, round.questions));
       answer_case(round, std::move(state), outcome);
       if (!policy.scorer) without_scorer.emplace(policy.scorer_name, &outcome);
     } catch (const UserError& error) {
@@ -242,7 +277,7 @@ void AnswerRunner::answer_case(const Round& round, LoopState state, Outcome& out
     if (q != last) mark(q, ask(round, q, copy_of(batch_.backend, state, room_of(round, {&q, 1}))), outcome);
   }
   mark(last, ask(round, last, std::move(state)), outcome);
-  watch.stop(outcome.answer_seconds);
+  watch.stop(outcome.times.answer_seconds);
 }
 
 int AnswerRunner::most_new_tokens(size_t question) const {
@@ -257,8 +292,8 @@ std::vector<int32_t> AnswerRunner::room_of(const Round& round, std::span<const s
   std::vector<int32_t> room(exams_.size(), 0);
   for (const size_t q : questions) {
     for (size_t s = 0; s < exams_.size(); ++s) {
-      const auto asked = static_cast<int32_t>(round.continuation(exams_[s], q).size());
-      room[s] = std::max(room[s], asked + most_new_tokens(q) - 1);
+      const auto question = static_cast<int32_t>(round.continuation(exams_[s], q).size());
+      room[s] = std::max(room[s], question + most_new_tokens(q) - 1);
     }
   }
   return room;
@@ -269,7 +304,7 @@ void AnswerRunner::mark(size_t q, const GenerateResult& result, Outcome& outcome
     const Exam& exam = exams_[s];
     if (q >= exam.questions.size()) continue;
     const ExamQuestion& question = exam.questions[q];
-    const Ids ids = own_ids(result.sequences[s].ids, stop_ids_[s], question);
+    const Ids ids = ids_alone(result.sequences[s].ids, stop_ids_[s], question);
     Answer answer{.text = answer_text(exam, ids, stop_ids_[s], batch_.subject.tokenizer()),
                   .repetition = repetition_rate(ids),
                   .truncated = is_truncated(ids, stop_ids_[s]),
@@ -304,7 +339,7 @@ void AnswerRunner::note_kept(const LoopState& state, Outcome& outcome) const {
   const CacheShape& shape = state.cache.shape();
   for (size_t s = 0; s < outcome.sheets.size(); ++s) {
     int64_t total = 0;
-    Sheet& sheet = outcome.sheets[s];
+    AnswerSheet& sheet = outcome.sheets[s];
     sheet.kept_max = 0;
     for (int layer = 0; layer < shape.layers; ++layer) {
       const auto lengths = state.cache.lengths(layer).subspan(s * static_cast<size_t>(shape.kv_heads),
@@ -318,93 +353,37 @@ void AnswerRunner::note_kept(const LoopState& state, Outcome& outcome) const {
   }
 }
 
-Row AnswerRunner::blank(const Case& one, int32_t number) const {
-  Row row;
-  row.experiment = batch_.spec.name;
-  row.model = batch_.subject.name();
-  row.data = batch_.data;
-  row.policy = batch_.spec.policies[static_cast<size_t>(one.policy)].label;
-  row.device = batch_.spec.device;
-  row.sample = number;
-  row.seed = static_cast<int64_t>(batch_.spec.seed);
-  row.axes = one.axes;
-  return row;
-}
-
-std::vector<Row> AnswerRunner::rows_of(const Case& one, const Outcome& outcome) const {
+std::vector<Row> AnswerRunner::rows_of(const Case& unit_case, const Outcome& outcome) const {
   std::vector<Row> rows;
   const double share = 1.0 / static_cast<double>(std::max<size_t>(1, exams_.size()));
   size_t next = 0;  // among the samples that have an exam
-  for (const AnswerSample& sample : batch_.samples) {
-    const Row base = blank(one, sample.number);
-    const Sheet* found = sample.unavailable.empty() ? &outcome.sheets[next++] : nullptr;
-    if (!found || !found->error.empty()) {
-      rows.push_back(base);
-      rows.back().skipped = found ? found->error : sample.unavailable;
+  for (const AnswerSample& sample : samples_) {
+    const Row blank = batch_.blank(unit_case, sample.number);
+    const AnswerSheet* sheet = sample.unavailable.empty() ? &outcome.sheets[next++] : nullptr;
+    if (sheet && sheet->error.empty()) {
+      add_answer_rows(rows, blank, *sheet, outcome.times, share);
       continue;
     }
-    const Sheet& sheet = *found;
-    const auto count = static_cast<double>(sheet.answers.size());
-    const auto mean = [&](const auto& value) {
-      double sum = 0;
-      for (const Answer& answer : sheet.answers) sum += static_cast<double>(value(answer));
-      return sum / count;
-    };
-    add(rows, base, "accuracy", mean([](const Answer& answer) { return answer.grade; }), "");
-    for (size_t q = 0; q < sheet.answers.size(); ++q) {
-      add(rows, base, "answer", sheet.answers[q].grade, "");
-      rows.back().x = static_cast<double>(q);
-      rows.back().text = sheet.answers[q].text;
-    }
-    add(rows, base, "answer_tokens", mean([](const Answer& answer) { return answer.tokens; }), "tokens");
-    add(rows, base, "repetition_rate", mean([](const Answer& answer) { return answer.repetition; }), "");
-    add(rows, base, "truncation_rate", mean([](const Answer& answer) { return answer.truncated ? 1 : 0; }), "");
-    add(rows, base, "kept_tokens", sheet.kept_mean, "tokens");
-    add(rows, base, "kept_tokens_max", static_cast<double>(sheet.kept_max), "tokens");
-    add(rows, base, "kept_kv_bytes", sheet.kv_bytes, "bytes");
-    add(rows, base, "prefill_time", outcome.prefill_seconds * share, "s");
-    add(rows, base, "compress_time", outcome.compress_seconds * share, "s");
-    add(rows, base, "answer_time", outcome.answer_seconds * share, "s");
+    rows.push_back(blank);
+    rows.back().skipped = sheet ? sheet->error : sample.unavailable;
   }
   return rows;
 }
 
-void gate_by_full_cache(const Spec& spec, std::span<const Case> cases, std::span<std::vector<Row>> rows) {
-  double sum = 0;
-  int64_t samples = 0;
-  for (size_t i = 0; i < cases.size(); ++i) {
-    if (make_case_policy(spec, cases[i]).scorer) continue;
-    for (const Row& row : rows[i]) {
-      if (row.metric != "accuracy" || !row.value) continue;
-      sum += *row.value;
-      ++samples;
-    }
-  }
-  if (samples > 0 && sum >= kLeastFullAccuracy * static_cast<double>(samples)) return;
-  const std::string reason = samples == 0
-                                 ? "the full cache has no score"
-                                 : fmt::format("the full cache scores {:.1f} %, under {:.0f} %",
-                                               100 * sum / static_cast<double>(samples), 100 * kLeastFullAccuracy);
-  for (std::vector<Row>& own : rows) {
-    std::vector<Row> skipped;
-    for (const Row& row : own) {
-      if (row.metric != "accuracy" && row.skipped.empty()) continue;
-      skipped.push_back(row);
-      skipped.back().value.reset();
-      if (row.skipped.empty()) skipped.back().skipped = reason;
-    }
-    own = std::move(skipped);
-  }
+Sampling sampling_of(const Spec& spec) {
+  Params params("sampling", spec.options_of("sampling"));
+  Sampling sampling = read_sampling(params);
+  params.finish();
+  sampling.seed = spec.seed;
+  check_sampling(sampling);
+  return sampling;
 }
 
-Sampling parse_sampling(const Spec& spec) {
-  Params params("sampling", spec.sampling);
-  Sampling sampling{.seed = spec.seed};
+Sampling read_sampling(Params& params) {
+  Sampling sampling;
   sampling.temperature = static_cast<float>(params.get("temperature", 0.0, "0: greedy"));
   sampling.top_k = params.get("top_k", 0, "0: all");
   sampling.top_p = static_cast<float>(params.get("top_p", 1.0, "1: all"));
-  params.finish();
-  check_sampling(sampling);
   return sampling;
 }
 

@@ -1,0 +1,211 @@
+#include "harness/experiment.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <optional>
+
+#include "harness/journal.h"
+#include "harness/manifest.h"
+#include "harness/protocols/protocol.h"
+#include "harness/protocols/unit.h"
+#include "harness/results.h"
+#include "harness/rows.h"
+#include "harness/spec/grid.h"
+#include "harness/subject.h"
+#include "harness/unit_key.h"
+#include "kernels/error.h"
+
+namespace kv {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using CaseRows = std::vector<std::vector<Row>>;  // [cases], each in the order of the samples
+
+class Experiment {
+ public:
+  Experiment(const Spec& spec, const RunOptions& options, Clock::time_point begin)
+      : spec_(spec),
+        options_(options),
+        begin_(begin),
+        grid_(make_grid(spec)),
+        axes_(spec.axis_columns()),
+        backend_(make_backend(spec.device)),
+        model_(grid_.workloads.front().model),
+        subject_(open_subject(*backend_, spec, model_, identity())),  // a refused model leaves no folder
+        journal_(options.out),
+        progress_(options.verbosity, total()) {
+    if (options.start == Start::fresh) journal_.forget();
+    note_model();
+  }
+
+  RunSummary go() {
+    for (const Workload& workload : grid_.workloads) run_workload(workload);
+    subject_.reset();
+    manifest_.seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
+    finish();
+    return std::move(summary_);
+  }
+
+ private:
+  const ModelIdentity& identity() const { return grid_.models[static_cast<size_t>(model_)]; }
+
+  int total() const {
+    int units = 0;
+    for (const Workload& workload : grid_.workloads) {
+      units += batches(workload) * static_cast<int>(workload.cases.size());
+    }
+    return units;
+  }
+
+  int batch_size(const Workload& workload) const {
+    return spec_.protocol->samples_repeat ? workload.samples : spec_.batch;
+  }
+
+  int batches(const Workload& workload) const {
+    return (workload.samples + batch_size(workload) - 1) / batch_size(workload);
+  }
+
+  void run_workload(const Workload& workload) {
+    open_model(workload.model);
+    note_profiles(workload);
+    if (spec_.protocol->remarks) note_remarks(spec_.protocol->remarks(batch_of(workload, 0, workload.samples)));
+    CaseRows rows(workload.cases.size());
+    for (int first = 0; first < workload.samples; first += batch_size(workload)) {
+      run_batch(batch_of(workload, first, std::min(batch_size(workload), workload.samples - first)), rows);
+    }
+    if (spec_.protocol->finish) spec_.protocol->finish(spec_, workload.cases, rows);
+    for (std::vector<Row>& case_rows : rows) rows_.insert(rows_.end(), case_rows.begin(), case_rows.end());
+  }
+
+  UnitBatch batch_of(const Workload& workload, int first, int count) const {
+    return {.backend = *backend_,
+            .spec = spec_,
+            .subject = *subject_,
+            .needs = grid_.needs,
+            .workload = workload,
+            .first = first,
+            .count = count};
+  }
+
+  // Finished units come from the journal; the protocol gets the others together.
+  void run_batch(const UnitBatch& batch, CaseRows& rows) {
+    const std::vector<Case>& cases = batch.workload.cases;
+    progress_.doing(fmt::format("{} sample {}", batch.data(), batch.first));
+    const std::unique_ptr<UnitRunner> runner = spec_.protocol->open(batch);
+    note_prompts(batch, runner->prompts());
+    const std::string inputs = runner->inputs();
+    std::vector<std::string> keys;
+    std::vector<std::optional<std::vector<Row>>> found;
+    std::vector<const Case*> missing;
+    for (const Case& unit_case : cases) {
+      keys.push_back(unit_key(batch, unit_case, inputs));
+      found.push_back(journal_.find(keys.back(), axes_));
+      if (!found.back()) missing.push_back(&unit_case);
+    }
+    if (!missing.empty()) runner->begin(missing);
+    for (size_t i = 0; i < cases.size(); ++i) {
+      const bool known = found[i].has_value();
+      if (!known) {
+        found[i] = run_unit(batch, *runner, cases[i]);
+        journal_.store(keys[i], axes_, *found[i]);
+        options_.after_case();
+      }
+      ++summary_.cases;
+      summary_.reused += known ? 1 : 0;
+      note_problems(batch, cases[i], *found[i]);
+      rows[i].insert(rows[i].end(), found[i]->begin(), found[i]->end());
+      known ? progress_.reused() : progress_.done();
+    }
+  }
+
+  static std::vector<Row> run_unit(const UnitBatch& batch, UnitRunner& runner, const Case& unit_case) {
+    try {
+      return runner.run(unit_case);
+    } catch (const UserError& error) {
+      return batch.skipped(unit_case, error.what());
+    }
+  }
+
+  void open_model(int model) {
+    if (model == model_) return;
+    subject_.reset();  // two models at once would double the memory
+    model_ = model;
+    subject_ = open_subject(*backend_, spec_, model_, identity());
+    note_model();
+  }
+
+  void note_model() { manifest_.models.emplace_back(subject_->name(), subject_->fingerprint()); }
+
+  void note_profiles(const Workload& workload) {
+    for (const Case& unit_case : workload.cases) {
+      for (const InputFile& file : unit_case.files) {
+        const ManifestInputs::Profile profile{subject_->name(), file.path.filename().string(), file.sha256};
+        auto& known = manifest_.profiles;
+        if (std::find(known.begin(), known.end(), profile) == known.end()) known.push_back(profile);
+      }
+    }
+  }
+
+  void note_remarks(const Remarks& remarks) {
+    rows_.insert(rows_.end(), remarks.rows.begin(), remarks.rows.end());
+    summary_.problems.insert(summary_.problems.end(), remarks.problems.begin(), remarks.problems.end());
+  }
+
+  void note_prompts(const UnitBatch& batch, const std::vector<std::string>& hashes) {
+    if (hashes.empty()) return;
+    const int tokens = batch.workload.tokens;
+    const std::string length = tokens > 0 ? fmt::format("/{} tokens", tokens) : "";
+    std::string& all = manifest_.prompts[fmt::format("{}/{}{}", subject_->name(), batch.data(), length)];
+    for (const std::string& hash : hashes) all += hash;
+  }
+
+  void note_problems(const UnitBatch& batch, const Case& unit_case, const std::vector<Row>& rows) {
+    const auto whole = std::find_if(rows.begin(), rows.end(),
+                                    [](const Row& row) { return row.metric.empty() && !row.skipped.empty(); });
+    if (whole == rows.end()) return;
+    const bool failed = whole->skipped.starts_with(kFailedPrefix);
+    (failed ? summary_.failed : summary_.skipped) += 1;
+    std::string axes;
+    for (size_t i = 0; i < axes_.size(); ++i) axes += fmt::format(", {} {}", axes_[i], unit_case.axes[i]);
+    summary_.problems.push_back(fmt::format("{}: {}, {} from sample {}{}: {}", failed ? "failed" : "skipped",
+                                            whole->policy, batch.data(), batch.first, axes, whole->skipped));
+  }
+
+  void finish() {
+    std::vector<Row> untimed;
+    std::copy_if(rows_.begin(), rows_.end(), std::back_inserter(untimed),
+                 [](const Row& row) { return !is_timing(row.metric); });
+    manifest_.spec = &spec_;
+    manifest_.overrides = options_.overrides;
+    manifest_.accelerator = backend_->accelerator();
+    manifest_.rows = format_rows(axes_, untimed);
+    manifest_.cases = summary_.cases;
+    summary_.markdown = write_results(spec_, options_, rows_, manifest_json(manifest_));
+    journal_.remove();
+  }
+
+  const Spec& spec_;
+  const RunOptions& options_;
+  const Clock::time_point begin_;
+  Grid grid_;
+  std::vector<std::string> axes_;
+  std::unique_ptr<Backend> backend_;
+  int model_;
+  std::unique_ptr<Subject> subject_;  // of that model
+  Journal journal_;
+  Progress progress_;
+  std::vector<Row> rows_;
+  ManifestInputs manifest_;
+  RunSummary summary_;
+};
+
+}  // namespace
+
+RunSummary run_units(const Spec& spec, const RunOptions& options, Clock::time_point begin) {
+  return Experiment(spec, options, begin).go();
+}
+
+}  // namespace kv

@@ -1,0 +1,88 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "harness/protocols/answer_runner.h"
+#include "harness/protocols/protocol.h"
+#include "harness/spec/case_check.h"
+#include "harness/spec/grid.h"
+#include "harness/spec/places.h"
+#include "kernels/error.h"
+#include "sim/tasks/answer_metrics.h"
+
+namespace kv {
+namespace {
+
+// Tasks that the full cache fails are left out of averages, so its score must be among the rows.
+void check_answer(const Spec& spec) {
+  spec.refuse_key("trace", "protocol answer runs a model, expected the key 'model'");
+  spec.refuse_key("metrics", "protocol answer has its own rows, expected no such key");
+  sampling_of(spec);
+  for (const DataSpec& data : spec.data) {
+    if (data.kind == DataKind::kText || data.kind == DataKind::kIds) {
+      throw UserError(fmt::format("{}: data: '{}' asks nothing; protocol answer expects a task or jsonl",
+                                  data.source.where, data.name));
+    }
+    if (!data.metric.empty()) at(data.source.where, [&] { return find_answer_metric(data.metric); });
+  }
+  const bool has_full = std::any_of(spec.policies.begin(), spec.policies.end(),
+                                    [](const Component& policy) { return policy.name == "full"; });
+  if (!has_full) throw UserError(fmt::format("{}: protocol answer needs the policy full among others", spec.file));
+}
+
+void check_answer_case(const CaseCheck& check) {
+  if (!check.policy.scorer) return;
+  if (check.candidate.fraction("keep") == 0) check.refuse("needs the axis keep");
+  if (!check.policy.oracle()) return;
+  throw UserError(fmt::format("{}: policy '{}' needs {}, which protocol answer has yet to write",
+                              check.where_of_oracle(), check.component().label, check.wish_of_oracle()));
+}
+
+std::string answer_plan(const Spec& spec, const Grid& grid) {
+  int64_t answers = 0, contexts = 0;
+  for (const Workload& workload : grid.workloads) {
+    answers += static_cast<int64_t>(workload.cases.size()) * workload.samples;
+    contexts += workload.samples;
+  }
+  return fmt::format("{}: {} contexts, {} times answered", spec.name, contexts, answers);
+}
+
+// Lines of a data set that ask nothing.
+Remarks malformed_lines(const UnitBatch& batch) {
+  const std::vector<JsonlProblem> problems = batch.subject.malformed(batch.workload);
+  if (problems.empty()) return {};
+  Remarks remarks;
+  Row row{
+      .experiment = batch.spec.name, .model = batch.subject.name(), .data = batch.data(), .device = batch.spec.device};
+  row.axes.resize(batch.spec.axis_columns().size());
+  row.metric = "malformed_lines";
+  row.value = static_cast<double>(problems.size());
+  for (const JsonlProblem& problem : problems) {
+    row.text += (row.text.empty() ? "" : "; ") + problem.reason;
+    remarks.problems.push_back(fmt::format("left out: {}", problem.reason));
+  }
+  remarks.rows.push_back(std::move(row));
+  return remarks;
+}
+
+const RegisterProtocol answer{{
+    .name = "answer",
+    .summary = "questions are asked of a context that was compressed once, and the generated answers graded",
+    .takes_questions = true,
+    .axes = {fraction_axis("keep", "share of the context's entries that a head keeps, on average"),
+             word_axis("query", {"agnostic", "aware"}, "whether the question is part of what is compressed")},
+    .keys = {{.name = "sampling",
+              .help = "how answers are drawn; greedy without it",
+              .read = [](Params& params) { read_sampling(params); }}},
+    .check = check_answer,
+    .check_case = check_answer_case,
+    .plan = answer_plan,
+    .remarks = malformed_lines,
+    .open = [](const UnitBatch& batch) -> std::unique_ptr<UnitRunner> {
+      return std::make_unique<AnswerRunner>(batch, read_answer_samples(batch));
+    },
+    .finish = gate_by_full_cache,
+}};
+
+}  // namespace
+}  // namespace kv

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "harness/protocols/answer_rows.h"
+#include "harness/protocols/unit.h"
+#include "sim/replay/generate.h"
+#include "sim/tasks/exam.h"
+
+namespace kv {
+
+// A sample of the batch, or why there is none.
+struct AnswerSample {
+  int32_t number = 0;
+  Exam exam{};
+  std::string unavailable{};
+};
+
+std::vector<AnswerSample> read_answer_samples(const UnitBatch& batch);
+
+// Protocol answer: a context is read and compressed, then its questions are asked, each by itself from the same
+// compressed context, and the generated answers graded. One prefill serves all cases of the batch
+// (sim/replay/prefill.h). With query: agnostic (default) the questions come after compression; with query: aware each
+// is part of what is compressed, but for the answer's prefix. Rows: harness/protocols/answer_rows.h.
+class AnswerRunner final : public UnitRunner {
+ public:
+  AnswerRunner(const UnitBatch& batch, std::vector<AnswerSample> samples);
+
+  std::string inputs() const override;
+  std::vector<std::string> prompts() const override;
+  void begin(std::span<const Case* const> cases) override;
+  // The first call answers for all cases. A UserError on the way becomes one skipped row of the sample that caused it:
+  // a batch that fails is answered again, each sample alone.
+  std::vector<Row> run(const Case& unit_case) override;
+
+ private:
+  struct Outcome {
+    std::vector<AnswerSheet> sheets;  // [exams]
+    AnswerTimes times{};
+  };
+  struct Round;
+
+  void answer_all();
+  void answer_batch();
+  void answer_alone(const std::vector<size_t>& failed);
+  static std::vector<int32_t> kept_of(const Round& round, const Case& unit_case, const Policy& policy);
+  void answer_round(const Round& round, const std::vector<size_t>& cases);
+  void answer_case(const Round& round, LoopState state, Outcome& outcome);
+  int most_new_tokens(size_t question) const;
+  std::vector<int32_t> room_of(const Round& round, std::span<const size_t> questions) const;
+  void mark(size_t question, const GenerateResult& result, Outcome& outcome);
+  GenerateResult ask(const Round& round, size_t question, LoopState state);
+  void note_kept(const LoopState& state, Outcome& outcome) const;
+  std::vector<Row> rows_of(const Case& unit_case, const Outcome& outcome) const;
+
+  UnitBatch batch_;
+  std::vector<AnswerSample> samples_;
+  std::vector<const Case*> cases_;
+  std::vector<Exam> exams_;                     // of the samples that have one
+  std::vector<int32_t> numbers_;                // theirs
+  std::vector<std::vector<int32_t>> stop_ids_;  // theirs
+  std::vector<int32_t> common_stop_ids_;        // what ends every one of them
+  Sampling sampling_;
+  std::vector<Outcome> outcomes_;  // [cases]; empty before the first run()
+};
+
+// How answers are drawn: the options of the spec's key `sampling`, without its seed.
+Sampling read_sampling(Params& params);
+// The same of a spec. UserError.
+Sampling sampling_of(const Spec& spec);
+
+}  // namespace kv

@@ -1,0 +1,47 @@
+#include <numeric>
+
+#include "harness/protocols/protocol.h"
+#include "harness/protocols/replay_runner.h"
+#include "harness/spec/case_check.h"
+
+namespace kv {
+namespace {
+
+void check_decode_case(const CaseCheck& check) {
+  if (!check.policy.scorer) return;
+  const int budget = check.candidate.count("budget"), interval = check.candidate.count("interval");
+  if (budget == 0 || interval == 0) check.refuse("needs the axes budget and interval");
+  check.check_pruning(budget, interval);
+}
+
+// Events fall at B + kL, so statistics in blocks of the greatest common divisor begin at all of them.
+BaselineNeeds decode_needs(const Case& unit_case) {
+  const int budget = unit_case.count("budget"), interval = unit_case.count("interval");
+  return {.statistics_block = budget > 0 && interval > 0 ? std::gcd(budget, interval) : 0};
+}
+
+EvictionPlan plan_pruning(const Spec& spec, const Case& unit_case, const Policy& policy,
+                          std::span<const Sample* const> samples) {
+  std::vector<int32_t> lengths;
+  for (const Sample* sample : samples) lengths.push_back(static_cast<int32_t>(sample->ids.size()));
+  const int budget = unit_case.count("budget");
+  const int interval = policy.scorer->interval(unit_case.count("interval"));
+  return {decode_schedule(lengths, budget, interval, spec.prefill_chunk), budget, interval};
+}
+
+const RegisterProtocol decode{{
+    .name = "decode",
+    .summary = "a text is read token by token, as if generated, and pruned to a budget as it grows",
+    .is_default = true,
+    .axes = {token_axis("budget", "entries that a head keeps at an event, on average"),
+             token_axis("interval", "tokens from one event to the next")},
+    .check_case = check_decode_case,
+    .needs = decode_needs,
+    .plan = replay_plan,
+    .open = [](const UnitBatch& batch) -> std::unique_ptr<UnitRunner> {
+      return std::make_unique<ReplayRunner>(batch, ReplayRunner::Events::many, plan_pruning);
+    },
+}};
+
+}  // namespace
+}  // namespace kv

@@ -1,0 +1,36 @@
+#include "harness/protocols/protocol.h"
+#include "harness/protocols/replay_runner.h"
+#include "harness/spec/case_check.h"
+
+namespace kv {
+namespace {
+
+void check_one_shot_case(const CaseCheck& check) {
+  if (check.policy.scorer && check.candidate.fraction("keep") == 0) check.refuse("needs the axis keep");
+}
+
+EvictionPlan plan_cut(const Spec& spec, const Case& unit_case, const Policy& policy,
+                      std::span<const Sample* const> samples) {
+  std::vector<int32_t> lengths, contexts, keep;
+  for (const Sample* sample : samples) {
+    lengths.push_back(static_cast<int32_t>(sample->ids.size()));
+    contexts.push_back(sample->context_tokens);
+    keep.push_back(kept_tokens(sample->context_tokens, unit_case.fraction("keep")));
+    policy.scorer->check_budget(keep.back(), 0);
+  }
+  return {one_shot_schedule(lengths, contexts, keep, spec.prefill_chunk)};
+}
+
+const RegisterProtocol one_shot{{
+    .name = "one-shot",
+    .summary = "a context is cut once, at its end; what follows it is read over what is left",
+    .axes = {fraction_axis("keep", "share of the context's entries that a head keeps, on average")},
+    .check_case = check_one_shot_case,
+    .plan = replay_plan,
+    .open = [](const UnitBatch& batch) -> std::unique_ptr<UnitRunner> {
+      return std::make_unique<ReplayRunner>(batch, ReplayRunner::Events::one, plan_cut);
+    },
+}};
+
+}  // namespace
+}  // namespace kv

@@ -1,0 +1,235 @@
+#include "harness/protocols/replay_runner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "harness/spec/case_policy.h"
+#include "kernels/error.h"
+#include "sim/io/hash.h"
+#include "sim/replay/baseline_pass.h"
+
+namespace kv {
+namespace {
+
+// Tokens seen at each sequence's first event; −1 = none happens.
+std::vector<int32_t> first_events(const Schedule& schedule, size_t sequences) {
+  std::vector<int32_t> seen(sequences, 0), first(sequences, -1);
+  for (const Step& step : schedule) {
+    for (size_t s = 0; s < sequences; ++s) {
+      seen[s] += step.counts[s];
+      if (step.keep[s] >= 0 && step.keep[s] < seen[s] && first[s] < 0) first[s] = seen[s];
+    }
+  }
+  return first;
+}
+
+struct Expected {
+  int64_t events = 0;
+  int64_t kept = 0;
+};
+
+// What the schedule asks of one sequence, worked out from the numbers of tokens alone.
+Expected expected_of(const Schedule& schedule, size_t s) {
+  Expected expected;
+  int64_t resident = 0;
+  for (const Step& step : schedule) {
+    resident += step.counts[s];
+    if (step.keep[s] < 0 || resident <= step.keep[s]) continue;
+    resident = step.keep[s];
+    ++expected.events;
+    expected.kept = resident;
+  }
+  if (expected.events == 0) expected.kept = resident;
+  return expected;
+}
+
+// Budgets are equal totals: the mean is what was asked, whatever the allocation; if that is uniform, of every head.
+std::string compare(const Expected& expected, const ReplayResult::PerSequence& real, bool uniform) {
+  const bool same = real.events == expected.events && real.kept_mean == static_cast<double>(expected.kept) &&
+                    (!uniform || real.kept_max == expected.kept);
+  if (same) return {};
+  return fmt::format("{}kept {} (mean) and {} (max) tokens in {} events, asked were {} in {}", kFailedPrefix,
+                     real.kept_mean, real.kept_max, real.events, expected.kept, expected.events);
+}
+
+// The samples' ids, labels and links: all that a replay and its metrics read of them.
+std::string hash_of_samples(const std::vector<Sample>& samples) {
+  Sha256 hash;
+  for (const Sample& sample : samples) {
+    hash.update(fmt::format("{} {} {}\n", sample.ids.size(), sample.context_tokens, sample.links.size()));
+    hash.update(std::as_bytes(std::span(sample.ids)));
+    hash.update(std::as_bytes(std::span(sample.labels)));
+    for (const Link& link : sample.links) {
+      hash.update(fmt::format("{} {}", link.query_begin, link.query_end));
+      for (const auto& [begin, end] : link.sources) hash.update(fmt::format(" {}-{}", begin, end));
+      hash.update("\n");
+    }
+  }
+  return hash.hex();
+}
+
+// A row of a metric, or of an allocation's account.
+void add_measured(std::vector<Row>& rows, const Row& blank, const Measured& measured) {
+  Row& row = add_row(rows, blank, measured.metric, measured.skipped.empty() ? measured.value : 0, measured.unit);
+  row.layer = measured.layer;
+  row.head = measured.head;
+  row.x = measured.x;
+  if (!measured.skipped.empty()) {
+    row.value.reset();
+    row.skipped = measured.skipped;
+  }
+  if (!row.skipped.empty()) {
+    row.text.clear();
+  } else if (!measured.text.empty()) {
+    row.text = measured.text;
+  }
+}
+
+}  // namespace
+
+ReplayRunner::ReplayRunner(const UnitBatch& batch, Events events, PlanEviction plan)
+    : batch_(batch), events_(events), plan_(std::move(plan)) {
+  try {
+    samples_ = batch_.subject.samples(batch_.workload, batch_.first, batch_.count);
+  } catch (const UserError& error) {
+    unavailable_ = error.what();
+  }
+  for (const Sample& sample : samples_) {
+    views_.push_back(&sample);
+    sequences_.emplace_back(sample.ids);
+    lengths_.push_back(static_cast<int32_t>(sample.ids.size()));
+    numbers_.push_back(batch_.first + static_cast<int32_t>(numbers_.size()));
+  }
+}
+
+std::string ReplayRunner::inputs() const {
+  return unavailable_.empty() ? hash_of_samples(samples_) : sha256_hex(unavailable_);
+}
+
+std::vector<std::string> ReplayRunner::prompts() const {
+  std::vector<std::string> hashes;
+  for (const Sample& sample : samples_) hashes.push_back(sha256_hex(std::as_bytes(std::span(sample.ids))));
+  return hashes;
+}
+
+const Baseline& ReplayRunner::baseline() {
+  // The pass fails for every case in the same way; computing it again would only fail again.
+  if (!baseline_error_.empty()) throw UserError(baseline_error_);
+  if (baseline_) return *baseline_;
+  BaselineNeeds needs = batch_.needs;
+  if (!source_->info().has_output_weight) needs.value_norms = false;
+  try {
+    baseline_ = compute_baseline(batch_.backend, *source_, sequences_, needs);
+  } catch (const UserError& error) {
+    baseline_error_ = error.what();
+    throw;
+  }
+  return *baseline_;
+}
+
+ReplayRunner::Outcome ReplayRunner::replay_case(const Case& unit_case) {
+  Policy policy = load_case_policy(batch_.spec, unit_case);
+  // Independent of the budget, so that one pass stands for all points of the axes.
+  const EvictionPlan plan = policy.scorer ? plan_(batch_.spec, unit_case, policy, views_)
+                                          : EvictionPlan{full_schedule(lengths_, batch_.spec.prefill_chunk)};
+  source_ = &batch_.subject.source(batch_.first, batch_.count);
+  const Baseline& full = baseline();
+
+  const std::vector<int32_t> first = first_events(plan.schedule, sequences_.size());
+  CaseView view;
+  view.batch = {.backend = &batch_.backend,
+                .source = &source_->info(),
+                .sequences = batch_.count,
+                .budget = plan.budget,
+                .interval = plan.interval,
+                .seed = batch_.spec.seed,
+                .sample_numbers = numbers_,
+                .future = policy.oracle() ? &full : nullptr};
+  view.samples = views_;
+  view.baseline = &full;
+  view.schedule = &plan.schedule;
+  view.decode_time = events_ == Events::many;
+  view.first_event = first;
+  view.decode = batch_.subject.decoder();
+
+  const auto metrics = make_case_metrics(batch_.spec);
+  std::vector<Observer*> observers;
+  for (const auto& metric : metrics) {
+    metric->begin_case(view);
+    observers.push_back(metric.get());
+  }
+  Outcome outcome;
+  outcome.result = replay({.backend = batch_.backend,
+                           .source = *source_,
+                           .policy = policy,
+                           .sequences = sequences_,
+                           .schedule = plan.schedule,
+                           .budget = plan.budget,
+                           .interval = plan.interval,
+                           .seed = batch_.spec.seed,
+                           .sample_numbers = numbers_,
+                           .baseline = &full,
+                           .observers = observers});
+  for (const auto& metric : metrics) metric->report(outcome.result, outcome.measured);
+  policy.allocation->report(outcome.measured);
+  for (size_t s = 0; s < sequences_.size(); ++s) {
+    outcome.failures.push_back(
+        compare(expected_of(plan.schedule, s), outcome.result.sequences[s], unit_case.allocation.name == "uniform"));
+  }
+  return outcome;
+}
+
+std::vector<Row> ReplayRunner::run(const Case& unit_case) {
+  if (!unavailable_.empty()) throw UserError(unavailable_);
+  const Component& policy = batch_.spec.policies[static_cast<size_t>(unit_case.policy)];
+  if (make_case_policy(batch_.spec, unit_case).scorer) return rows_of(unit_case, replay_case(unit_case));
+  std::string key = policy.label;
+  for (const GivenParam& option : unit_case.options) key += fmt::format(" {}={}", option.key, option.text);
+  const auto found = without_scorer_.find(key);
+  if (found != without_scorer_.end()) return rows_of(unit_case, found->second);
+  return rows_of(unit_case, without_scorer_.emplace(key, replay_case(unit_case)).first->second);
+}
+
+std::vector<Row> ReplayRunner::rows_of(const Case& unit_case, const Outcome& outcome) const {
+  const bool oracle = make_case_policy(batch_.spec, unit_case).oracle();
+  const ReplayResult& result = outcome.result;
+  // Pools and clocks belong to the batch; its samples share them evenly, so that means and sums stay right.
+  const double share = 1.0 / batch_.count;
+  std::vector<Row> rows;
+  for (int s = 0; s < batch_.count; ++s) {
+    Row blank = batch_.blank(unit_case, batch_.first + s);
+    if (!outcome.failures[static_cast<size_t>(s)].empty()) {
+      rows.push_back(blank);
+      rows.back().skipped = outcome.failures[static_cast<size_t>(s)];
+    }
+    if (oracle) blank.text = "oracle";
+    for (const Measured& measured : outcome.measured) {
+      if (measured.sample == s) add_measured(rows, blank, measured);
+    }
+    const ReplayResult::PerSequence& sequence = result.sequences[static_cast<size_t>(s)];
+    add_row(rows, blank, "kept_tokens", sequence.kept_mean, "tokens");
+    add_row(rows, blank, "kept_tokens_max", static_cast<double>(sequence.kept_max), "tokens");
+    add_row(rows, blank, "evictions", static_cast<double>(sequence.events), "");
+    add_row(rows, blank, "attended_pairs", static_cast<double>(sequence.attended_pairs), "");
+    add_row(rows, blank, "kv_bytes", static_cast<double>(result.peak_kv_bytes) * share, "bytes");
+    add_row(rows, blank, "column_bytes", static_cast<double>(result.peak_column_bytes) * share, "bytes");
+    add_row(rows, blank, "total_time", result.total_seconds * share, "s");
+    add_row(rows, blank, "attention_time", result.attention_seconds * share, "s");
+    add_row(rows, blank, "score_time", (result.observe_seconds + result.score_seconds) * share, "s");
+    add_row(rows, blank, "evict_time", result.evict_seconds * share, "s");
+    add_row(rows, blank, "begin_time", result.begin_seconds * share, "s");
+  }
+  return rows;
+}
+
+std::string replay_plan(const Spec& spec, const Grid& grid) {
+  int64_t replays = 0, passes = 0;
+  for (const Workload& workload : grid.workloads) {
+    replays += static_cast<int64_t>(workload.cases.size()) * workload.samples;
+    passes += workload.samples;
+  }
+  return fmt::format("{}: {} full-cache passes and {} replays of one sample", spec.name, passes, replays);
+}
+
+}  // namespace kv

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "harness/metrics/metric.h"
+#include "harness/protocols/unit.h"
+#include "harness/spec/grid.h"
+#include "sim/policy/baseline.h"
+#include "sim/policy/policy.h"
+#include "sim/replay/replay.h"
+#include "sim/replay/schedule.h"
+
+namespace kv {
+
+// When a policy that evicts does so, as a protocol has it.
+struct EvictionPlan {
+  Schedule schedule;
+  int budget = 0;  // as BatchShape has them
+  int interval = 0;
+};
+
+// What a protocol makes of a case with a scorer over these samples. UserError where the policy cannot do that.
+using PlanEviction =
+    std::function<EvictionPlan(const Spec& spec, const Case&, const Policy&, std::span<const Sample* const> samples)>;
+
+// Replays the cases of one batch of samples, measured by the spec's metrics. The full-cache pass is computed when the
+// first case needs it, is shared by all, and dies with the runner.
+class ReplayRunner final : public UnitRunner {
+ public:
+  enum class Events { many, one };  // many: as the text grows; one: at its context's end
+
+  ReplayRunner(const UnitBatch& batch, Events events, PlanEviction plan);
+
+  std::string inputs() const override;
+  std::vector<std::string> prompts() const override;
+  std::vector<Row> run(const Case& unit_case) override;
+
+ private:
+  struct Outcome {
+    std::vector<Measured> measured;
+    ReplayResult result;
+    std::vector<std::string> failures;  // [sequences], empty: kept what was asked
+  };
+
+  Outcome replay_case(const Case& unit_case);
+  const Baseline& baseline();
+  std::vector<Row> rows_of(const Case& unit_case, const Outcome& outcome) const;
+
+  UnitBatch batch_;
+  Events events_;
+  PlanEviction plan_;
+  std::vector<Sample> samples_;
+  std::string unavailable_;  // why there are no samples; then nothing can run
+  std::vector<const Sample*> views_;
+  std::vector<std::span<const int32_t>> sequences_;
+  std::vector<int32_t> lengths_;
+  std::vector<int32_t> numbers_;
+  Source* source_ = nullptr;
+  std::optional<Baseline> baseline_;
+  std::string baseline_error_;
+  std::map<std::string, Outcome> without_scorer_;  // policies that no budget changes, by name and options
+};
+
+// "<experiment>: N full-cache passes and M replays of one sample"
+std::string replay_plan(const Spec& spec, const Grid& grid);
+
+}  // namespace kv

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "harness/spec/spec.h"
+#include "sim/policy/params.h"
+
+namespace kv {
+
+// What an axis changes.
+enum class AxisOwner { kProtocol, kTokens, kTask, kPolicy, kAllocation };
+
+// Which columns of a spec's axes go where.
+class AxisOwners {
+ public:
+  // UserError for an axis that nothing takes, that two take, or whose value is set elsewhere, too. The names of the
+  // spec's policies and tasks are known to be good.
+  explicit AxisOwners(const Spec& spec);
+
+  AxisOwner owner(const std::string& column) const { return owners_.at(column); }
+  // Whether it changes what a workload reads.
+  bool is_of_data(const std::string& column) const;
+  bool applies_to_policy(size_t policy, const std::string& column) const;
+  static bool applies_to_task(const DataSpec& data, const std::string& column);
+
+ private:
+  AxisOwner classify(const GivenParam& param) const;
+  AxisOwner check_allocations(const GivenParam& param) const;
+  AxisOwner check_tokens(const GivenParam& param) const;
+  std::vector<std::string> known_axes() const;
+  [[noreturn]] void refuse_unknown(const GivenParam& param) const;
+
+  const Spec& spec_;
+  std::vector<std::vector<DeclaredParam>> policy_options_;
+  std::map<std::string, AxisOwner> owners_;
+};
+
+}  // namespace kv

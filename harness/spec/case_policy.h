@@ -1,0 +1,19 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "harness/metrics/metric.h"
+#include "harness/spec/case.h"
+#include "harness/spec/spec.h"
+#include "sim/policy/policy.h"
+
+namespace kv {
+
+// Options that name files are resolved as the spec's paths are.
+Policy make_case_policy(const Spec& spec, const Case& policy_case);
+// Ready to run. UserError where the file that its allocation reads is no longer the one that the grid was made with.
+Policy load_case_policy(const Spec& spec, const Case& policy_case);
+std::vector<std::unique_ptr<Metric>> make_case_metrics(const Spec& spec);
+
+}  // namespace kv
