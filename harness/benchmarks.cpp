@@ -17,6 +17,15 @@ namespace {
 
 using Json = nlohmann::json;
 
+// Quotients of any two are finite.
+struct NumberRange {
+  double least, most;
+};
+constexpr NumberRange kSeconds{1e-12, 1e9};
+constexpr NumberRange kRate{1, 1e30};   // bytes or FLOPs a second
+constexpr NumberRange kWork{0, 1e30};   // bytes or FLOPs
+constexpr NumberRange kCount{1, 1e15};  // timings
+
 // One JSON object of the file; every error names the file and the place in it.
 class Reader {
  public:
@@ -34,14 +43,10 @@ class Reader {
     if (!value.is_string() || value.get<std::string>().empty()) wrong(key, value, "a text");
     return value.get<std::string>();
   }
-  double number(const std::string& key, double least) {
+  double number(const std::string& key, NumberRange range) {
     const Json& value = at(key);
-    if (!value.is_number() || value.get<double>() < least) wrong(key, value, fmt::format("a number >= {}", least));
-    return value.get<double>();
-  }
-  double positive(const std::string& key) {
-    const Json& value = at(key);
-    if (!value.is_number() || value.get<double>() <= 0) wrong(key, value, "a number > 0");
+    const bool good = value.is_number() && value.get<double>() >= range.least && value.get<double>() <= range.most;
+    if (!good) wrong(key, value, fmt::format("a number from {} to {}", range.least, range.most));
     return value.get<double>();
   }
   void finish() const {
@@ -68,12 +73,12 @@ Benchmark parse_benchmark(const Json& json, const std::string& where) {
   Benchmark one{.by = reader.text("by"),
                 .kernel = reader.text("kernel"),
                 .shape = reader.text("shape"),
-                .median_s = reader.positive("median_s"),
-                .low_s = reader.positive("low_s"),
-                .high_s = reader.positive("high_s"),
-                .samples = static_cast<int64_t>(reader.number("samples", 1)),
-                .bytes = reader.number("bytes", 0),
-                .flops = reader.number("flops", 0)};
+                .median_s = reader.number("median_s", kSeconds),
+                .low_s = reader.number("low_s", kSeconds),
+                .high_s = reader.number("high_s", kSeconds),
+                .samples = static_cast<int64_t>(reader.number("samples", kCount)),
+                .bytes = reader.number("bytes", kWork),
+                .flops = reader.number("flops", kWork)};
   reader.finish();
   if (one.low_s > one.median_s || one.high_s < one.median_s) {
     reader.fail(fmt::format("median_s {} is not between low_s {} and high_s {}", one.median_s, one.low_s, one.high_s));
@@ -115,8 +120,8 @@ BenchmarkFile parse_benchmarks(std::string_view json, std::string_view owner) {
   if (!manifest.is_object()) reader.fail("manifest: expected an object");
   file.manifest = manifest.dump();
   Reader peaks(reader.at("peaks"), name + ": peaks");
-  file.copy_bytes_per_s = peaks.positive("copy_bytes_per_s");
-  file.gemm_flops_per_s = peaks.positive("gemm_flops_per_s");
+  file.copy_bytes_per_s = peaks.number("copy_bytes_per_s", kRate);
+  file.gemm_flops_per_s = peaks.number("gemm_flops_per_s", kRate);
   peaks.finish();
   const Json& list = reader.at("benchmarks");
   if (!list.is_array() || list.empty()) reader.fail("benchmarks: expected a list of at least one");

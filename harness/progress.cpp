@@ -6,6 +6,8 @@
 #include <cmath>
 #include <cstdio>
 
+#include "harness/notice.h"
+
 namespace kv {
 namespace {
 
@@ -63,14 +65,14 @@ void Progress::draw() {
   if (verbosity_ == Verbosity::quiet) return;
   if (terminal_) {
     const int filled = total_ > 0 ? kBarCells * finished_ / total_ : kBarCells;
-    fmt::print(stderr, "\r\033[K[{}{}] {}  {}", std::string(static_cast<size_t>(filled), '#'),
-               std::string(static_cast<size_t>(kBarCells - filled), '.'), status(), what_);
+    const std::string bar(static_cast<size_t>(filled), '#'), rest(static_cast<size_t>(kBarCells - filled), '.');
+    std::fputs(fmt::format("\r\033[K[{}{}] {}  {}", bar, rest, status(), what_).c_str(), stderr);
     std::fflush(stderr);
     return;
   }
   if (finished_ < total_ && seconds_since(last_line_) < kSecondsBetweenLines) return;
   last_line_ = Clock::now();
-  fmt::print(stderr, "{}  {}\n", status(), what_);
+  notice(fmt::format("{}  {}", status(), what_));
 }
 
 }  // namespace kv

@@ -28,6 +28,8 @@ constexpr std::array<std::string_view, 15> kStandardColumns = {"experiment", "mo
                                                                "sample",     "seed",  "layer", "head",   "x",
                                                                "metric",     "value", "unit",  "text",   "skipped"};
 
+constexpr std::size_t kLongestLine = std::size_t{1} << 24;  // bytes
+
 void append_field(std::string& out, std::string_view field) {
   // Readers that trim unquoted blanks exist, so a field that starts or ends with one is quoted too.
   const bool quote = field.find_first_of(",\"\r\n") != field.npos ||
@@ -126,6 +128,7 @@ void for_each_record(std::string_view csv, std::string_view file, const std::fun
     if (!inside) reader.record_line = reader.line;
     const std::size_t end = csv.find('\n');
     const std::string_view line = csv.substr(0, end == csv.npos ? csv.size() : end + 1);
+    if (line.size() > kLongestLine) fail(file, reader.line, fmt::format("a line of over {} bytes", kLongestLine));
     csv.remove_prefix(line.size());
     if (csv_parse(&parser.parser, line.data(), line.size(), on_field, on_record, &reader) != line.size()) {
       fail(file, reader.line, "a quote inside a field, expected RFC 4180 (quote the field and double the quote)");
@@ -334,20 +337,6 @@ void write_rows_atomically(const std::filesystem::path& path, std::span<const st
                            std::span<const Row> rows) {
   write_atomically(path, format_rows(axes, rows));
   remove_file(packed_file(path));
-}
-
-std::string read_file(const std::filesystem::path& path) {
-  const File file(path, O_RDONLY);
-  if (file.get() < 0) fail_system("read", path);
-  std::string content;
-  std::array<char, 1 << 16> buffer;
-  while (true) {
-    const ssize_t size = ::read(file.get(), buffer.data(), buffer.size());
-    if (size < 0 && errno == EINTR) continue;
-    if (size < 0) fail_system("read", path);
-    if (size == 0) return content;
-    content.append(buffer.data(), static_cast<std::size_t>(size));
-  }
 }
 
 RowTable read_rows(const std::filesystem::path& path) {

@@ -1,6 +1,8 @@
 #pragma once
 
+#include "kernels/element.h"
 #include "kernels/paged.h"
+#include "kernels/slots.h"
 
 namespace kv {
 
@@ -10,12 +12,11 @@ namespace kv {
 inline constexpr uint64_t kNothingBad = ~uint64_t{0};
 
 // Looks at what a selection would read (kernels/select_top.h): the scores, and the ties where there are ties, of due
-// rows' slots [0, length) that are not protected. Slot s of row r has the number  number + r · pitch + s.
+// rows' slots [0, length) that are not protected. Slot s of row r has the number  number + r · scores.pitch + s.
 struct FindBadScoreArgs {
   PagedView cache;
-  const float* scores = nullptr;  // [rows, pitch]; slots of protected entries are not read
-  const float* ties = nullptr;    // [rows, pitch] or null
-  int64_t pitch = 0;
+  Slots<const float> scores;  // slots of protected entries are not read
+  Slots<const float> ties;    // of the same pitch, or null
   int32_t sinks = 0;
   int32_t recent = 0;
   const uint8_t* rows_due = nullptr;  // [rows], 0 = skip; null = all

@@ -26,7 +26,7 @@ class Streaming final : public Scorer {
 
   // Protection alone fills the budget; equal scores say that the rest is worth nothing.
   void score(const LayerView& view, const ScoreOutput& out) override {
-    view.backend.fill_zero(out.scores.data, static_cast<size_t>(out.scores.elements()) * sizeof(float));
+    view.backend.fill_zero(out.scores.data, out.scores.bytes());
   }
 
  private:

@@ -9,6 +9,7 @@
 
 #include "harness/cli/inputs.h"
 #include "harness/cli/verbs.h"
+#include "harness/notice.h"
 #include "harness/subject.h"
 #include "kernels/error.h"
 #include "sim/io/safetensors.h"
@@ -38,16 +39,15 @@ std::string readable(const Arguments& arguments, const std::vector<int32_t>& ids
 }
 
 void report(const GenerateResult& result, size_t prompt) {
-  const GenerateResult::Sequence& own = result.sequences[0];
-  const size_t steps = own.ids.size() - 1;
-  fmt::print(stderr, "kvlab: {} tokens after {} ({}); first after {:.3f} s", own.ids.size(), prompt,
-             own.ending == GenerateResult::Ending::stop ? "stop id" : "length", result.prefill_seconds);
-  if (steps > 0) {
-    fmt::print(stderr, ", then {:.2f} ms a token", 1e3 * result.decode_seconds / static_cast<double>(steps));
-  }
+  const GenerateResult::Sequence& sequence = result.sequences[0];
+  const size_t steps = sequence.ids.size() - 1;
+  std::string line =
+      fmt::format("kvlab: {} tokens after {} ({}); first after {:.3f} s", sequence.ids.size(), prompt,
+                  sequence.ending == GenerateResult::Ending::stop ? "stop id" : "length", result.prefill_seconds);
+  if (steps > 0) line += fmt::format(", then {:.2f} ms a token", 1e3 * result.decode_seconds / double(steps));
   const int64_t events = result.costs.sequences[0].events;
-  if (events > 0) fmt::print(stderr, "; {} cuts, {:.3f} s of them after the first", events, result.evict_seconds);
-  fmt::print(stderr, "\n");
+  if (events > 0) line += fmt::format("; {} cuts, {:.3f} s of them after the first", events, result.evict_seconds);
+  notice(line);
 }
 
 void run_generate(const Arguments& arguments) {

@@ -7,6 +7,7 @@
 
 #include "harness/cli/overrides.h"
 #include "harness/cli/verbs.h"
+#include "harness/notice.h"
 
 namespace kv {
 namespace {
@@ -23,7 +24,7 @@ void run_profile(const Arguments& arguments) {
                     {.out = arguments.out, .verbosity = arguments.quiet ? Verbosity::quiet : Verbosity::normal});
   if (arguments.quiet) return;
   fmt::print("{}", profile_table(made));
-  for (const MadeProfile& one : made) fmt::print(stderr, "{}\n", one.file.string());
+  for (const MadeProfile& one : made) notice(one.file.string());
 }
 
 }  // namespace

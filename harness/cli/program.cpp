@@ -2,11 +2,14 @@
 #include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <new>
 
 #include "harness/build_info.h"
 #include "harness/cli/verbs.h"
+#include "harness/notice.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/error.h"
 #include "sim/policy/spelling.h"
@@ -37,7 +40,7 @@ int refuse(const CLI::App& app, const CLI::ParseError& error) {
   if (error.get_exit_code() == 0) return app.exit(error);
   std::string message = error.what();
   if (message.find('\n') != message.npos) message.resize(message.find('\n'));
-  fmt::print(stderr, "kvlab: {}; see kvlab --help\n", message);
+  notice(fmt::format("kvlab: {}; see kvlab --help", message));
   return 2;
 }
 
@@ -60,9 +63,16 @@ int parse(CLI::App& app, int argc, const char* const* argv, const Verbs& verbs) 
   }
 }
 
-}  // namespace
+// More than any machine has: scratch memory would be allocated for each, and fail far from here.
+void check_threads() {
+  constexpr int kMostThreads = 1024;
+  if (cpu::thread_count() <= kMostThreads) return;
+  throw UserError(
+      fmt::format("OMP_NUM_THREADS asks for {} threads, expected at most {}", cpu::thread_count(), kMostThreads));
+}
 
-int run_program(int argc, const char* const* argv) try {
+int run(int argc, const char* const* argv) try {
+  check_threads();
   CLI::App app(kDescription, "kvlab");
   app.footer(kExamples);
   app.set_version_flag("--version", version());
@@ -91,13 +101,26 @@ int run_program(int argc, const char* const* argv) try {
   check_verb(app, argc, argv);
   return parse(app, argc, argv, verbs);
 } catch (const UserError& error) {
-  fmt::print(stderr, "kvlab: {}\n", error.what());
+  notice(fmt::format("kvlab: {}", error.what()));
+  return 2;
+} catch (const std::filesystem::filesystem_error& error) {
+  notice(fmt::format("kvlab: {}", error.path1().string() + ": " + error.code().message()));
   return 2;
 } catch (const std::bad_alloc&) {
-  fmt::print(stderr, "kvlab: out of memory; try a smaller batch, fewer tokens or fewer metrics\n");
+  notice("kvlab: out of memory; try a smaller batch, fewer tokens or fewer metrics");
   return 1;
 } catch (const std::exception& error) {
-  fmt::print(stderr, "kvlab: {}\n", error.what());
+  notice(fmt::format("kvlab: {}", error.what()));
+  return 1;
+}
+
+}  // namespace
+
+int run_program(int argc, const char* const* argv) {
+  const int code = run(argc, argv);
+  // What was printed has arrived, or the exit code says otherwise: a full disk must not look like success.
+  if (code != 0 || (std::fflush(stdout) == 0 && std::ferror(stdout) == 0)) return code;
+  notice("kvlab: the output could not be written");
   return 1;
 }
 

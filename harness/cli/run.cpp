@@ -7,6 +7,7 @@
 
 #include "harness/cli/overrides.h"
 #include "harness/cli/verbs.h"
+#include "harness/notice.h"
 #include "harness/spec/spec.h"
 #include "kernels/error.h"
 
@@ -32,14 +33,14 @@ void run_one(const std::string& file, const Arguments& arguments, Verbs& verbs) 
                            .draw = arguments.no_draw ? Draw::later : Draw::now,
                            .verbosity = arguments.quiet ? Verbosity::quiet : Verbosity::normal,
                            .overrides = overrides};
-  if (!arguments.quiet) fmt::print(stderr, "{}\n", validate_experiment(spec));
+  if (!arguments.quiet) notice(validate_experiment(spec));
   const RunSummary summary = run_experiment(spec, options);
   if (!arguments.quiet && !arguments.no_draw) fmt::print("{}\n", summary.markdown);
-  for (const std::string& problem : summary.problems) fmt::print(stderr, "{}\n", problem);
+  for (const std::string& problem : summary.problems) notice(problem);
   const std::string line = fmt::format("{}: {} cases ({} from an earlier start), {} skipped, {} failed; {}", spec.name,
                                        summary.cases, summary.reused, summary.skipped, summary.failed,
                                        (options.out / (arguments.no_draw ? "rows.csv" : "index.html")).string());
-  if (!arguments.quiet || summary.failed > 0) fmt::print(stderr, "{}\n", line);
+  if (!arguments.quiet || summary.failed > 0) notice(line);
   // A run in which nothing could run is no success either.
   if (summary.failed > 0 || summary.skipped == summary.cases) verbs.exit_code = 1;
 }

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <cmath>
 #include <memory>
 #include <optional>
 
@@ -79,6 +80,18 @@ Scores score_under(Policy& policy, const Arguments& arguments, Backend& backend,
   return scores;
 }
 
+// A model whose numbers overflow has no losses; a file of NaN would look like some.
+void refuse_non_finite(const Scores& scores, const std::string& model) {
+  for (size_t i = 0; i < scores.entropy.size(); ++i) {
+    const bool finite =
+        std::isfinite(scores.entropy[i]) && (i + 1 == scores.nll.size() || std::isfinite(scores.nll[i]));
+    if (!finite) {
+      throw UserError(fmt::format("{}: the loss of token {} is {}, its entropy {}: the model's numbers overflow", model,
+                                  i, scores.nll[i], scores.entropy[i]));
+    }
+  }
+}
+
 void score(const Arguments& arguments) {
   check_replaceable(arguments.out);
   const std::vector<int32_t> ids = load_ids(arguments.input, arguments.model);
@@ -93,6 +106,7 @@ void score(const Arguments& arguments) {
   Policy policy = load_policy(arguments.policy.empty() ? "full" : arguments.policy, arguments.model);
   ModelSource source(*backend, load_model(arguments.model));
   const Scores scores = score_under(policy, arguments, *backend, source, ids);
+  refuse_non_finite(scores, arguments.model);
 
   std::vector<TensorData> tensors = {
       {.name = "input_ids", .dtype = Dtype::kI32, .shape = {tokens}, .data = ids.data()},

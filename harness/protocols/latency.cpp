@@ -37,7 +37,8 @@ void check_latency_case(const CaseCheck& check) {
     check.refuse("prunes at an interval of its own; expected one that keeps to the asked interval");
   }
   if (is_cut) {
-    at(check.where_of({"budget", "keep"}), [&] { policy.scorer->check_budget(kept_tokens(timed.context, timed.keep), 0); });
+    at(check.where_of({"budget", "keep"}),
+       [&] { policy.scorer->check_budget(kept_tokens(timed.context, timed.keep), 0); });
   }
 }
 

@@ -7,8 +7,8 @@
 
 namespace kv {
 
-// A profile says when it was made (BudgetProfile::origin), so one made again has another SHA-256: runs that read it start
-// over.
+// A profile says when it was made (BudgetProfile::origin), so one made again has another SHA-256: runs that read it
+// start over.
 struct MadeProfile {
   std::string label;  // of the policy
   std::filesystem::path file;

@@ -7,10 +7,13 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <memory>
 #include <system_error>
+#include <thread>
 
 #include "harness/report/escape.h"
 #include "harness/rows.h"
@@ -20,6 +23,7 @@ namespace kv {
 namespace {
 
 constexpr int kPngScale = 16;  // in tenths of the SVG's pixels: sharp on a page, small in a repository
+constexpr std::chrono::minutes kDrawingPatience{10};
 constexpr const char* kFont = "font 'sans-serif,13'";
 
 using TemporaryFile = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
@@ -34,7 +38,10 @@ TemporaryFile temporary_file() {
 struct ScratchFolder {
   std::filesystem::path path;
   ScratchFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "kvlab-plot-XXXXXX").string();
+    std::error_code error;
+    const std::filesystem::path parent = std::filesystem::temp_directory_path(error);
+    if (error) throw UserError(fmt::format("TMPDIR, the folder for temporary files: {}", error.message()));
+    std::string name = (parent / "kvlab-plot-XXXXXX").string();
     if (mkdtemp(name.data()) == nullptr) {
       throw UserError(fmt::format("cannot create the folder '{}': {}", name, std::strerror(errno)));
     }
@@ -48,9 +55,25 @@ struct ScratchFolder {
   }
 };
 
+// The status that the child ends with. Beyond the patience it is killed: one that hangs must not hang a finished run.
+int wait_for(pid_t child, std::chrono::seconds patience) {
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  int status = 0;
+  while (waitpid(child, &status, WNOHANG) == 0) {
+    if (std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      continue;
+    }
+    kill(child, SIGKILL);
+    waitpid(child, &status, 0);
+    throw UserError(fmt::format("gnuplot: no answer after {} seconds", patience.count()));
+  }
+  return status;
+}
+
 // Runs gnuplot on a script; its messages if it failed, else empty. Without the user's startup file (-d), which could
 // change every plot.
-std::string run_gnuplot(const std::string& script) {
+std::string run_gnuplot(const std::string& script, std::chrono::seconds patience) {
   const TemporaryFile input = temporary_file();
   const TemporaryFile output = temporary_file();
   if (std::fwrite(script.data(), 1, script.size(), input.get()) != script.size() || std::fflush(input.get()) != 0) {
@@ -71,9 +94,7 @@ std::string run_gnuplot(const std::string& script) {
     throw UserError(fmt::format("cannot start gnuplot: {}; expected gnuplot 5 on the PATH (Debian: gnuplot-nox)",
                                 std::strerror(error)));
   }
-  int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
+  const int status = wait_for(child, patience);
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return "";
   std::rewind(output.get());
   std::string message(4096, '\0');
@@ -142,8 +163,8 @@ void remove_date(std::string& pdf) {
 
 }  // namespace
 
-void check_gnuplot() {
-  const std::string message = run_gnuplot("set term svg\nset term pdfcairo\nset term pngcairo\n");
+void check_gnuplot(std::chrono::seconds patience) {
+  const std::string message = run_gnuplot("set term svg\nset term pdfcairo\nset term pngcairo\n", patience);
   if (!message.empty()) {
     throw UserError(fmt::format("gnuplot: {}; expected the terminals svg, pdfcairo and pngcairo (Debian: gnuplot-nox)",
                                 first_error(message)));
@@ -153,7 +174,8 @@ void check_gnuplot() {
 std::string render_plot(const std::filesystem::path& dir, const std::string& name, const std::string& title,
                         const Drawing& drawing) {
   const ScratchFolder scratch;
-  const std::string message = run_gnuplot("cd " + quote_gnuplot(scratch.path.string()) + "\n" + script_for(drawing));
+  const std::string message =
+      run_gnuplot("cd " + quote_gnuplot(scratch.path.string()) + "\n" + script_for(drawing), kDrawingPatience);
   if (!message.empty()) throw UserError(fmt::format("plot '{}': gnuplot: {}", name, first_error(message)));
   std::string svg = read_file(scratch.path / "plot.svg");
   replace_first(svg, "<title>Gnuplot</title>", "<title>" + escape_html(title) + "</title>");

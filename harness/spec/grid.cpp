@@ -15,6 +15,7 @@
 #include "harness/spec/task_options.h"
 #include "kernels/error.h"
 #include "sim/policy/spelling.h"
+#include "sim/tasks/draw_task.h"
 
 namespace kv {
 namespace {

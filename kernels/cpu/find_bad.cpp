@@ -38,9 +38,9 @@ void find_bad_score(const FindBadScoreArgs& args) {
     const int64_t length = args.cache.lengths[row];
     const int64_t sinks = leading_sinks(args.cache, row, args.sinks);
     const int64_t end = std::max(sinks, length - args.recent);
-    int64_t slot = first_bad(args.scores + row * args.pitch, sinks, end);
-    if (args.ties) slot = std::min(slot, first_bad(args.ties + row * args.pitch, sinks, end));
-    if (slot < end) found[row] = args.number + static_cast<uint64_t>(row * args.pitch + slot);
+    int64_t slot = first_bad(args.scores.row(row), sinks, end);
+    if (args.ties) slot = std::min(slot, first_bad(args.ties.row(row), sinks, end));
+    if (slot < end) found[row] = args.number + static_cast<uint64_t>(row * args.scores.pitch + slot);
   });
   lower(args.first, found);
 }

@@ -1,5 +1,6 @@
 #include "kernels/cpu/parallel.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <exception>
@@ -124,7 +125,7 @@ Pool& pool() {
 int asked_threads() {
   const char* text = std::getenv("OMP_NUM_THREADS");
   const long threads = text ? std::strtol(text, nullptr, 10) : 0;
-  return threads >= 1 && threads <= 4096 ? static_cast<int>(threads) : usable_processors();
+  return threads >= 1 ? static_cast<int>(std::min(threads, long{1} << 30)) : usable_processors();
 }
 
 int& threads() {

@@ -28,8 +28,8 @@ __global__ void __launch_bounds__(kThreads) find_bad_score_kernel(FindBadScoreAr
   const int64_t end = min(first + kTileSlots, length - spared.recent);
   for (int64_t slot = first + threadIdx.x; slot < end; slot += kThreads) {
     if (slot < spared.sinks) continue;
-    const int64_t at = row * args.pitch + slot;
-    if (is_bad(args.scores[at]) || (args.ties && is_bad(args.ties[at]))) {
+    const int64_t at = row * args.scores.pitch + slot;
+    if (is_bad(args.scores.data[at]) || (args.ties && is_bad(args.ties.data[at]))) {
       lower(args.first, args.number + static_cast<uint64_t>(at));
     }
   }

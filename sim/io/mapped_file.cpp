@@ -1,45 +1,22 @@
 #include "sim/io/mapped_file.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
-#include <system_error>
 #include <utility>
 
 #include "kernels/error.h"
+#include "sim/io/regular_file.h"
 
 namespace kv {
-namespace {
-
-[[noreturn]] void fail(const std::filesystem::path& path, int error) {
-  throw UserError(fmt::format("{}: cannot read: {}", path.string(), std::generic_category().message(error)));
-}
-
-}  // namespace
 
 MappedFile MappedFile::open(const std::filesystem::path& path) {
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) fail(path, errno);
-  struct stat info {};
-  const int stat_error = ::fstat(file, &info) == 0 ? 0 : errno;
-  const bool regular = stat_error == 0 && S_ISREG(info.st_mode);
-  const auto size = static_cast<std::size_t>(info.st_size);
-  void* address = MAP_FAILED;
-  int map_error = 0;
-  if (regular && size > 0) {
-    address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file, 0);
-    if (address == MAP_FAILED) map_error = errno;
-  }
-  ::close(file);  // the mapping outlives the descriptor
-  if (stat_error != 0) fail(path, stat_error);
-  if (!regular) throw UserError(fmt::format("{}: cannot read: not a regular file", path.string()));
-  if (size == 0) throw UserError(fmt::format("{}: the file is empty", path.string()));
-  if (map_error != 0) fail(path, map_error);
-  return MappedFile({static_cast<const std::byte*>(address), size});
+  const RegularFile file(path);  // the mapping outlives it
+  if (file.size() == 0) throw UserError(fmt::format("{}: the file is empty", path.string()));
+  void* const address = ::mmap(nullptr, file.size(), PROT_READ, MAP_PRIVATE, file.descriptor(), 0);
+  if (address == MAP_FAILED) fail_to_read(path, errno);
+  return MappedFile({static_cast<const std::byte*>(address), file.size()});
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}

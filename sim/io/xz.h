@@ -6,7 +6,7 @@
 
 namespace kv {
 
-constexpr std::size_t kUnpackLimit = std::size_t{1} << 32;  // bytes
+constexpr std::size_t kUnpackLimit = std::size_t{1} << 28;  // bytes
 
 // One .xz stream with a CRC-64, at liblzma's preset 6e: equal contents give equal bytes for one version of it.
 std::string xz(std::string_view content);

@@ -45,6 +45,8 @@ struct NumberRange {
   double at_most;
 };
 
+constexpr NumberRange kRopeFactor{1e-6, 1e6};  // of the smallest, frequencies are still numbers
+
 // The keys of one JSON object, typed; null counts as absent, as in transformers.
 class Keys {
  public:
@@ -224,7 +226,7 @@ RopeType rope_type_of(const Keys& keys) {
 }
 
 void parse_llama3(const Keys& keys, RopeConfig& rope) {
-  rope.factor = keys.number("factor", {0.0, 1e6});
+  rope.factor = keys.number("factor", kRopeFactor);
   rope.low_freq_factor = keys.number("low_freq_factor", {0.0, 1e6});
   rope.high_freq_factor = keys.number("high_freq_factor", {0.0, 1e6});
   if (rope.high_freq_factor <= rope.low_freq_factor) keys.refuse("high_freq_factor", "more than low_freq_factor");
@@ -233,7 +235,7 @@ void parse_llama3(const Keys& keys, RopeConfig& rope) {
 
 void parse_yarn(const Keys& keys, int max_positions, RopeConfig& rope) {
   rope.original_max_positions = keys.integer_or("original_max_position_embeddings", max_positions, {1, kMaxPositions});
-  rope.factor = keys.number_or("factor", double(max_positions) / rope.original_max_positions, {0.0, 1e6});
+  rope.factor = keys.number_or("factor", double(max_positions) / rope.original_max_positions, kRopeFactor);
   rope.beta_fast = keys.number_or("beta_fast", rope.beta_fast, {0.0, 1e6});
   rope.beta_slow = keys.number_or("beta_slow", rope.beta_slow, {0.0, 1e6});
   if (rope.beta_fast < rope.beta_slow) keys.refuse("beta_fast", "at least beta_slow");
@@ -265,7 +267,7 @@ RopeConfig parse_rope(const Keys& top, int max_positions) {
     rope.theta = theta;
   }
   rope.type = rope_type_of(keys);
-  if (rope.type == RopeType::kLinear) rope.factor = keys.number("factor", {0.0, 1e6});
+  if (rope.type == RopeType::kLinear) rope.factor = keys.number("factor", kRopeFactor);
   if (rope.type == RopeType::kLlama3) parse_llama3(keys, rope);
   if (rope.type == RopeType::kYarn) parse_yarn(keys, max_positions, rope);
   return rope;

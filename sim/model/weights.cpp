@@ -90,20 +90,6 @@ std::map<std::string, std::string> parse_index(const fs::path& path) {
 
 bool ignored(std::string_view tensor) { return tensor.ends_with(".rotary_emb.inv_freq") || tensor == "lm_head.weight"; }
 
-void refuse_non_finite(std::span<const float> values, int64_t first, const TensorInfo& tensor,
-                       const std::string& file) {
-  const auto bad = std::find_if_not(values.begin(), values.end(), [](float x) { return std::isfinite(x); });
-  if (bad == values.end()) return;
-  int64_t flat = first + (bad - values.begin());
-  std::vector<int64_t> index(tensor.shape.size());
-  for (std::size_t i = index.size(); i-- > 0;) {
-    index[i] = flat % tensor.shape[i];
-    flat /= tensor.shape[i];
-  }
-  throw UserError(fmt::format("{}: tensor {}: element {} is {}, expected finite weights", file, in_quotes(tensor.name),
-                              shape_text(index), *bad));
-}
-
 // Every stream of one seed its own: FNV-1a of the tensor's name (Fowler, Noll and Vo).
 uint64_t stream_of(uint64_t seed, std::string_view name) {
   uint64_t hash = 0xcbf29ce484222325u;
@@ -204,8 +190,7 @@ Tensor ModelFiles::load(const ExpectedTensor& expected, Backend& backend) const 
   std::vector<float> piece;
   for (int64_t first = 0; first < info.elements(); first += kPieceValues) {
     piece.resize(static_cast<size_t>(std::min(kPieceValues, info.elements() - first)));
-    file.read_f32(info, first, piece);
-    refuse_non_finite(piece, first, info, file.name());
+    file.read_finite_f32(info, first, piece);
     upload_activations(backend, tensor.at(first), piece);
   }
   return tensor;

@@ -29,7 +29,6 @@ struct PassArgs {
 // which tokens come next and when rankers score; cutting the cache is not its business.
 class Pass {
  public:
-  // Throws UserError where one entry column too many is asked for, or such.
   explicit Pass(const PassArgs& args);
 
   // Takes the next counts[s] tokens of every sequence as a block, and room for `steps` blocks like it.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "kernels/error.h"
@@ -80,6 +81,9 @@ class Recorder final : public Observer {
 
   void write(Backend& backend, const std::string& name, ConstRef from, int64_t elements) {
     const std::vector<float> values = download_activations(backend, from, elements);
+    if (!std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); })) {
+      throw UserError(fmt::format("record: {} would hold a number that is not finite: the model's overflow", name));
+    }
     if (options_.dtype == Dtype::kF32) {
       writer_.write(name, std::as_bytes(std::span(values)));
       return;

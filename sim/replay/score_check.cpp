@@ -26,13 +26,13 @@ float download_float(Backend& backend, const float* from) {
 
 [[noreturn]] void complain(const ScoreCheckArgs& args, size_t layer, int64_t at) {
   const ScoredLayer& scored = args.layers[layer];
-  const int64_t row = at / scored.pitch, slot = at % scored.pitch;
-  const float score = download_float(args.backend, scored.scores + at);
+  const int64_t row = at / scored.scores.pitch, slot = at % scored.scores.pitch;
+  const float score = download_float(args.backend, scored.scores.data + at);
   const bool is_tie = std::isfinite(score);
   throw NotFiniteError(
       fmt::format("{}: the {} of entry {} of {} in layer {}, KV head {}, is {} (expected a finite number)", args.policy,
                   is_tie ? "second key" : "score", slot, scored.lengths[static_cast<size_t>(row)], layer,
-                  row % args.kv_heads, text_of(is_tie ? download_float(args.backend, scored.ties + at) : score)));
+                  row % args.kv_heads, text_of(is_tie ? download_float(args.backend, scored.ties.data + at) : score)));
 }
 
 }  // namespace
@@ -40,7 +40,7 @@ float download_float(Backend& backend, const float* from) {
 void check_scores(const ScoreCheckArgs& args) {
   int64_t layer_numbers = 1;
   for (const ScoredLayer& scored : args.layers) {
-    layer_numbers = std::max(layer_numbers, scored.cache.rows * scored.pitch);
+    layer_numbers = std::max(layer_numbers, scored.scores.elements());
   }
   Tensor word(args.backend, DType::u8, sizeof(uint64_t));  // fresh memory: nothing bad
   auto* first = reinterpret_cast<uint64_t*>(word.ref().as<uint8_t>());
@@ -49,7 +49,6 @@ void check_scores(const ScoreCheckArgs& args) {
     args.backend.find_bad_score({.cache = scored.cache,
                                  .scores = scored.scores,
                                  .ties = scored.ties,
-                                 .pitch = scored.pitch,
                                  .sinks = args.protection.sinks,
                                  .recent = args.protection.recent,
                                  .rows_due = args.rows_due,

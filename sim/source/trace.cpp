@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 
 #include "kernels/error.h"
 #include "sim/io/hash.h"
@@ -11,6 +12,12 @@
 namespace kv {
 
 namespace {
+
+constexpr int64_t kPieceValues = 1 << 20;
+
+bool is_float(Dtype dtype) {
+  return dtype == Dtype::kF64 || dtype == Dtype::kF32 || dtype == Dtype::kF16 || dtype == Dtype::kBF16;
+}
 
 std::vector<std::string> split(const std::string& text) {
   std::vector<std::string> parts;
@@ -48,6 +55,7 @@ Trace Trace::open(const std::filesystem::path& path, Checksum checksum) {
   trace.parse_metadata();
   if (checksum == Checksum::kVerify) trace.verify_checksum();
   trace.check_tensors();
+  if (checksum == Checksum::kVerify) trace.check_numbers();
   return trace;
 }
 
@@ -55,6 +63,18 @@ void Trace::verify_checksum() const {
   const auto stored = file_.metadata().find("checksum");
   if (stored == file_.metadata().end()) fail("trace without a checksum");
   if (stored->second != trace_checksum(file_)) fail("checksum does not match the tensors: the file is damaged");
+}
+
+// One NaN would spoil scores and sums far from here, without a word.
+void Trace::check_numbers() const {
+  std::vector<float> piece;
+  for (const TensorInfo& tensor : file_.tensors()) {
+    if (!is_float(tensor.dtype)) continue;
+    for (int64_t first = 0; first < tensor.elements(); first += kPieceValues) {
+      piece.resize(static_cast<size_t>(std::min(kPieceValues, tensor.elements() - first)));
+      file_.read_finite_f32(tensor, first, piece);
+    }
+  }
 }
 
 void Trace::parse_metadata() {
@@ -88,19 +108,25 @@ void Trace::parse_metadata() {
     if (!parse(part, layer) || layer < 0) {
       fail(fmt::format("metadata 'layers' = '{}': expected numbers such as 0,3,7", text("layers")));
     }
+    if (std::count(info_.layers.begin(), info_.layers.end(), layer) > 0) {
+      fail(fmt::format("metadata 'layers' = '{}': {} appears twice", text("layers"), layer));
+    }
     info_.layers.push_back(layer);
   }
   if (metadata.contains("rope_inv_freq")) {
     for (const std::string& part : split(text("rope_inv_freq"))) {
       float value = 0;
-      if (!parse(part, value)) fail(fmt::format("metadata 'rope_inv_freq': '{}' is not a number", part));
+      if (!parse(part, value) || !std::isfinite(value)) {
+        fail(fmt::format("metadata 'rope_inv_freq': '{}' is not a finite number", part));
+      }
       info_.inv_freq.push_back(value);
     }
     if (std::ssize(info_.inv_freq) * 2 != info_.head_dim)
       fail("metadata 'rope_inv_freq': expected head_dim / 2 values");
   }
-  if (metadata.contains("rope_attention_factor") && !parse(text("rope_attention_factor"), info_.attention_factor)) {
-    fail("metadata 'rope_attention_factor' is not a number");
+  if (!metadata.contains("rope_attention_factor")) return;
+  if (!parse(text("rope_attention_factor"), info_.attention_factor) || !std::isfinite(info_.attention_factor)) {
+    fail("metadata 'rope_attention_factor' is not a finite number");
   }
 }
 
@@ -115,6 +141,7 @@ void Trace::check_tensors() {
   if (ids.shape.size() != 1 || ids.shape[0] == 0) fail("tensor 'input_ids': expected shape [T] with T > 0");
   sample_.name = file_.name();
   sample_.ids = file_.read_i32(ids);
+  if (*std::min_element(sample_.ids.begin(), sample_.ids.end()) < 0) fail("tensor 'input_ids': an id is negative");
   const int64_t tokens = ids.shape[0];
   info_.tokens = tokens;
   info_.has_pre_rope_queries = info_.has_pre_rope_keys = info_.has_inputs = info_.has_output_weight = true;

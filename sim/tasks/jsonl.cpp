@@ -3,10 +3,11 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "kernels/error.h"
+#include "sim/io/regular_file.h"
 #include "sim/io/strict_json.h"
 #include "sim/model/tokenizer/tokenizer.h"
 
@@ -108,8 +109,7 @@ JsonlData read_jsonl(std::istream& stream, const std::string& name) {
 }
 
 JsonlData load_jsonl(const std::filesystem::path& file) {
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream) throw UserError(fmt::format("{}: cannot be opened, expected one JSON object a line", file.string()));
+  std::istringstream stream(read_file(file));
   return read_jsonl(stream, file.string());
 }
 

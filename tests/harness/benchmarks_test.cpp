@@ -88,16 +88,24 @@ TEST(Benchmarks, MistakesAreOneLine) {
   EXPECT_EQ(error_of("{").find('\n'), std::string::npos);
   EXPECT_EQ(error_of("[]"), "b.json: expected an object");
   EXPECT_EQ(error_of(with("\"peaks\"", "\"peak\"")), "b.json: lacks the key 'peaks'");
-  EXPECT_EQ(error_of(with("4e12", "0")), "b.json: peaks: copy_bytes_per_s is 0, expected a number > 0");
+  EXPECT_EQ(error_of(with("4e12", "0")), "b.json: peaks: copy_bytes_per_s is 0, expected a number from 1 to 1e+30");
   EXPECT_EQ(error_of(with("8e14}", "8e14, \"l2\": 1}")),
             "b.json: peaks: unknown key \"l2\", expected one of copy_bytes_per_s, gemm_flops_per_s");
   EXPECT_EQ(error_of(with("\"median_s\": 2e-3", "\"median_s\": \"2 ms\"")),
-            "b.json: benchmarks[0]: median_s is \"2 ms\", expected a number > 0");
+            "b.json: benchmarks[0]: median_s is \"2 ms\", expected a number from 1e-12 to 1000000000");
   EXPECT_EQ(error_of(with("1.9e-3", "2.05e-3")),
             "b.json: benchmarks[0]: median_s 0.002 is not between low_s 0.00205 and high_s 0.0021");
   EXPECT_EQ(error_of(with("\"bytes\": 1e9, \"flops\": 0", "\"bytes\": 0, \"flops\": 0")),
             "b.json: benchmarks[1]: bytes and flops are both 0");
   EXPECT_EQ(error_of(with("\"cudnn\"", "\"cuda\"")), "b.json: benchmarks[2]: \"cuda/prefill/8K\" appears twice");
+}
+
+// Their quotients would be infinite.
+TEST(Benchmarks, NumbersWithoutMeasureAreRefused) {
+  for (const auto& [from, to] : {std::pair("\"bytes\": 1e9", "\"bytes\": 1e308"), std::pair("4e12", "1e-300"),
+                                 std::pair("2.1e-3", "1e300"), std::pair("\"flops\": 0", "\"flops\": 1e301")}) {
+    EXPECT_NE(error_of(with(from, to)).find("expected a number from "), std::string::npos) << to;
+  }
 }
 
 }  // namespace

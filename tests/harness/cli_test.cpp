@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -169,6 +171,62 @@ TEST_F(Cli, EveryVerbThatReadsAModelNamesItsBrokenFile) {
       EXPECT_TRUE(output.text.starts_with("kvlab: " + path(folder) + "/" + file)) << output.text;
       EXPECT_FALSE(fs::exists(folder_ / "a"));
     }
+  }
+}
+
+TEST_F(Cli, OutputThatNobodyGetsIsNoSuccess) {
+  for (const char* arguments : {"validate tiny.yaml", "describe h2o", "--version", "--help", "list policies"}) {
+    const Output output = run(fmt::format("{} > /dev/full", arguments), ("cd " + folder_.string() + ";").c_str());
+    EXPECT_EQ(output.code, 1) << arguments;
+    EXPECT_EQ(std::count(output.text.begin(), output.text.end(), '\n'), 1) << output.text;
+  }
+}
+
+// Its number would be given to the next file, and messages be written there.
+TEST_F(Cli, StreamsThatAreClosedChangeNothing) {
+  const std::string start = "run --no-draw " + path("tiny.yaml") + " --out ";
+  ASSERT_EQ(run(start + path("open")).code, 0);
+  EXPECT_EQ(run(start + path("closed") + " --quiet <&- >&- 2>&-").code, 0);
+  EXPECT_EQ(rows_of("closed"), rows_of("open"));
+  EXPECT_EQ(run(start + path("full") + " --quiet 2> /dev/full").code, 0);
+  EXPECT_EQ(rows_of("full"), rows_of("open"));
+  EXPECT_EQ(run("run " + path("none.yaml") + " 2> /dev/full").code, 2);
+}
+
+TEST_F(Cli, MessagesAreOneLineWhateverTheyQuote) {
+  write_atomically(folder_ / "newline.yaml", yaml() + "device: \"c\\npu\\e[31m\"\n");
+  EXPECT_NE(expect_refused("validate " + path("newline.yaml")).find("'c?pu?[31m'"), std::string::npos);
+  expect_refused("run \"$(printf 'a\\nb')\"", "a?b");
+}
+
+TEST_F(Cli, AnAbsurdNumberOfThreadsIsRefused) {
+  const Output output = run("list policies", "OMP_NUM_THREADS=1000000;");
+  EXPECT_EQ(output.code, 2);
+  EXPECT_EQ(output.text, "kvlab: OMP_NUM_THREADS asks for 1000000 threads, expected at most 1024\n");
+}
+
+TEST_F(Cli, AFolderForTemporaryFilesThatIsMissingIsRefused) {
+  KV_NEEDS_GNUPLOT();
+  const Output output = run("run --quiet " + plotted() + " --out " + path("x"), "export TMPDIR=/nonexistent;");
+  EXPECT_EQ(output.code, 2);
+  EXPECT_EQ(output.text, "kvlab: TMPDIR, the folder for temporary files: No such file or directory\n");
+}
+
+// All that is in the file is finite; the model's numbers are not.
+TEST_F(Cli, AModelWhoseNumbersOverflowHasNoScores) {
+  fs::create_directories(folder_ / "huge");
+  fs::copy(model() + "/config.json", folder_ / "huge/config.json");
+  std::string weights = read_file(model() + "/model.safetensors");
+  const auto file = SafetensorsFile::from_bytes(std::as_bytes(std::span(weights)), "weights");
+  const TensorInfo& norm = file.require("model.layers.0.input_layernorm.weight");
+  const std::vector<float> largest(static_cast<size_t>(norm.elements()), std::numeric_limits<float>::max());
+  const auto place = reinterpret_cast<const char*>(file.bytes(norm).data()) - weights.data();
+  std::memcpy(weights.data() + place, largest.data(), largest.size() * sizeof(float));
+  write_atomically(folder_ / "huge/model.safetensors", weights);
+  const std::string inputs = " --model " + path("huge") + " --ids " + path("ids.safetensors") + " --out " + path("x");
+  for (const char* verb : {"score", "record"}) {
+    expect_refused(verb + inputs, "overflow");
+    EXPECT_FALSE(fs::exists(folder_ / "x"));
   }
 }
 

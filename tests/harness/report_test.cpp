@@ -11,6 +11,7 @@
 #include "harness/report/plot.h"
 #include "harness/rows.h"
 #include "kernels/error.h"
+#include "tests/support/file_fixtures.h"
 #include "tests/support/gnuplot.h"
 
 namespace kv {
@@ -275,6 +276,17 @@ TEST(Gnuplot, ThatIsMissingIsNamed) {
   setenv("PATH", path.c_str(), 1);
   EXPECT_EQ(what.rfind("cannot start gnuplot: ", 0), 0u) << what;
   EXPECT_NO_THROW(check_gnuplot());
+}
+
+// A run that is finished must not wait for ever for its pictures.
+TEST(Gnuplot, ThatNeverAnswersIsGivenUp) {
+  const test::TempFolder folder;
+  write_atomically(folder / "gnuplot", "#!/bin/sh\nexec /bin/sleep 100\n");
+  std::filesystem::permissions(folder / "gnuplot", std::filesystem::perms::owner_all);
+  const std::string before = std::getenv("PATH");
+  setenv("PATH", folder.path().c_str(), 1);
+  EXPECT_EQ(test::user_error([] { check_gnuplot(std::chrono::seconds(1)); }), "gnuplot: no answer after 1 seconds");
+  setenv("PATH", before.c_str(), 1);
 }
 
 }  // namespace

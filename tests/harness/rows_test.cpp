@@ -236,7 +236,7 @@ TEST_F(RowsFile, WinsOverAPackedOneAndReplacesIt) {
 }
 
 TEST_F(RowsFile, ThatIsMissingCannotBePacked) {
-  EXPECT_EQ(packing_error(), "cannot read '" + (dir_ / "rows.csv").string() + "': No such file or directory");
+  EXPECT_EQ(packing_error(), (dir_ / "rows.csv").string() + ": cannot read: No such file or directory");
 }
 
 TEST_F(RowsFile, ThatCannotBePackedStays) {

@@ -57,9 +57,8 @@ void look(Backend& backend, const Scores& c, Word& word) {
   Tensor scores = ref::upload_array(backend, c.values), ties = ref::upload_array(backend, c.ties);
   Tensor due = ref::upload_array(backend, c.due);
   backend.find_bad_score({.cache = cache.view(),
-                          .scores = ref::data_of<float>(scores),
-                          .ties = c.ties.empty() ? nullptr : ref::data_of<float>(ties),
-                          .pitch = c.pitch,
+                          .scores = scores.slots<float>(c.pitch),
+                          .ties = c.ties.empty() ? Slots<float>{} : ties.slots<float>(c.pitch),
                           .sinks = c.sinks,
                           .recent = c.recent,
                           .rows_due = c.due.empty() ? nullptr : ref::data_of<uint8_t>(due),

@@ -2,12 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <fstream>
-#include <iterator>
 #include <unordered_map>
 #include <utility>
 
 #include "kernels/error.h"
+#include "sim/io/regular_file.h"
 #include "sim/model/tokenizer/added_tokens.h"
 #include "sim/model/tokenizer/bpe.h"
 #include "sim/model/tokenizer/definition.h"
@@ -96,13 +95,7 @@ Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
 Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 Tokenizer::~Tokenizer() = default;
 
-Tokenizer Tokenizer::load(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw UserError(fmt::format("tokenizer {}: cannot be opened, expected a tokenizer.json", path.string()));
-  const std::string json((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (file.bad()) throw UserError(fmt::format("tokenizer {}: cannot be read", path.string()));
-  return from_json(json, path.string());
-}
+Tokenizer Tokenizer::load(const std::filesystem::path& path) { return from_json(read_file(path), path.string()); }
 
 Tokenizer Tokenizer::from_json(std::string_view json, std::string_view name) {
   return Tokenizer(std::make_unique<const Parts>(parse_tokenizer(json, name)));

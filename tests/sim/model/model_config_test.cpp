@@ -150,6 +150,10 @@ TEST(ModelConfig, ReadsYarnWithItsOptions) {
 TEST(ModelConfig, RefusesOtherRotations) {
   EXPECT_EQ(refusal(with(llama(), {{"rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}}})),
             "config.json: rope_scaling: type is \"dynamic\", expected one of default, linear, llama3, yarn");
+  // Its frequencies would be infinite, and every number after them NaN.
+  EXPECT_NE(
+      refusal(with(llama(), {{"rope_scaling", {{"type", "linear"}, {"factor", 1e-300}}}})).find("factor is 1e-300"),
+      std::string::npos);
   EXPECT_EQ(refusal(with(llama(), {{"rope_scaling", {{"factor", 2.0}}}})),
             "config.json: rope_scaling: type is missing, expected one of default, linear, llama3, yarn");
   EXPECT_EQ(refusal(with(llama(), {{"rope_parameters", {{"rope_type", "llama3"}, {"factor", 2.0}}}})),

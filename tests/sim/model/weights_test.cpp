@@ -185,7 +185,7 @@ TEST(Weights, NamesTheElementThatIsNotFinite) {
     tensors[kValue].values[4 + 3] = value;
     write_single(folder, tensors);
     EXPECT_EQ(refusal(folder), (folder / "model.safetensors").string() + ": tensor \"" + kValue +
-                                   "\": element [1, 3] is " + shown + ", expected finite weights");
+                                   "\": element [1, 3] is " + shown + ", expected finite numbers");
   }
 }
 

@@ -270,7 +270,7 @@ class LengthChecker final : public Scorer {
   Needs needs() const override { return {.host_steps = true}; }
   Protection protects(int kept, int) const override { return {.recent = kept}; }
   void score(const LayerView& view, const ScoreOutput& out) override {
-    view.backend.fill_zero(out.scores.data, sizeof(float) * static_cast<size_t>(out.scores.elements()));
+    view.backend.fill_zero(out.scores.data, out.scores.bytes());
   }
   void observe(const LayerView& view) override {
     std::vector<int32_t> lengths(view.lengths.size());
@@ -319,7 +319,7 @@ class SlowProtector final : public Scorer {
     return {.recent = kept};
   }
   void score(const LayerView& view, const ScoreOutput& out) override {
-    view.backend.fill_zero(out.scores.data, sizeof(float) * static_cast<size_t>(out.scores.elements()));
+    view.backend.fill_zero(out.scores.data, out.scores.bytes());
   }
 };
 

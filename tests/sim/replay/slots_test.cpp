@@ -61,8 +61,8 @@ class Outputs final : public Observer {
   std::vector<std::vector<float>> outputs_, values_;  // one a token of one layer
 };
 
-struct Run {
-  Run() {
+struct TinyRun {
+  TinyRun() {
     const SourceInfo info = ref::tiny_info(1, 2, 1, kHeadDim);
     source_.emplace(*backend_, info, std::vector{ref::random_sample(info, kTokens, 1)});
   }
@@ -88,7 +88,7 @@ TEST(LoopSlots, AdmissionSpeaksOnceALayerBeforeABlockIsAppended) {
   const WatchingAdmission& watching = *admission;
   Policy policy = policy_of("full", nullptr);
   policy.admission = std::move(admission);
-  Run run;
+  TinyRun run;
   run.go(policy);
   EXPECT_EQ(watching.calls_, kTokens);
 }
@@ -97,7 +97,7 @@ TEST(LoopSlots, AdmissionSpeaksOnceALayerBeforeABlockIsAppended) {
 TEST(LoopSlots, AttentionReadsWhatSelectionSaysAndNothingElse) {
   Policy policy = policy_of("full", nullptr);
   policy.selection = std::make_unique<OldestOnly>();
-  Run run;
+  TinyRun run;
   run.go(policy);
   ASSERT_EQ(run.outputs_.outputs_.size(), static_cast<size_t>(kTokens));
   for (const std::vector<float>& output : run.outputs_.outputs_) {

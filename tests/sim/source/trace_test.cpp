@@ -3,15 +3,19 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <map>
+#include <tuple>
 
 #include "kernels/error.h"
 #include "sim/io/hash.h"
 #include "sim/replay/recorder.h"
 #include "sim/replay/replay.h"
 #include "sim/source/trace_source.h"
+#include "tests/support/file_fixtures.h"
 #include "tests/support/paths.h"
 
 namespace kv {
@@ -188,6 +192,59 @@ TEST_F(TraceOfLlama, TensorsOfAnotherShapeThanPromisedAreNamed) {
                      {"head_dim", "4"},
                      {"width", "8"}});
   EXPECT_EQ(error_of_open(), path_.string() + ": tensor 'layers.0.values' has shape [3, 1, 8]: expected [3, 2, 4]");
+}
+
+// With a checksum that holds: only the numbers themselves are wrong.
+class DamagedTrace : public TraceOfLlama {
+ protected:
+  std::string bytes() {
+    record({.layers = {0, 2}});
+    return test::read_file(path_);
+  }
+  std::string error_of(std::string changed) {
+    const std::string checksum = trace_checksum(SafetensorsFile::open(path_));
+    const auto file = SafetensorsFile::from_bytes(std::as_bytes(std::span(changed)), "changed");
+    test::write_file(path_, test::replaced(changed, checksum, trace_checksum(file)));
+    return error_of_open();
+  }
+};
+
+TEST_F(DamagedTrace, NumbersThatAreNotFiniteAreRefused) {
+  const std::string good = bytes();
+  const auto file = SafetensorsFile::from_bytes(std::as_bytes(std::span(good)), "good");
+  for (const char* tensor : {"layers.0.queries", "layers.2.values", "nll"}) {
+    record({.layers = {0, 2}});
+    std::string changed = good;
+    const auto place = reinterpret_cast<const char*>(file.bytes(file.require(tensor)).data()) - good.data();
+    const float number = std::numeric_limits<float>::quiet_NaN();
+    std::memcpy(changed.data() + place, &number, sizeof number);
+    EXPECT_NE(error_of(changed).find(std::string("tensor \"") + tensor + "\": element [0"), std::string::npos)
+        << tensor;
+  }
+}
+
+TEST_F(DamagedTrace, MetadataThatCannotBeRightIsRefused) {
+  const std::string good = bytes();
+  for (const auto& [from, to, reason] :
+       {std::tuple("\"layers\":\"0,2\"", "\"layers\":\"0,0\"", "0 appears twice"),
+        std::tuple("\"rope_attention_factor\":\"1\"", "\"rope_attention_factor\":\"nan\"", "not a finite number")}) {
+    record({.layers = {0, 2}});
+    std::string changed = test::replaced(good, from, to);
+    uint64_t length = 0;
+    std::memcpy(&length, changed.data(), sizeof length);
+    length += changed.size() - good.size();
+    std::memcpy(changed.data(), &length, sizeof length);
+    EXPECT_NE(error_of(changed).find(reason), std::string::npos) << to;
+  }
+}
+
+TEST_F(DamagedTrace, ANegativeTokenIsRefused) {
+  std::string changed = bytes();
+  const auto file = SafetensorsFile::from_bytes(std::as_bytes(std::span(changed)), "changed");
+  const auto place = reinterpret_cast<const char*>(file.bytes(file.require("input_ids")).data()) - changed.data();
+  const int32_t id = -1;
+  std::memcpy(changed.data() + place, &id, sizeof id);
+  EXPECT_NE(error_of(changed).find("an id is negative"), std::string::npos);
 }
 
 }  // namespace

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <string>
+
+namespace kv {
+
+// A regular file opened for reading, closed with the object. One that is missing, may not be read, or is something else
+// (a folder, a device without an end, a pipe that nobody writes to) throws UserError "<path>: cannot read: <reason>",
+// at once: opening never waits.
+class RegularFile {
+ public:
+  explicit RegularFile(const std::filesystem::path& path);
+  RegularFile(const RegularFile&) = delete;
+  RegularFile& operator=(const RegularFile&) = delete;
+  ~RegularFile();
+
+  int descriptor() const { return descriptor_; }
+  std::size_t size() const { return size_; }
+
+ private:
+  int descriptor_;
+  std::size_t size_ = 0;
+};
+
+// UserError "<path>: cannot read: <the system's reason for `error`>".
+[[noreturn]] void fail_to_read(const std::filesystem::path& path, int error);
+
+// The whole file, which may be empty.
+std::string read_file(const std::filesystem::path& path);
+
+}  // namespace kv
