@@ -11,6 +11,7 @@
 #include "harness/manifest.h"
 #include "harness/protocols/protocol.h"
 #include "harness/protocols/unit.h"
+#include "harness/result_folder.h"
 #include "harness/results.h"
 #include "harness/rows.h"
 #include "harness/spec/grid.h"
@@ -35,16 +36,18 @@ class Experiment {
         backend_(make_backend(spec.device)),
         model_(grid_.workloads.front().model),
         subject_(open_subject(*backend_, spec, model_, identity())),  // a refused model leaves no folder
-        journal_(options.out),
+        folder_(options.out),
+        journal_(options.out, code_identity()),
         progress_(options.verbosity, total()) {
     if (options.start == Start::fresh) journal_.forget();
+    last_store_ = begin;
     note_model();
   }
 
   RunSummary go() {
     for (const Workload& workload : grid_.workloads) run_workload(workload);
     subject_.reset();
-    manifest_.seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
+    manifest_.seconds = earlier_seconds_ + seconds_since(begin_);
     finish();
     return std::move(summary_);
   }
@@ -98,7 +101,7 @@ class Experiment {
     note_prompts(batch, runner->prompts());
     const std::string inputs = runner->inputs();
     std::vector<std::string> keys;
-    std::vector<std::optional<std::vector<Row>>> found;
+    std::vector<std::optional<FinishedUnit>> found;
     std::vector<const Case*> missing;
     for (const Case& unit_case : cases) {
       keys.push_back(unit_key(batch, unit_case, inputs));
@@ -108,17 +111,26 @@ class Experiment {
     if (!missing.empty()) runner->begin(missing);
     for (size_t i = 0; i < cases.size(); ++i) {
       const bool known = found[i].has_value();
-      if (!known) {
-        found[i] = run_unit(batch, *runner, cases[i]);
-        journal_.store(keys[i], axes_, *found[i]);
-        options_.after_case();
-      }
+      if (!known) found[i] = finish_unit(keys[i], run_unit(batch, *runner, cases[i]));
       ++summary_.cases;
       summary_.reused += known ? 1 : 0;
-      note_problems(batch, cases[i], *found[i]);
-      rows[i].insert(rows[i].end(), found[i]->begin(), found[i]->end());
+      earlier_seconds_ += known ? found[i]->seconds : 0;
+      note_problems(batch, cases[i], found[i]->rows);
+      rows[i].insert(rows[i].end(), found[i]->rows.begin(), found[i]->rows.end());
       known ? progress_.reused() : progress_.done();
     }
+  }
+
+  // A unit's seconds are those since the one before, so that those of all add up to what a run took.
+  FinishedUnit finish_unit(const std::string& key, std::vector<Row> rows) {
+    FinishedUnit unit = journal_.store(key, axes_, {.rows = std::move(rows), .seconds = seconds_since(last_store_)});
+    last_store_ = Clock::now();
+    options_.after_case();
+    return unit;
+  }
+
+  static double seconds_since(Clock::time_point begin) {
+    return std::chrono::duration<double>(Clock::now() - begin).count();
   }
 
   static std::vector<Row> run_unit(const UnitBatch& batch, UnitRunner& runner, const Case& unit_case) {
@@ -183,8 +195,7 @@ class Experiment {
     manifest_.accelerator = backend_->accelerator();
     manifest_.rows = format_rows(axes_, untimed);
     manifest_.cases = summary_.cases;
-    summary_.markdown = write_results(spec_, options_, rows_, manifest_json(manifest_));
-    journal_.remove();
+    summary_.markdown = write_results(folder_, spec_, options_.draw, rows_, manifest_json(manifest_));
   }
 
   const Spec& spec_;
@@ -195,8 +206,11 @@ class Experiment {
   std::unique_ptr<Backend> backend_;
   int model_;
   std::unique_ptr<Subject> subject_;  // of that model
+  ResultFolder folder_;
   Journal journal_;
   Progress progress_;
+  Clock::time_point last_store_;
+  double earlier_seconds_ = 0;  // of the units that earlier runs finished
   std::vector<Row> rows_;
   ManifestInputs manifest_;
   RunSummary summary_;

@@ -4,14 +4,19 @@
 
 namespace kv {
 
-std::string write_results(const Spec& spec, const RunOptions& options, std::span<const Row> rows,
+std::string write_results(const ResultFolder& folder, const Spec& spec, Draw draw, std::span<const Row> rows,
                           const std::string& manifest) {
-  write_rows_atomically(options.out / "rows.csv", spec.axis_columns(), rows);
-  write_atomically(options.out / "spec.yaml", spec.resolved);
-  write_atomically(options.out / "manifest.json", manifest);
-  if (options.draw == Draw::later) return {};
-  return write_report(options.out, spec.report,
-                      {.title = spec.title, .question = spec.question, .spec = spec.resolved, .manifest = manifest});
+  std::string tables;
+  folder.replace([&](const std::filesystem::path& files) {
+    write_rows_atomically(files / "rows.csv", spec.axis_columns(), rows);
+    write_atomically(files / "spec.yaml", spec.resolved);
+    write_atomically(files / "manifest.json", manifest);
+    if (draw == Draw::later) return;
+    tables =
+        write_report(files, spec.report,
+                     {.title = spec.title, .question = spec.question, .spec = spec.resolved, .manifest = manifest});
+  });
+  return tables;
 }
 
 }  // namespace kv

@@ -3,15 +3,16 @@
 #include <span>
 #include <string>
 
+#include "harness/result_folder.h"
 #include "harness/rows.h"
 #include "harness/run.h"
 #include "harness/spec/spec.h"
 
 namespace kv {
 
-// Rows, spec and manifest in the result folder, and unless that is for later the report of them, whose tables it
-// returns.
-std::string write_results(const Spec& spec, const RunOptions& options, std::span<const Row> rows,
+// Replaces rows, spec and manifest in the result folder, and unless that is for later the report of them, whose tables
+// it returns: all of them, or where anything fails none.
+std::string write_results(const ResultFolder& folder, const Spec& spec, Draw draw, std::span<const Row> rows,
                           const std::string& manifest);
 
 }  // namespace kv

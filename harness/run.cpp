@@ -6,10 +6,10 @@
 
 #include "harness/benchmarks.h"
 #include "harness/experiment.h"
-#include "harness/journal.h"
 #include "harness/manifest.h"
 #include "harness/protocols/protocol.h"
 #include "harness/report/gnuplot.h"
+#include "harness/result_folder.h"
 #include "harness/results.h"
 #include "harness/rows.h"
 #include "harness/spec/grid.h"
@@ -43,9 +43,7 @@ RunSummary tabulate(const Spec& spec, const RunOptions& options) {
                                               .rows = format_rows(axes, rows),
                                               .benchmarks = file.manifest,
                                               .cases = summary.cases});
-  const Journal journal(options.out);  // refuses a folder that cannot be written
-  summary.markdown = write_results(spec, options, rows, manifest);
-  journal.remove();
+  summary.markdown = write_results(ResultFolder(options.out), spec, options.draw, rows, manifest);
   return summary;
 }
 

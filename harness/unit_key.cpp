@@ -55,14 +55,18 @@ void add(KeyText& key, const InputFile& file) {
   key.add(slot, sha256);
 }
 
-void add(KeyText& key, const BaselineNeeds& needs) {
+// What the full-cache pass keeps for other cases leaves this one's numbers alone. The block of its statistics does not,
+// where the case reads some, nor on a device whose sums depend on how many tokens a step has.
+void add(KeyText& key, const BaselineNeeds& needs, const BaselineNeeds& of_all, bool on_host) {
   const auto& [statistics_block, block_sums, block_max, outputs, projections, value_norms] = needs;
-  key.add_number("statistics_block", statistics_block);
   key.add("needs", fmt::format("{} {} {} {} {}", block_sums, block_max, outputs, projections, value_norms));
+  const bool pass_has_blocks = of_all.block_sums || of_all.block_max;
+  const bool depends = block_sums || block_max || (pass_has_blocks && !on_host);
+  key.add_number("statistics_block", depends ? of_all.statistics_block : 0);
 }
 
-void add(KeyText& key, const Case& unit_case, const Spec& spec) {
-  const auto& [policy, options, allocation, files, axes, settings] = unit_case;
+void add(KeyText& key, const Case& unit_case, const Spec& spec, const BaselineNeeds& needs_of_all, bool on_host) {
+  const auto& [policy, options, allocation, files, axes, settings, needs] = unit_case;
   const Component& component = spec.policies[static_cast<size_t>(policy)];
   key.add("policy", component.name);
   key.add("label", component.label);
@@ -72,6 +76,7 @@ void add(KeyText& key, const Case& unit_case, const Spec& spec) {
   const std::vector<std::string> columns = spec.axis_columns();
   for (size_t i = 0; i < axes.size(); ++i) key.add(columns[i], axes[i]);
   add(key, "settings", settings);
+  add(key, needs, needs_of_all, on_host);
 }
 
 // Models, traces and data are in the key as the bytes they hold, samples as those of the batch, policies and axes as
@@ -102,8 +107,7 @@ std::string unit_key(const UnitBatch& unit_batch, const Case& unit_case, const s
   key.add_number("first", first);
   key.add_number("count", count);
   add(key, spec);
-  add(key, unit_case, spec);
-  add(key, needs);
+  add(key, unit_case, spec, needs, backend.accelerator().empty());
   return sha256_hex(key.text());
 }
 

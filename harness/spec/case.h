@@ -4,6 +4,7 @@
 #include <string_view>
 #include <vector>
 
+#include "sim/policy/baseline.h"
 #include "sim/policy/policy.h"
 #include "sim/tasks/task.h"
 
@@ -17,6 +18,7 @@ struct Case {
   std::vector<InputFile> files{};      // that its slots were found to read when the grid was made
   std::vector<std::string> axes{};     // one a Spec::axis_columns(); empty where the axis does not apply
   std::vector<GivenParam> settings{};  // what the protocol's own axes set, where they apply
+  BaselineNeeds needs{};               // what the full-cache pass must keep for it: policy, protocol and metrics
 
   // Settings by name: 0 or an empty text where no axis sets it.
   int count(std::string_view axis) const;

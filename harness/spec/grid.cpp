@@ -122,6 +122,7 @@ class GridMaker {
  public:
   explicit GridMaker(const Spec& spec) : spec_(spec), owners_(spec), points_(product(spec.axes)) {
     for (const auto& metric : make_case_metrics(spec)) grid_.needs.merge(metric->observer_needs().baseline);
+    metric_needs_ = grid_.needs;
   }
 
   Grid make() {
@@ -165,7 +166,9 @@ class GridMaker {
         .spec = spec_, .model = workload.model, .candidate = candidate, .policy = policy, .point = point};
     candidate.files = check_files_of(check, grid_.models.back());
     if (spec_.protocol->check_case) spec_.protocol->check_case(check);
-    grid_.needs.merge(needs_of(spec_, candidate, policy));
+    candidate.needs = needs_of(spec_, candidate, policy);
+    candidate.needs.merge(metric_needs_);
+    grid_.needs.merge(candidate.needs);
     workload.cases.push_back(std::move(candidate));
   }
 
@@ -235,6 +238,7 @@ class GridMaker {
   const Spec& spec_;
   AxisOwners owners_;
   std::vector<Point> points_;
+  BaselineNeeds metric_needs_;
   Grid grid_;
 };
 

@@ -7,7 +7,7 @@
 #include "tests/bench/bench.h"
 
 // A whole decode step of a real model's shape over the full cache, as `protocol: latency` times it
-// (harness/protocols/latency.h).
+// (harness/protocols/latency_runner.h).
 
 namespace kv::bench {
 namespace {

@@ -1,7 +1,9 @@
 #include "harness/manifest.h"
 
 #include <array>
+#include <chrono>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "tests/support/run_fixture.h"
 
@@ -46,6 +48,18 @@ TEST_F(Manifest, TheMachineBeginsWithTheFactsOfItsAccelerator) {
   }
   EXPECT_TRUE(machine.contains("cpu"));
   EXPECT_EQ(Json::parse(profile_origin_json(checked, facts))["machine"]["cublaslt"], "130000");
+}
+
+// Eight units, of which the first seven are followed by 0.3 s each: 2.1 in all. Whoever takes them over took no time.
+TEST_F(Manifest, TheSecondsOfUnitsThatAreTakenOverAddUp) {
+  const std::vector<std::string> overrides = {"samples=1"};
+  RunOptions slow = options("a");
+  slow.after_case = [] { std::this_thread::sleep_for(std::chrono::milliseconds(300)); };
+  run_experiment(spec(overrides), slow);
+  RunOptions again = options("a");
+  again.draw = Draw::later;
+  EXPECT_EQ(run_experiment(spec(overrides), again).reused, 8);
+  EXPECT_GE(Json::parse(read_file(folder_ / "a" / "manifest.json"))["seconds"].get<int>(), 2);
 }
 
 TEST_F(Manifest, HoldsNoAbsolutePathsAndNoHostName) {

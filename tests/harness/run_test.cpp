@@ -52,7 +52,7 @@ TEST_F(Run, WritesRowsInOrderOfTheCases) {
   for (const char* file : {"rows.csv", "spec.yaml", "manifest.json", "index.html"}) {
     EXPECT_TRUE(fs::exists(folder_ / "a" / file)) << file;
   }
-  EXPECT_FALSE(fs::exists(folder_ / "a" / "cases"));
+  EXPECT_TRUE(fs::exists(folder_ / "a" / "units"));  // for the next run
 
   const RowTable table = read_rows(folder_ / "a" / "rows.csv");
   EXPECT_EQ(table.axes, (std::vector<std::string>{"budget", "interval"}));
@@ -139,11 +139,10 @@ TEST_F(Run, EndsWithTheSameRowsWhereverItWasKilled) {
 TEST_F(Run, RunsTornAndAlteredCasesAgain) {
   run_experiment(spec(), options("whole"));
   run_and_die("torn", 3);
-  std::vector<fs::path> files;
-  for (const auto& entry : fs::directory_iterator(folder_ / "torn" / "cases")) files.push_back(entry.path());
-  ASSERT_EQ(files.size(), 3u);
-  fs::resize_file(files[0], fs::file_size(files[0]) - 20);
-  fs::resize_file(files[1], 0);
+  const fs::path units = fs::directory_iterator(folder_ / "torn" / "units")->path();
+  std::string content = read_file(units);
+  content[content.find(",nll_sum,") + 1] = 'N';  // of the first
+  write_atomically(units, std::string_view(content).substr(0, content.size() - 20));
   EXPECT_EQ(run_experiment(spec(), options("torn")).reused, 1);
   EXPECT_EQ(rows_of("torn"), rows_of("whole"));
 }
@@ -156,6 +155,63 @@ TEST_F(Run, FreshStartsOverAndAChangedSpecReusesOnlyWhatIsTheSame) {
   RunOptions fresh = options("b");
   fresh.start = Start::fresh;
   EXPECT_EQ(run_experiment(spec(), fresh).reused, 0);
+}
+
+TEST_F(Run, ACompleteRunThatIsStartedAgainComputesNothing) {
+  run_experiment(spec(), options("a"));
+  const std::string rows = read_file(folder_ / "a" / "rows.csv");
+  RunOptions again = options("a");
+  again.after_case = [] { ADD_FAILURE() << "a unit was computed again"; };
+  EXPECT_EQ(run_experiment(spec(), again).reused, 24);
+  EXPECT_EQ(read_file(folder_ / "a" / "rows.csv"), rows);  // timings included
+}
+
+// Golden changes what the full-cache pass keeps for all; that must not cost the others their units.
+TEST_F(Run, NarrowedAndWidenedRunsComputeOnlyWhatIsNew) {
+  run_experiment(spec(), options("a"));
+  const std::vector<std::string> narrow = {"policies=[full, h2o]", "axes.budget=[16]", "samples=2"};
+  const RunSummary narrowed = run_experiment(spec(narrow), options("a"));
+  EXPECT_EQ(narrowed.cases, 4);
+  EXPECT_EQ(narrowed.reused, 4);
+  run_experiment(spec(narrow), options("narrow"));
+  EXPECT_EQ(rows_of("a"), rows_of("narrow"));
+  const std::vector<std::string> wide = {"policies=[full, streaming, h2o, random, golden]", "axes.budget=[16, 24, 32]"};
+  const RunSummary widened = run_experiment(spec(wide), options("a"));
+  EXPECT_EQ(widened.cases, 3 * 5 * 3);
+  EXPECT_EQ(widened.reused, 24);
+  run_experiment(spec(wide), options("wide"));
+  EXPECT_EQ(rows_of("a"), rows_of("wide"));
+}
+
+TEST_F(Run, AKilledRunLeavesTheEarlierResultAsItWas) {
+  run_experiment(spec(), options("a"));
+  std::map<std::string, std::string> before;
+  for (const char* file : {"rows.csv", "spec.yaml", "manifest.json", "index.html", "table.md"}) {
+    before[file] = read_file(folder_ / "a" / file);
+  }
+  for (const Start start : {Start::resume, Start::fresh}) {
+    RunOptions dying = options("a");
+    dying.start = start;
+    dying.after_case = [] { throw Killed(); };
+    EXPECT_THROW(run_experiment(spec({"seed=6"}), dying), Killed);
+    for (const auto& [file, content] : before) EXPECT_EQ(read_file(folder_ / "a" / file), content) << file;
+  }
+}
+
+TEST_F(Run, TwoRunsIntoOneFolderAreRefused) {
+  RunOptions first = options("a");
+  int refused = 0;
+  first.after_case = [&] {
+    if (refused > 0) return;
+    try {
+      run_experiment(spec(), options("a"));
+    } catch (const UserError& error) {
+      EXPECT_NE(std::string(error.what()).find("is being written by another kvlab run"), std::string::npos);
+      ++refused;
+    }
+  };
+  EXPECT_EQ(run_experiment(spec(), first).cases, 24);
+  EXPECT_EQ(refused, 1);
 }
 
 TEST_F(Run, RowsDoNotDependOnThreads) {

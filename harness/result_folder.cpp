@@ -1,0 +1,93 @@
+#include "harness/result_folder.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "harness/rows.h"
+#include "kernels/error.h"
+#include "sim/io/stored_file.h"
+
+namespace kv {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kProbeBytes = size_t{1} << 20;  // about what the rows of a large run take
+constexpr const char* kProbe = ".probe";
+constexpr const char* kBeingMade = ".next.partial";
+constexpr const char* kComplete = ".next";
+
+void create_folder(const fs::path& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) throw UserError(fmt::format("cannot create '{}': {}", folder.string(), error.message()));
+}
+
+}  // namespace
+
+ResultFolder::ResultFolder(const fs::path& path) : path_(path) {
+  std::error_code error;
+  const bool existed = fs::exists(path, error);
+  create_folder(path);
+  lock_ = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (lock_ < 0) throw UserError(fmt::format("cannot open '{}': {}", path.string(), std::strerror(errno)));
+  try {
+    if (::flock(lock_, LOCK_EX | LOCK_NB) != 0) {
+      throw UserError(
+          fmt::format("'{}' is being written by another kvlab run; wait for it, or name another --out", path.string()));
+    }
+    write_atomically(path / kProbe, std::string(kProbeBytes, '\n'));
+    fs::remove(path / kProbe, error);
+    move_in();
+  } catch (const UserError&) {
+    ::close(lock_);
+    if (!existed) fs::remove(path, error);  // only if it is empty
+    throw;
+  }
+}
+
+ResultFolder::~ResultFolder() { ::close(lock_); }
+
+void ResultFolder::replace(const std::function<void(const fs::path&)>& write) const {
+  std::error_code error;
+  const fs::path being_made = path_ / kBeingMade;
+  fs::remove_all(being_made, error);
+  create_folder(being_made);
+  try {
+    write(being_made);
+  } catch (...) {
+    fs::remove_all(being_made, error);
+    throw;
+  }
+  fs::rename(being_made, path_ / kComplete, error);
+  if (error) {
+    throw UserError(fmt::format("cannot write '{}': {}", (path_ / kComplete).string(), error.message()));
+  }
+  ::fsync(lock_);  // from here on the new files are the result
+  move_in();
+}
+
+void ResultFolder::move_in() const {
+  std::error_code error;
+  const fs::path complete = path_ / kComplete;
+  if (!fs::exists(complete, error)) return;
+  std::vector<fs::path> files;
+  for (const fs::directory_entry& entry : fs::directory_iterator(complete)) files.push_back(entry.path());
+  for (const fs::path& file : files) {
+    const fs::path target = path_ / file.filename();
+    fs::rename(file, target, error);
+    if (error) throw UserError(fmt::format("cannot write '{}': {}", target.string(), error.message()));
+    if (target.filename() == "rows.csv") fs::remove(packed_file(target), error);
+  }
+  fs::remove(complete, error);
+  ::fsync(lock_);
+}
+
+}  // namespace kv
