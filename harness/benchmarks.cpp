@@ -70,28 +70,29 @@ class Reader {
 
 Benchmark parse_benchmark(const Json& json, const std::string& where) {
   Reader reader(json, where);
-  Benchmark one{.by = reader.text("by"),
-                .kernel = reader.text("kernel"),
-                .shape = reader.text("shape"),
-                .median_s = reader.number("median_s", kSeconds),
-                .low_s = reader.number("low_s", kSeconds),
-                .high_s = reader.number("high_s", kSeconds),
-                .samples = static_cast<int64_t>(reader.number("samples", kCount)),
-                .bytes = reader.number("bytes", kWork),
-                .flops = reader.number("flops", kWork)};
+  Benchmark benchmark{.by = reader.text("by"),
+                      .kernel = reader.text("kernel"),
+                      .shape = reader.text("shape"),
+                      .median_s = reader.number("median_s", kSeconds),
+                      .low_s = reader.number("low_s", kSeconds),
+                      .high_s = reader.number("high_s", kSeconds),
+                      .samples = static_cast<int64_t>(reader.number("samples", kCount)),
+                      .bytes = reader.number("bytes", kWork),
+                      .flops = reader.number("flops", kWork)};
   reader.finish();
-  if (one.low_s > one.median_s || one.high_s < one.median_s) {
-    reader.fail(fmt::format("median_s {} is not between low_s {} and high_s {}", one.median_s, one.low_s, one.high_s));
+  if (benchmark.low_s > benchmark.median_s || benchmark.high_s < benchmark.median_s) {
+    reader.fail(fmt::format("median_s {} is not between low_s {} and high_s {}", benchmark.median_s, benchmark.low_s,
+                            benchmark.high_s));
   }
-  if (one.bytes == 0 && one.flops == 0) reader.fail("bytes and flops are both 0");
-  return one;
+  if (benchmark.bytes == 0 && benchmark.flops == 0) reader.fail("bytes and flops are both 0");
+  return benchmark;
 }
 
 bool is_backend(const std::string& by) { return by == "cpu" || by == "cuda"; }
 
-Row row_of(const std::string& experiment, const Benchmark& one) {
-  Row row{.experiment = experiment, .axes = {one.kernel, one.shape, one.by}};
-  if (is_backend(one.by)) row.device = one.by;
+Row row_of(const std::string& experiment, const Benchmark& benchmark) {
+  Row row{.experiment = experiment, .axes = {benchmark.kernel, benchmark.shape, benchmark.by}};
+  if (is_backend(benchmark.by)) row.device = benchmark.by;
   return row;
 }
 
@@ -102,10 +103,10 @@ void add(std::vector<Row>& rows, Row row, const std::string& metric, double valu
   rows.push_back(std::move(row));
 }
 
-void add_peers(std::vector<Row>& rows, const Row& row, const Benchmark& one, const BenchmarkFile& file) {
+void add_peers(std::vector<Row>& rows, const Row& row, const Benchmark& benchmark, const BenchmarkFile& file) {
   for (const Benchmark& other : file.benchmarks) {
-    if (is_backend(other.by) || other.kernel != one.kernel || other.shape != one.shape) continue;
-    add(rows, row, "vs_" + other.by, other.median_s / one.median_s, "");
+    if (is_backend(other.by) || other.kernel != benchmark.kernel || other.shape != benchmark.shape) continue;
+    add(rows, row, "vs_" + other.by, other.median_s / benchmark.median_s, "");
   }
 }
 
@@ -129,12 +130,12 @@ BenchmarkFile parse_benchmarks(std::string_view json, std::string_view owner) {
   std::set<std::tuple<std::string, std::string, std::string>> taken;
   for (size_t i = 0; i < list.size(); ++i) {
     const std::string where = fmt::format("{}: benchmarks[{}]", name, i);
-    Benchmark one = parse_benchmark(list[i], where);
-    if (!taken.emplace(one.by, one.kernel, one.shape).second) {
+    Benchmark benchmark = parse_benchmark(list[i], where);
+    if (!taken.emplace(benchmark.by, benchmark.kernel, benchmark.shape).second) {
       throw UserError(fmt::format("{}: {} appears twice", where,
-                                  in_quotes(fmt::format("{}/{}/{}", one.by, one.kernel, one.shape))));
+                                  in_quotes(fmt::format("{}/{}/{}", benchmark.by, benchmark.kernel, benchmark.shape))));
     }
-    file.benchmarks.push_back(std::move(one));
+    file.benchmarks.push_back(std::move(benchmark));
   }
   return file;
 }
@@ -149,17 +150,18 @@ std::vector<Row> benchmark_rows(const BenchmarkFile& file, const std::string& ex
   const Row whole{.experiment = experiment, .axes = {"", "", ""}};
   add(rows, whole, "copy_peak", file.copy_bytes_per_s * 1e-12, "TB/s");
   add(rows, whole, "gemm_peak", file.gemm_flops_per_s * 1e-12, "TFLOP/s");
-  for (const Benchmark& one : file.benchmarks) {
-    const Row row = row_of(experiment, one);
-    const double bound = std::max(one.bytes / file.copy_bytes_per_s, one.flops / file.gemm_flops_per_s);
-    add(rows, row, "median_time", one.median_s * 1e6, "µs");
-    add(rows, row, "spread", 100 * (one.high_s - one.low_s) / one.median_s, "%");
-    add(rows, row, "timings", static_cast<double>(one.samples), "");
-    add(rows, row, "bandwidth", one.bytes / one.median_s * 1e-12, "TB/s");
-    add(rows, row, "compute", one.flops / one.median_s * 1e-12, "TFLOP/s");
-    if (one.bytes > 0 && one.flops > 0) add(rows, row, "intensity", one.flops / one.bytes, "FLOP/byte");
-    add(rows, row, "bound_share", 100 * bound / one.median_s, "%");
-    if (is_backend(one.by)) add_peers(rows, row, one, file);
+  for (const Benchmark& benchmark : file.benchmarks) {
+    const Row row = row_of(experiment, benchmark);
+    const double bound = std::max(benchmark.bytes / file.copy_bytes_per_s, benchmark.flops / file.gemm_flops_per_s);
+    add(rows, row, "median_time", benchmark.median_s * 1e6, "µs");
+    add(rows, row, "spread", 100 * (benchmark.high_s - benchmark.low_s) / benchmark.median_s, "%");
+    add(rows, row, "timings", static_cast<double>(benchmark.samples), "");
+    add(rows, row, "bandwidth", benchmark.bytes / benchmark.median_s * 1e-12, "TB/s");
+    add(rows, row, "compute", benchmark.flops / benchmark.median_s * 1e-12, "TFLOP/s");
+    if (benchmark.bytes > 0 && benchmark.flops > 0)
+      add(rows, row, "intensity", benchmark.flops / benchmark.bytes, "FLOP/byte");
+    add(rows, row, "bound_share", 100 * bound / benchmark.median_s, "%");
+    if (is_backend(benchmark.by)) add_peers(rows, row, benchmark, file);
   }
   return rows;
 }

@@ -76,7 +76,7 @@ void add_run(Json& out, const ManifestInputs& inputs) {
 
 std::string command(const ManifestInputs& inputs) {
   std::string text = "kvlab run " + std::filesystem::path(inputs.spec->file).filename().string();
-  for (const std::string& one : inputs.overrides) text += fmt::format(" --set '{}'", one);
+  for (const std::string& override_text : inputs.overrides) text += fmt::format(" --set '{}'", override_text);
   return text;
 }
 

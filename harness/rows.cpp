@@ -18,6 +18,7 @@
 
 #include "kernels/check.h"
 #include "kernels/error.h"
+#include "sim/io/regular_file.h"
 #include "sim/io/stored_file.h"
 #include "sim/io/xz.h"
 
@@ -338,6 +339,8 @@ void write_rows_atomically(const std::filesystem::path& path, std::span<const st
   write_atomically(path, format_rows(axes, rows));
   remove_file(packed_file(path));
 }
+
+std::string read_file(const std::filesystem::path& path) { return RegularFile(path).read(); }
 
 RowTable read_rows(const std::filesystem::path& path) {
   return parse_rows(read_stored(path), stored_file(path).string());

@@ -8,8 +8,6 @@
 #include <string_view>
 #include <vector>
 
-#include "sim/io/regular_file.h"
-
 namespace kv {
 
 // One measured value, tidy: everything else in the row says what was measured. Either .value, .text or .skipped is set.
@@ -65,5 +63,7 @@ RowTable read_rows(const std::filesystem::path& path);
 // are packed already is left alone; UserError where it has none, or more than
 // kUnpackLimit bytes of them.
 void pack_rows(const std::filesystem::path& dir);
+// The whole file; UserError names the path and the system's reason.
+std::string read_file(const std::filesystem::path& path);
 
 }  // namespace kv

@@ -45,8 +45,8 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual std::string_view name() const = 0;
-  // Of the device that runs the ops: "gpu", its product name ("NVIDIA H200"), then size, driver and libraries. None
-  // where the host runs them.
+  // Facts of the device that runs the ops: "gpu", its product name ("NVIDIA H200"), then size, driver and libraries.
+  // None where the host runs them.
   virtual Facts accelerator() const = 0;
   // Element type of weights, activations, keys and values; statistics and scores are f32 everywhere.
   virtual DType activation_type() const = 0;

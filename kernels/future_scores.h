@@ -26,8 +26,8 @@ struct FutureScoresArgs {
 //   j] · scale
 // combine = sum or max. B = ceil(blocks / merge); horizon <= 0 means to the end. `output` may not alias `input`.
 struct FutureTableArgs {
-  enum class Combine : uint8_t { sum, max };
-  Combine combine = Combine::sum;
+  enum class Combine : uint8_t { kSum, kMax };
+  Combine combine = Combine::kSum;
   const float* input = nullptr;  // [heads, blocks, tokens]
   float* output = nullptr;       // [heads, ceil(blocks / merge), tokens]
   int64_t heads = 0;

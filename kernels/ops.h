@@ -33,6 +33,7 @@
   OP(select_top, SelectTopArgs)                 \
   OP(select_pooled, SelectPooledArgs)           \
   OP(projected_norms, ProjectedNormsArgs)       \
+  OP(value_norms, ValueNormsArgs)               \
   OP(attention_mass, AttentionMassArgs)         \
   OP(retained_mass, RetainedMassArgs)           \
   OP(survival, SurvivalArgs)                    \

@@ -10,8 +10,8 @@ namespace kv {
 // max: pads with −inf. average: pads with zeros and always divides by `kernel` (edges are biased down), as torch does.
 // `output` may not alias `input`.
 struct PoolArgs {
-  enum class Kind : uint8_t { max, average };
-  Kind kind = Kind::max;
+  enum class Kind : uint8_t { kMax, kAverage };
+  Kind kind = Kind::kMax;
   int kernel = 7;
   Slots<const float> input;  // rows · vectors_per_row of them
   Slots<float> output;       // rows · vectors_per_row of them

@@ -12,10 +12,10 @@ namespace kv {
 // product, or the oldest masked one where fewer exist. The column mean is one product with Σ_i k̂_i; only r(i) needs
 // pairs, scanned from the newest tile and left at the first hit, so no n×n matrix is held.
 struct RedundancyArgs {
-  enum class Retain : uint8_t { last, last_percent };
+  enum class Retain : uint8_t { kLast, kLastPercent };
   PagedView cache;
   float threshold = 0.5f;
-  Retain retain = Retain::last;
+  Retain retain = Retain::kLast;
   float retain_ratio = 0.2f;
   const uint8_t* rows_due = nullptr;
   Slots<float> scores;

@@ -11,12 +11,12 @@ struct WindowAttentionArgs {
   enum class Mode : uint8_t {
     // Per query head: softmax over all visible slots, mean over the window's queries.
     // scores[row, g, slot] for slots [0, length).                 (kvpress; the original sums instead: same order)
-    per_query_head,
+    kPerQueryHead,
     // Logits first maximised over the group's query heads, softmax over the slots older than the window only.
     // scores[row, 0, slot] for slots [0, length − window); the group dimension of the output is 1.   (001, R-KV code)
-    group_max_older,
+    kGroupMaxOlder,
   };
-  Mode mode = Mode::per_query_head;
+  Mode mode = Mode::kPerQueryHead;
   ConstRef queries;  // [sequences, window, q_heads, head_dim], post-RoPE, oldest first
   PagedView cache;
   int window = 0;  // <= length of every due row

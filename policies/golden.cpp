@@ -85,7 +85,7 @@ class Golden final : public Scorer {
  private:
   Tensor table_of_mean(Backend& backend, const BaselineLayer& layer) const {
     Tensor table(backend, DType::f32, rows_ * blocks_ * tokens_);
-    backend.future_table({.combine = FutureTableArgs::Combine::sum,
+    backend.future_table({.combine = FutureTableArgs::Combine::kSum,
                           .input = layer.block_sums.ref().as<float>(),
                           .output = table.ref().as<float>(),
                           .heads = rows_,
@@ -100,7 +100,7 @@ class Golden final : public Scorer {
   // Per query head: maximum over each block's queries; then over the group; only then the best later block.
   Tensor table_of_max(Backend& backend, const BaselineLayer& layer) const {
     Tensor per_head(backend, DType::f32, rows_ * group_ * blocks_ * tokens_);
-    backend.future_table({.combine = FutureTableArgs::Combine::max,
+    backend.future_table({.combine = FutureTableArgs::Combine::kMax,
                           .input = layer.block_max.ref().as<float>(),
                           .output = per_head.ref().as<float>(),
                           .heads = rows_ * group_,
@@ -110,7 +110,7 @@ class Golden final : public Scorer {
                           .horizon = 1});
     // The group is the axis to merge: each head's blocks lie in a row.
     Tensor pooled(backend, DType::f32, rows_ * blocks_ * tokens_);
-    backend.future_table({.combine = group_max_ ? FutureTableArgs::Combine::max : FutureTableArgs::Combine::sum,
+    backend.future_table({.combine = group_max_ ? FutureTableArgs::Combine::kMax : FutureTableArgs::Combine::kSum,
                           .input = per_head.ref().as<float>(),
                           .output = pooled.ref().as<float>(),
                           .heads = rows_,
@@ -119,7 +119,7 @@ class Golden final : public Scorer {
                           .merge = group_,
                           .scale = group_max_ ? 1.0f : 1.0f / static_cast<float>(group_)});
     Tensor table(backend, DType::f32, rows_ * blocks_ * tokens_);
-    backend.future_table({.combine = FutureTableArgs::Combine::max,
+    backend.future_table({.combine = FutureTableArgs::Combine::kMax,
                           .input = pooled.ref().as<float>(),
                           .output = table.ref().as<float>(),
                           .heads = rows_,

@@ -35,13 +35,13 @@ class H2O final : public Scorer {
                                 "entries in original mode and in one-shot compression")),
         normalize_(params.get("normalize", "none", {"none", "age"},
                               "age: divide the sum by the number of queries that have seen the entry") == "age"
-                       ? AccumulatedAttention::Normalize::visibility
-                       : AccumulatedAttention::Normalize::none),
+                       ? AccumulatedAttention::Normalize::kVisibility
+                       : AccumulatedAttention::Normalize::kNone),
         queries_(option_at_least(params, 0, "queries", 0,
                                  "queries that count at an event: the newest N since the event before; 0: all")) {}
 
   Needs needs() const override { return {.entry_columns = 1, .column_sums = true, .window_queries = queries_}; }
-  int interval(int asked) const override { return original_ && asked > 0 ? 1 : asked; }
+  int interval(int wanted) const override { return original_ && wanted > 0 ? 1 : wanted; }
   Protection protects(int kept, int interval) const override { return {.recent = recent(kept, interval)}; }
 
   void check_budget(int kept, int interval) const override {

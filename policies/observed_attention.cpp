@@ -15,7 +15,7 @@ class ObservedAttention final : public Scorer {
   Protection protects(int, int) const override { return {}; }
   void observe(const LayerView& view) override { attention_.observe(view); }
   void score(const LayerView& view, const ScoreOutput& out) override {
-    attention_.score(view, out, AccumulatedAttention::Normalize::visibility);
+    attention_.score(view, out, AccumulatedAttention::Normalize::kVisibility);
   }
 
  private:

@@ -30,8 +30,8 @@ class RKV final : public Scorer {
         threshold_(params.get("threshold", 0.5, "cosine above which two keys are near-duplicates")),
         retain_(params.get("retain", "last", {"last", "last_percent"},
                            "which near-duplicate of a key is forgiven: the newest, or the k-th newest") == "last"
-                    ? RedundancyArgs::Retain::last
-                    : RedundancyArgs::Retain::last_percent),
+                    ? RedundancyArgs::Retain::kLast
+                    : RedundancyArgs::Retain::kLastPercent),
         retain_ratio_(
             fraction_option(params, "retain_ratio", 0.2, "with retain last_percent: k as a fraction of the entries")) {}
 

@@ -49,8 +49,8 @@ class SnapKV final : public Scorer {
     pooled_.kernel = kernel_option(params, defaults.kernel, "width of the pooling (kvpress: 7, original: 5)");
     pooled_.pool = params.get("pool", defaults.pool, {"max", "average"},
                               "pooling over neighbouring entries (kvpress, original: average)") == "max"
-                       ? PoolArgs::Kind::max
-                       : PoolArgs::Kind::average;
+                       ? PoolArgs::Kind::kMax
+                       : PoolArgs::Kind::kAverage;
   }
 
   Needs needs() const override { return {.window_queries = window_}; }
@@ -78,7 +78,7 @@ class SnapKV final : public Scorer {
     const int64_t vectors = view.rows() * view.group();
     const Slots<float> attention = attention_.reserve_slots<float>(view.backend, vectors, out.scores.pitch);
     const Slots<float> smooth = smooth_.reserve_slots<float>(view.backend, vectors, out.scores.pitch);
-    window_score(view, out, WindowAttentionArgs::Mode::per_query_head, attention);
+    window_score(view, out, WindowAttentionArgs::Mode::kPerQueryHead, attention);
     view.backend.pool({.kind = pooled_.pool,
                        .kernel = pooled_.kernel,
                        .input = attention,

@@ -27,7 +27,7 @@ class Tova final : public Scorer {
   void score(const LayerView& view, const ScoreOutput& out) override {
     const Slots<float> attention =
         attention_.reserve_slots<float>(view.backend, view.rows() * view.group(), out.scores.pitch);
-    window_score(view, out, WindowAttentionArgs::Mode::per_query_head, attention);
+    window_score(view, out, WindowAttentionArgs::Mode::kPerQueryHead, attention);
     view.backend.layer_mean({.cache = view.cache,
                              .input = attention,
                              .group = view.group(),

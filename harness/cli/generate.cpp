@@ -43,7 +43,7 @@ void report(const GenerateResult& result, size_t prompt) {
   const size_t steps = sequence.ids.size() - 1;
   std::string line =
       fmt::format("kvlab: {} tokens after {} ({}); first after {:.3f} s", sequence.ids.size(), prompt,
-                  sequence.ending == GenerateResult::Ending::stop ? "stop id" : "length", result.prefill_seconds);
+                  sequence.ending == GenerateResult::Ending::kStop ? "stop id" : "length", result.prefill_seconds);
   if (steps > 0) line += fmt::format(", then {:.2f} ms a token", 1e3 * result.decode_seconds / double(steps));
   const int64_t events = result.costs.sequences[0].events;
   if (events > 0) line += fmt::format("; {} cuts, {:.3f} s of them after the first", events, result.evict_seconds);
@@ -69,13 +69,13 @@ void run_generate(const Arguments& arguments) {
                                           .stop_ids = stop_ids,
                                           .sampling = arguments.sampling,
                                           .seed = arguments.sampling.seed});
-  const std::vector<int32_t>& made = result.sequences[0].ids;
+  const std::vector<int32_t>& output = result.sequences[0].ids;
   if (arguments.out.empty()) {
-    fmt::print("{}\n", readable(arguments, made));
+    fmt::print("{}\n", readable(arguments, output));
   } else {
     const std::vector<TensorData> tensors = {
         {.name = "input_ids", .dtype = Dtype::kI32, .shape = {std::ssize(ids)}, .data = ids.data()},
-        {.name = "output_ids", .dtype = Dtype::kI32, .shape = {std::ssize(made)}, .data = made.data()},
+        {.name = "output_ids", .dtype = Dtype::kI32, .shape = {std::ssize(output)}, .data = output.data()},
     };
     write_safetensors(arguments.out, tensors, {{"format", "kvlab-generate"}, {"policy", policy.name}});
   }

@@ -11,9 +11,9 @@ namespace kv {
 std::vector<std::string> Overrides::texts() const {
   std::vector<std::string> all = sets;
   if (!device) return all;
-  for (const std::string& one : sets) {
-    if (one.starts_with("device=")) {
-      throw UserError(fmt::format("--device {} and --set {}: expected one of them", *device, one));
+  for (const std::string& set : sets) {
+    if (set.starts_with("device=")) {
+      throw UserError(fmt::format("--device {} and --set {}: expected one of them", *device, set));
     }
   }
   all.push_back("device=" + *device);

@@ -19,12 +19,12 @@ struct Arguments {
 };
 
 void run_profile(const Arguments& arguments) {
-  const auto made =
+  const auto profiles =
       make_profiles(load_spec(arguments.spec, arguments.overrides.texts()),
                     {.out = arguments.out, .verbosity = arguments.quiet ? Verbosity::quiet : Verbosity::normal});
   if (arguments.quiet) return;
-  fmt::print("{}", profile_table(made));
-  for (const MadeProfile& one : made) notice(one.file.string());
+  fmt::print("{}", profile_table(profiles));
+  for (const MadeProfile& profile : profiles) notice(profile.file.string());
 }
 
 }  // namespace

@@ -53,11 +53,11 @@ std::vector<std::vector<float>> combine(const SourceInfo& info, const ContextNor
       add_query_head(options.group, info.group(), attention.of(layer, head), norms.layer(layer).data() + head,
                      static_cast<size_t>(info.q_heads), all.back());
     }
-    const auto own = std::span(all).last(static_cast<size_t>(info.kv_heads));
+    const auto heads = std::span(all).last(static_cast<size_t>(info.kv_heads));
     double total = 0;
-    for (const auto& head : own) total = std::accumulate(head.begin(), head.end(), total);
+    for (const auto& head : heads) total = std::accumulate(head.begin(), head.end(), total);
     if (total <= 0) continue;
-    for (auto& head : own) {
+    for (auto& head : heads) {
       for (float& value : head) value = static_cast<float>(value / options.divisor(total));
     }
   }
@@ -82,8 +82,8 @@ void ContextNorms::attended(const LayerView& view, ConstRef) {
                                 .head_dim = info.head_dim,
                                 .width = info.width});
   const auto norms = to_host(view.backend, scratch_.ref().as<float>(), tokens * info.q_heads);
-  auto& own = layers_[static_cast<size_t>(view.layer)];
-  own.insert(own.end(), norms.begin(), norms.end());
+  auto& layer_norms = layers_[static_cast<size_t>(view.layer)];
+  layer_norms.insert(layer_norms.end(), norms.begin(), norms.end());
 }
 
 std::vector<std::vector<float>> answer_importance(Backend& backend, ModelSource& source, const Exam& exam,

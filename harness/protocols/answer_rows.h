@@ -24,7 +24,7 @@ struct Answer {
   int tokens = 0;
 };
 
-// Of one sample and case.
+// The answers of one sample and case.
 struct AnswerSheet {
   std::vector<Answer> answers;  // [questions]
   double kept_mean = 0;

@@ -40,13 +40,13 @@ Calibrator::Calibrator(const Spec& spec, Backend& backend, const Grid& grid, int
 }
 
 std::vector<MadeProfile> Calibrator::profiles() {
-  std::vector<MadeProfile> made;
+  std::vector<MadeProfile> profiles;
   for (size_t p = 0; p < policies_.size(); ++p) {
     const Protection& protection = orders_[p].front()->at_half();
-    made.push_back(profile_of(spec_.policies[p].label, policies_[p].scorer_name, protection, questions_[p]));
+    profiles.push_back(profile_of(spec_.policies[p].label, policies_[p].scorer_name, protection, questions_[p]));
   }
-  made.push_back(profile_of(std::string(kOracleOrder), std::string(kOracleOrder), {}, questions_.back()));
-  return made;
+  profiles.push_back(profile_of(std::string(kOracleOrder), std::string(kOracleOrder), {}, questions_.back()));
+  return profiles;
 }
 
 void Calibrator::run(const Workload& workload) {

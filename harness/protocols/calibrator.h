@@ -21,7 +21,7 @@ class Calibrator {
   // Runs all samples. UserError: the model or a context does not fit.
   Calibrator(const Spec& spec, Backend& backend, const Grid& grid, int model, Progress& progress);
 
-  // Of each policy, then of the oracle's order; files in the model's own folder, yet to be written.
+  // The profile of each policy, then of the oracle's order; files in the model's own folder, yet to be written.
   std::vector<MadeProfile> profiles();
 
  private:

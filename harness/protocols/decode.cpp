@@ -39,7 +39,7 @@ const RegisterProtocol decode{{
     .needs = decode_needs,
     .plan = replay_plan,
     .open = [](const UnitBatch& batch) -> std::unique_ptr<UnitRunner> {
-      return std::make_unique<ReplayRunner>(batch, ReplayRunner::Events::many, plan_pruning);
+      return std::make_unique<ReplayRunner>(batch, ReplayRunner::Events::kMany, plan_pruning);
     },
 }};
 

@@ -96,7 +96,7 @@ class LatencyRunner final : public UnitRunner {
   const Spec& spec_;
   Subject& subject_;
   std::map<std::string, Interval> intervals_;  // shared by cases that differ in new_tokens only
-  // Of the case that runs:
+  // What the case that runs has taken:
   size_t peak_kv_bytes_ = 0;
   size_t peak_bytes_ = 0;  // of an interval that another case has measured
   size_t kept_kv_bytes_ = 0;

@@ -28,7 +28,7 @@ const RegisterProtocol one_shot{{
     .check_case = check_one_shot_case,
     .plan = replay_plan,
     .open = [](const UnitBatch& batch) -> std::unique_ptr<UnitRunner> {
-      return std::make_unique<ReplayRunner>(batch, ReplayRunner::Events::one, plan_cut);
+      return std::make_unique<ReplayRunner>(batch, ReplayRunner::Events::kOne, plan_cut);
     },
 }};
 

@@ -28,13 +28,13 @@ std::vector<MadeProfile> make_profiles(const Spec& spec, const ProfileOptions& o
   const std::string origin = profile_origin_json(spec, backend->accelerator());
   std::vector<MadeProfile> all;
   for (int model = 0; model < static_cast<int>(spec.models.size()); ++model) {
-    for (MadeProfile& made : Calibrator(spec, *backend, grid, model, progress).profiles()) {
-      made.profile.origin = origin;
-      if (!options.out.empty()) made.file = options.out / made.file.filename();
+    for (MadeProfile& calibrated : Calibrator(spec, *backend, grid, model, progress).profiles()) {
+      calibrated.profile.origin = origin;
+      if (!options.out.empty()) calibrated.file = options.out / calibrated.file.filename();
       std::error_code error;  // a folder that cannot be made is one that cannot be written to
-      std::filesystem::create_directories(made.file.parent_path(), error);
-      write_atomically(made.file, format_profile(made.profile));
-      all.push_back(std::move(made));
+      std::filesystem::create_directories(calibrated.file.parent_path(), error);
+      write_atomically(calibrated.file, format_profile(calibrated.profile));
+      all.push_back(std::move(calibrated));
     }
   }
   return all;
@@ -44,16 +44,17 @@ std::string profile_table(std::span<const MadeProfile> profiles) {
   std::string text =
       "| policy | removed | uniform | profile | each question's own | bound | other half / own half |\n"
       "|---|---|---|---|---|---|---|\n";
-  for (const MadeProfile& made : profiles) {
-    const ProfileLosses& losses = made.profile.losses;
+  for (const MadeProfile& calibrated : profiles) {
+    const ProfileLosses& losses = calibrated.profile.losses;
     for (const double removed : {0.5, 0.8}) {
       const size_t i = ratio_index(removed);
       std::string halves = "–";
-      if (const auto& split = made.profile.split_half) {
+      if (const auto& split = calibrated.profile.split_half) {
         halves = fmt::format("{:.4f}", removed == 0.5 ? split->half : split->four_fifths);
       }
-      text += fmt::format("| {} | {:.0f} % | {:.4f} | {:.4f} | {:.4f} | {:.4f} | {} |\n", made.label, 100 * removed,
-                          losses.uniform[i], losses.profile[i], losses.greedy[i], losses.bound[i], halves);
+      text +=
+          fmt::format("| {} | {:.0f} % | {:.4f} | {:.4f} | {:.4f} | {:.4f} | {} |\n", calibrated.label, 100 * removed,
+                      losses.uniform[i], losses.profile[i], losses.greedy[i], losses.bound[i], halves);
     }
   }
   return text;

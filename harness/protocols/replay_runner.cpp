@@ -149,7 +149,7 @@ ReplayRunner::Outcome ReplayRunner::replay_case(const Case& unit_case) {
   view.samples = views_;
   view.baseline = &full;
   view.schedule = &plan.schedule;
-  view.decode_time = events_ == Events::many;
+  view.decode_time = events_ == Events::kMany;
   view.first_event = first;
   view.decode = batch_.subject.decoder();
 

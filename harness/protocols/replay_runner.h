@@ -33,7 +33,7 @@ using PlanEviction =
 // first case needs it, is shared by all, and dies with the runner.
 class ReplayRunner final : public UnitRunner {
  public:
-  enum class Events { many, one };  // many: as the text grows; one: at its context's end
+  enum class Events { kMany, kOne };  // kMany: as the text grows; kOne: at its context's end
 
   ReplayRunner(const UnitBatch& batch, Events events, PlanEviction plan);
 

@@ -37,7 +37,7 @@ void merge_blocks(const FutureTableArgs& args, const float* input, int64_t count
   std::copy_n(input, args.tokens, output);
   for (int64_t b = 1; b < count; ++b) {
     const float* next = input + b * args.tokens;
-    if (args.combine == FutureTableArgs::Combine::sum) {
+    if (args.combine == FutureTableArgs::Combine::kSum) {
 #pragma omp simd
       for (int64_t j = 0; j < args.tokens; ++j) output[j] += next[j];
     } else {

@@ -36,7 +36,7 @@ void multiply(const Matrices& matrices, const Panel& panel) {
                      .c = c + j,
                      .ldc = ldc,
                      .alpha = alpha,
-                     .write = i == 0 ? write : Write::add},
+                     .write = i == 0 ? write : Write::kAdd},
                     m, columns);
     }
   }

@@ -41,13 +41,13 @@ void few_rows(const LinearArgs& args, const Operands& x) {
 
 // Puts bias + addend where the product will be added; says whether there was anything to put.
 Write prepare(const LinearArgs& args, const Operands& x, int64_t row, int64_t first, int64_t end) {
-  if (!x.bias && !x.addend) return Write::replace;
+  if (!x.bias && !x.addend) return Write::kReplace;
   float* output = x.output + row * args.out;
   const float* addend = x.addend ? x.addend + row * args.out : nullptr;
   for (int64_t o = first; o < end; ++o) {
     output[o] = (x.bias ? x.bias[o] : 0.0f) + (addend ? addend[o] : 0.0f);
   }
-  return Write::add;
+  return Write::kAdd;
 }
 
 void many_rows(const LinearArgs& args, const Operands& x) {
@@ -62,7 +62,7 @@ void many_rows(const LinearArgs& args, const Operands& x) {
     const int64_t rows = std::min(block_rows, args.rows - row);
     const int64_t first = task % column_blocks * kBlockOutputs;
     const int64_t end = std::min(args.out, first + kBlockOutputs);
-    Write write = Write::replace;
+    Write write = Write::kReplace;
     for (int64_t r = row; r < row + rows; ++r) write = prepare(args, x, r, first, end);
     weight.multiply(x.input + row * args.in, rows, first, end, x.output + row * args.out + first, args.out, write,
                     scratch.data() + thread * scratch_floats);

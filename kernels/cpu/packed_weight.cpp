@@ -31,7 +31,7 @@ void PackedWeight::multiply(const float* input, int64_t rows, int64_t first_out,
                      .k = k,
                      .c = c + (o - first_out),
                      .ldc = ldc,
-                     .write = i == 0 ? write : Write::add},
+                     .write = i == 0 ? write : Write::kAdd},
                     rows, std::min<int64_t>(kPanelWidth, end_out - o));
     }
   }

@@ -26,7 +26,7 @@ void product_rows(const PanelProduct& p) {
     float* c = p.c + r * p.ldc;
     Vec c0 = p.alpha * sums[r][0];
     Vec c1 = p.alpha * sums[r][1];
-    if (p.write == Write::add) {
+    if (p.write == Write::kAdd) {
       c0 += load(c);
       c1 += load(c + kLanes);
     }
@@ -48,12 +48,12 @@ void narrow_product(const PanelProduct& p, int64_t rows, int64_t columns) {
   PanelProduct whole = p;
   whole.c = tile;
   whole.ldc = kPanelWidth;
-  whole.write = Write::replace;
+  whole.write = Write::kReplace;
   kProductRows[static_cast<size_t>(rows - 1)](whole);
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t j = 0; j < columns; ++j) {
       float& c = p.c[r * p.ldc + j];
-      c = tile[r * kPanelWidth + j] + (p.write == Write::add ? c : 0.0f);
+      c = tile[r * kPanelWidth + j] + (p.write == Write::kAdd ? c : 0.0f);
     }
   }
 }

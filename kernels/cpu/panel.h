@@ -8,7 +8,7 @@ namespace kv::cpu {
 // multiply-adds in the order of k, whatever the blocking around it: a result depends on neither rows nor columns a
 // call.
 
-enum class Write : uint8_t { replace, add };
+enum class Write : uint8_t { kReplace, kAdd };
 
 // As wide as the machine's vectors (64 bytes with AVX-512, 32 with AVX).
 using Vec = float __attribute__((vector_size(__BIGGEST_ALIGNMENT__)));
@@ -40,7 +40,7 @@ struct PanelProduct {
   float* c = nullptr;  // [rows, columns], stride ldc
   int64_t ldc = 0;
   float alpha = 1;
-  Write write = Write::replace;
+  Write write = Write::kReplace;
 };
 
 // c[rows, columns] (+)= alpha · a · b, columns <= kPanelWidth, any number of rows.

@@ -21,7 +21,7 @@ void add_tap(const float* input, float* output, int64_t count, int64_t offset, c
 void pool_vector(const PoolArgs& args, const float* input, float* output, int64_t count) {
   if (count <= 0) return;
   const int64_t half = args.kernel / 2;
-  if (args.kind == PoolArgs::Kind::max) {
+  if (args.kind == PoolArgs::Kind::kMax) {
     std::copy_n(input, count, output);
     for (int64_t offset = -half; offset <= half; ++offset) {
       add_tap(input, output, count, offset, [](float a, float b) { return a > b ? a : b; });

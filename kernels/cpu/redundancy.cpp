@@ -64,7 +64,7 @@ class RowRedundancy {
 
   // How many hits, counted from the newest, end a row's search.
   static int64_t wanted_hits(const RedundancyArgs& args, int64_t length) {
-    if (args.retain == RedundancyArgs::Retain::last) return 1;
+    if (args.retain == RedundancyArgs::Retain::kLast) return 1;
     return std::max<int64_t>(1, static_cast<int64_t>(static_cast<float>(length) * args.retain_ratio));
   }
 

@@ -102,7 +102,7 @@ void token_loss(const TokenLossArgs& args) {
     RowState states[kRows];
     for (int64_t token = 0; token < args.vocab; token += kTokens) {
       const int64_t count = std::min(kTokens, args.vocab - token);
-      weight.multiply(hidden + first_row * args.width, rows, token, token + count, tile, kTileStride, Write::replace,
+      weight.multiply(hidden + first_row * args.width, rows, token, token + count, tile, kTileStride, Write::kReplace,
                       tile + kRows * kTileStride);
       for (int64_t r = 0; r < rows; ++r) {
         const float* logits = tile + r * kTileStride;

@@ -67,7 +67,7 @@ void score_row(const WindowAttentionArgs& args, int64_t row) {
   const int64_t length = args.cache.lengths[row];
   const int group = args.q_heads / args.cache.kv_heads;
   KV_CHECK(args.window > 0 && args.window <= length);
-  const bool per_head = args.mode == WindowAttentionArgs::Mode::per_query_head;
+  const bool per_head = args.mode == WindowAttentionArgs::Mode::kPerQueryHead;
   const int64_t columns = per_head ? length : length - args.window;
   if (columns == 0) return;
 

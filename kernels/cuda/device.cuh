@@ -10,7 +10,7 @@ namespace kv::cuda {
 inline constexpr unsigned kWarp = 0xffffffffu;
 inline constexpr float kInfinity = __builtin_huge_valf();
 
-// Of launch_early(). Cards before Hopper start kernels one after the other anyhow.
+// For kernels that launch_early() starts. Cards before Hopper start kernels one after the other anyhow.
 __device__ inline void wait_for_previous() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -26,7 +26,7 @@ struct Queries {
     const Segment segment = segments[list / q_heads];
     return queries + ((segment.first_token + skipped(segment) + t) * q_heads + list % q_heads) * head_dim;
   }
-  // Of the running moments: (sequence, query head).
+  // The list of running moments: (sequence, query head).
   __device__ int64_t moments(int64_t list) const {
     return segments[list / q_heads].sequence * int64_t{q_heads} + list % q_heads;
   }

@@ -28,7 +28,7 @@ __device__ float merged(const FutureTableArgs& args, const float* input, int64_t
   float value = input[first * args.tokens];
   for (int64_t b = first + 1; b < end; ++b) {
     const float next = input[b * args.tokens];
-    value = args.combine == FutureTableArgs::Combine::sum ? value + next : (next > value ? next : value);
+    value = args.combine == FutureTableArgs::Combine::kSum ? value + next : (next > value ? next : value);
   }
   return value * args.scale;
 }

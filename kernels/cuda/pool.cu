@@ -18,7 +18,7 @@ __global__ void pool_kernel(PoolArgs args, int64_t tiles) {
   const int64_t first = max(int64_t{0}, slot - half);
   const int64_t end = min(count, slot + half + 1);
   float result;
-  if (args.kind == PoolArgs::Kind::max) {
+  if (args.kind == PoolArgs::Kind::kMax) {
     result = input[slot];
     for (int64_t j = first; j < end; ++j) result = input[j] > result ? input[j] : result;
   } else {

@@ -34,7 +34,7 @@ __device__ void stage_parts(bf16* parts, const float* matrix, int dim, int first
   }
 }
 
-// Of a warp's 16 vectors times these columns.
+// Products of a warp's 16 vectors and these columns.
 template <int D>
 __device__ void multiply_parts(const HeldRows<D, 1>& vectors, const bf16* parts, int lane, float (&turned)[4][4]) {
 #pragma unroll

@@ -10,7 +10,7 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kTile = 64;  // keys j of a step of the scan
 
-// Of every row: retained[slot] = r(slot), and forgiven[slot] = Σ of the S_i,slot that r(i) = slot sets to zero, in
+// Per row, retained[slot] = r(slot), and forgiven[slot] = Σ of the S_i,slot that r(i) = slot sets to zero, in
 // units of 2^−40: integer sums do not depend on the order of the atomic additions.
 struct Work {
   const double* inverse_norms;   // [rows, max_length]
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 3 : 2)
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int dim = cache.head_dim;
   const double* inverse_norms = work.inverse_norms + at.row * cache.max_length;
-  const int wanted = args.retain == RedundancyArgs::Retain::last
+  const int wanted = args.retain == RedundancyArgs::Retain::kLast
                          ? 1
                          : max(1, static_cast<int>(static_cast<float>(length) * args.retain_ratio));
   // A dot of dim products summed in f32, of vectors normalised to one, is at most this far from the exact one; what

@@ -25,7 +25,7 @@ struct Row {
   __device__ Mass mass(int64_t id) const {
     return static_cast<Mass>(expf((logits[id] - largest) / temperature) * kSampleUnit);
   }
-  // Of what ranks no lower than the cut.
+  // The mass of what ranks no lower than the cut.
   __device__ Mass mass_above(int64_t id, Mass cut) const { return key(id) >= cut ? mass(id) : 0; }
 };
 

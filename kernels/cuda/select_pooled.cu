@@ -23,7 +23,8 @@ constexpr int kDigits = 3;
 __device__ constexpr int digit_shift(int digit) { return digit == 0 ? 21 : digit == 1 ? 10 : 0; }
 __device__ constexpr uint32_t digit_mask(int digit) { return digit == 2 ? 0x3ffu : 0x7ffu; }
 
-// Of a sequence: entries whose masked words lie above `word` stay; of those that equal it all, or `rest` by their row.
+// A cut of a sequence: entries whose masked words lie above `word` stay; of those that equal it all, or `rest` by their
+// row.
 struct PooledCut {
   uint32_t word[kWords];
   uint32_t mask[kWords];

@@ -6,8 +6,8 @@
 
 namespace kv::cuda {
 
-// Of the due rows: inverse_norms[row, slot] = 1 / (‖k‖ + guard), 0 where that is not finite, and sums[row, :] =
-// Σ_slot k · inverse_norm. All in double: the sum of thousands of keys is one in which opposite directions cancel.
+// Writes, for the due rows, inverse_norms[row, slot] = 1 / (‖k‖ + guard), 0 where that is not finite, and sums[row, :]
+// = Σ_slot k · inverse_norm. All in double: the sum of thousands of keys is one in which opposite directions cancel.
 struct UnitKeys {
   PagedView cache;
   const uint8_t* rows_due = nullptr;

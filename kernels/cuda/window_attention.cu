@@ -365,7 +365,7 @@ void window_attention(const WindowAttentionArgs& args) {
   check_vectors(args.queries.as<bf16>(), args.cache.head_dim);
   KV_CHECK(args.window > 0 && args.q_heads % args.cache.kv_heads == 0);
   with_width(args.cache.head_dim, [&](auto width) {
-    if (args.mode == Mode::per_query_head) {
+    if (args.mode == Mode::kPerQueryHead) {
       score<width, false>(args);
     } else {
       score<width, true>(args);

@@ -32,7 +32,7 @@ namespace {
 
 constexpr double kSearchSteps = 2e9;  // of solver auto: about a second
 
-enum class Solver { automatic, exact, hull };
+enum class Solver { kAutomatic, kExact, kHull };
 
 class Optimal final : public Allocation {
  public:
@@ -40,7 +40,7 @@ class Optimal final : public Allocation {
     const std::string solver = params.get("solver", "auto", {"auto", "exact", "hull"},
                                           "auto: exact up to 4096 entries a head and 2e9 steps, else hull; rows "
                                           "exact_splits and hull_splits count which");
-    solver_ = solver == "exact" ? Solver::exact : solver == "hull" ? Solver::hull : Solver::automatic;
+    solver_ = solver == "exact" ? Solver::kExact : solver == "hull" ? Solver::kHull : Solver::kAutomatic;
     oracle_order_ =
         params.get("order", "scorer", {"scorer", "oracle"},
                    "order in which heads are thought to lose entries; oracle ignores the optimality gap") == "oracle";
@@ -137,14 +137,14 @@ class Optimal final : public Allocation {
   }
 
   std::vector<int32_t> solve(const HullSolver& hulls, int64_t total, Splits& splits) const {
-    if (solver_ != Solver::hull) {
+    if (solver_ != Solver::kHull) {
       try {
-        const ExactLimits limits = solver_ == Solver::exact ? ExactLimits{} : ExactLimits{.steps = kSearchSteps};
+        const ExactLimits limits = solver_ == Solver::kExact ? ExactLimits{} : ExactLimits{.steps = kSearchSteps};
         std::vector<int32_t> counts = solve_exact(hulls, total, limits).counts;
         ++splits.exact;
         return counts;
       } catch (const UserError&) {  // too large for it
-        if (solver_ == Solver::exact) throw;
+        if (solver_ == Solver::kExact) throw;
       }
     }
     ++splits.hull;
@@ -152,7 +152,7 @@ class Optimal final : public Allocation {
   }
 
   ImportanceOptions importance_;
-  Solver solver_ = Solver::automatic;
+  Solver solver_ = Solver::kAutomatic;
   bool oracle_order_ = false;
   const SourceInfo* source_ = nullptr;
   const Baseline* future_ = nullptr;

@@ -31,7 +31,7 @@ void AccumulatedAttention::add(const LayerView& view, Slots<const float> attenti
 
 void AccumulatedAttention::score(const LayerView& view, const ScoreOutput& out, Normalize normalize) const {
   view.backend.column_mean({.cache = view.cache, .count = 1, .scores = out.scores});
-  if (normalize == Normalize::none) return;
+  if (normalize == Normalize::kNone) return;
   view.backend.visibility(
       {.cache = view.cache, .tokens_seen = out.device_tokens_seen, .rows_due = out.rows_due, .scores = out.scores});
 }

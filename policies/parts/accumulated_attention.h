@@ -12,8 +12,8 @@ namespace kv {
 class AccumulatedAttention {
  public:
   enum class Normalize : uint8_t {
-    none,
-    visibility,  // divided by the number of queries that have seen the entry
+    kNone,
+    kVisibility,  // divided by the number of queries that have seen the entry
   };
 
   void observe(const LayerView& view) { add(view, view.column_sums, view.device_segments); }

@@ -51,7 +51,7 @@ void CachedQueries::score(const LayerView& view, const ScoreOutput& out, Accumul
 void CachedQueries::add_window(const LayerView& view, const ScoreOutput& out, const std::vector<Segment>& segments) {
   upload(view.backend, segments, windowed_);
   const Slots<float> mean = mean_.reserve_slots<float>(view.backend, view.rows() * view.group(), out.scores.pitch);
-  window_score(view, out, WindowAttentionArgs::Mode::per_query_head, mean);
+  window_score(view, out, WindowAttentionArgs::Mode::kPerQueryHead, mean);
   attention_.add(view, mean, segments_of(windowed_), static_cast<float>(queries_));
 }
 

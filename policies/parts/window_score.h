@@ -15,7 +15,7 @@ void window_score(const LayerView& view, const ScoreOutput& out, WindowAttention
 // `pooled`. Both are written for slots older than the window.
 struct PooledWindow {
   int kernel = 7;
-  PoolArgs::Kind pool = PoolArgs::Kind::max;
+  PoolArgs::Kind pool = PoolArgs::Kind::kMax;
 };
 void pooled_window_score(const LayerView& view, const ScoreOutput& out, const PooledWindow& options, Slots<float> raw,
                          Slots<float> pooled);

@@ -13,12 +13,12 @@ ImportanceOptions ImportanceOptions::read(Params& params) {
   if (options.block < 0) params.fail("block", "expected 0 or more");
   const std::string group =
       params.get("group", "mean", {"mean", "max", "sum"}, "how the query heads of a KV head share its importance");
-  options.group = group == "max" ? Group::max : group == "sum" ? Group::sum : Group::mean;
+  options.group = group == "max" ? Group::kMax : group == "sum" ? Group::kSum : Group::kMean;
   options.normalise =
       params.get("normalise", "layer", {"layer", "none"},
                  "unit of eviction losses: a layer's total importance, or attention times norm") == "layer"
-          ? Normalise::layer
-          : Normalise::none;
+          ? Normalise::kLayer
+          : Normalise::kNone;
   options.future = params.get("future", 0, "future queries that importance looks at, a multiple of block; 0: all");
   if (options.future < 0) params.fail("future", "expected 0 or more");
   if (options.future > 0 && (options.block == 0 || options.future % options.block != 0)) {
@@ -29,11 +29,11 @@ ImportanceOptions ImportanceOptions::read(Params& params) {
 
 void add_query_head(ImportanceOptions::Group how, int group, std::span<const float> most, const float* norms,
                     size_t stride, std::span<float> importance) {
-  const float share = how == ImportanceOptions::Group::mean ? 1.0F / static_cast<float>(group) : 1.0F;
+  const float share = how == ImportanceOptions::Group::kMean ? 1.0F / static_cast<float>(group) : 1.0F;
   for (size_t j = 0; j < importance.size(); ++j) {
     const float value = most[j] * norms[j * stride];
     float& sum = importance[j];
-    sum = how == ImportanceOptions::Group::max ? std::max(sum, value) : sum + value * share;
+    sum = how == ImportanceOptions::Group::kMax ? std::max(sum, value) : sum + value * share;
   }
 }
 

@@ -22,17 +22,17 @@ namespace kv {
 //              layer and the entries that the event is judged over, so that a layer's total is 1. At a one-shot event
 //              those are all positions of the context, as in 002; at a later one the entries still resident. none: I.
 struct ImportanceOptions {
-  enum class Group : uint8_t { mean, max, sum };
-  enum class Normalise : uint8_t { layer, none };
-  Group group = Group::mean;
-  Normalise normalise = Normalise::layer;
+  enum class Group : uint8_t { kMean, kMax, kSum };
+  enum class Normalise : uint8_t { kLayer, kNone };
+  Group group = Group::kMean;
+  Normalise normalise = Normalise::kLayer;
   int block = 0;   // of the statistics, in tokens; 0: the case's interval
   int future = 0;  // in queries; 0: all
 
   static ImportanceOptions read(Params& params);
   BaselineNeeds needs() const { return {.statistics_block = block, .block_max = true, .value_norms = true}; }
   // Ĩ = I / divisor(Σ I over the layer).
-  double divisor(double layer_total) const { return normalise == Normalise::layer ? layer_total : 1.0; }
+  double divisor(double layer_total) const { return normalise == Normalise::kLayer ? layer_total : 1.0; }
 };
 
 // One query head's part in the importance of its KV head, of which it is one of `group`: adds most[j] · norms[j ·

@@ -146,7 +146,7 @@ BudgetProfile parse_profile(std::string_view text, std::string_view owner) {
 }
 
 std::filesystem::path default_profile_file(const std::filesystem::path& model_folder, std::string_view scorer) {
-  // Of "snapkv {kernel: 7, mode: kvpress}": what stands between name, keys and values.
+  // In "snapkv {kernel: 7, mode: kvpress}": what stands between name, keys and values.
   constexpr std::pair<std::string_view, char> kBetween[] = {{" {", '_'}, {", ", '_'}, {": ", '='}};
   std::string name;
   if (scorer.ends_with('}')) scorer.remove_suffix(1);

@@ -15,7 +15,7 @@ MappedFile MappedFile::open(const std::filesystem::path& path) {
   const RegularFile file(path);  // the mapping outlives it
   if (file.size() == 0) throw UserError(fmt::format("{}: the file is empty", path.string()));
   void* const address = ::mmap(nullptr, file.size(), PROT_READ, MAP_PRIVATE, file.descriptor(), 0);
-  if (address == MAP_FAILED) fail_to_read(path, errno);
+  if (address == MAP_FAILED) file.fail(errno);
   return MappedFile({static_cast<const std::byte*>(address), file.size()});
 }
 

@@ -14,8 +14,8 @@
 namespace kv {
 
 RegularFile::RegularFile(const std::filesystem::path& path)
-    : descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
-  if (descriptor_ < 0) fail_to_read(path, errno);
+    : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
+  if (descriptor_ < 0) fail(errno);
   struct stat info {};
   const int error = ::fstat(descriptor_, &info) == 0 ? 0 : errno;
   if (error == 0 && S_ISREG(info.st_mode)) {
@@ -23,28 +23,27 @@ RegularFile::RegularFile(const std::filesystem::path& path)
     return;
   }
   ::close(descriptor_);
-  if (error != 0) fail_to_read(path, error);
+  if (error != 0) fail(error);
   throw UserError(fmt::format("{}: cannot read: not a regular file", path.string()));
 }
 
 RegularFile::~RegularFile() { ::close(descriptor_); }
 
-void fail_to_read(const std::filesystem::path& path, int error) {
-  throw UserError(fmt::format("{}: cannot read: {}", path.string(), std::generic_category().message(error)));
-}
-
-std::string read_file(const std::filesystem::path& path) {
-  const RegularFile file(path);
+std::string RegularFile::read() const {
   std::string content;
-  content.reserve(file.size());
+  content.reserve(size_);
   std::array<char, 1 << 14> buffer;
   while (true) {
-    const ssize_t size = ::read(file.descriptor(), buffer.data(), buffer.size());
+    const ssize_t size = ::pread(descriptor_, buffer.data(), buffer.size(), static_cast<off_t>(content.size()));
     if (size < 0 && errno == EINTR) continue;
-    if (size < 0) fail_to_read(path, errno);
+    if (size < 0) fail(errno);
     if (size == 0) return content;
     content.append(buffer.data(), static_cast<std::size_t>(size));
   }
+}
+
+void RegularFile::fail(int error) const {
+  throw UserError(fmt::format("{}: cannot read: {}", path_.string(), std::generic_category().message(error)));
 }
 
 }  // namespace kv

@@ -18,16 +18,15 @@ class RegularFile {
 
   int descriptor() const { return descriptor_; }
   std::size_t size() const { return size_; }
+  // From the first byte on; the file may be empty.
+  std::string read() const;
+  // UserError "<path>: cannot read: <the system's reason for `error`>".
+  [[noreturn]] void fail(int error) const;
 
  private:
+  std::filesystem::path path_;
   int descriptor_;
   std::size_t size_ = 0;
 };
-
-// UserError "<path>: cannot read: <the system's reason for `error`>".
-[[noreturn]] void fail_to_read(const std::filesystem::path& path, int error);
-
-// The whole file, which may be empty.
-std::string read_file(const std::filesystem::path& path);
 
 }  // namespace kv

@@ -8,7 +8,6 @@
 #include <array>
 #include <bit>
 #include <cerrno>
-#include <cmath>
 #include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -263,20 +262,6 @@ void SafetensorsFile::read_f32(const TensorInfo& tensor, int64_t first, std::spa
       throw UserError(fmt::format("{}: tensor {}: dtype {}, expected F32, F16, BF16 or F64", name_,
                                   in_quotes(tensor.name), dtype_name(tensor.dtype)));
   }
-}
-
-void SafetensorsFile::read_finite_f32(const TensorInfo& tensor, int64_t first, std::span<float> out) const {
-  read_f32(tensor, first, out);
-  const auto bad = std::find_if_not(out.begin(), out.end(), [](float x) { return std::isfinite(x); });
-  if (bad == out.end()) return;
-  int64_t flat = first + (bad - out.begin());
-  std::vector<int64_t> index(tensor.shape.size());
-  for (std::size_t i = index.size(); i-- > 0;) {
-    index[i] = flat % tensor.shape[i];
-    flat /= tensor.shape[i];
-  }
-  throw UserError(fmt::format("{}: tensor {}: element {} is {}, expected finite numbers", name_, in_quotes(tensor.name),
-                              shape_text(index), *bad));
 }
 
 std::vector<int32_t> SafetensorsFile::read_i32(const TensorInfo& tensor) const {

@@ -57,8 +57,6 @@ class SafetensorsFile {
   // elements from flat index `first` on, so that a large tensor need not be held whole.
   std::vector<float> read_f32(const TensorInfo& tensor) const;
   void read_f32(const TensorInfo& tensor, int64_t first, std::span<float> out) const;
-  // The same; UserError names the first element that is NaN or infinite.
-  void read_finite_f32(const TensorInfo& tensor, int64_t first, std::span<float> out) const;
   // Reads I32 or I64; a value outside int32 is a UserError that names its index.
   std::vector<int32_t> read_i32(const TensorInfo& tensor) const;
 

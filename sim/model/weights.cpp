@@ -15,6 +15,7 @@
 #include "kernels/backend.h"
 #include "kernels/error.h"
 #include "kernels/random_normal.h"
+#include "sim/io/finite.h"
 #include "sim/io/hash.h"
 #include "sim/io/mapped_file.h"
 #include "sim/io/strict_json.h"
@@ -190,7 +191,8 @@ Tensor ModelFiles::load(const ExpectedTensor& expected, Backend& backend) const 
   std::vector<float> piece;
   for (int64_t first = 0; first < info.elements(); first += kPieceValues) {
     piece.resize(static_cast<size_t>(std::min(kPieceValues, info.elements() - first)));
-    file.read_finite_f32(info, first, piece);
+    file.read_f32(info, first, piece);
+    refuse_non_finite(piece, first, info, file.name());
     upload_activations(backend, tensor.at(first), piece);
   }
   return tensor;

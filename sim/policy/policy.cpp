@@ -104,23 +104,23 @@ Policy make_policy(std::string_view name, std::vector<GivenParam> options, SlotC
   return policy;
 }
 
-void check_interval(const Policy& policy, int asked) {
+void check_interval(const Policy& policy, int wanted) {
   // Until the next event a head gets `interval` entries, and it may hold no others.
-  const int interval = policy.scorer->interval(asked), window = policy.scorer->least_entries();
+  const int interval = policy.scorer->interval(wanted), window = policy.scorer->least_entries();
   if (interval >= window || policy.allocation->keeps_protected()) return;
   throw UserError(fmt::format(
       "{}: interval {} must be at least the window {} with allocation {}, which may leave a head fewer entries",
       policy.name, interval, window, policy.allocation_name));
 }
 
-int check_decode(const Policy& policy, int budget, int asked) {
+int check_decode(const Policy& policy, int budget, int wanted) {
   KV_CHECK(policy.scorer);
-  const int interval = policy.scorer->interval(asked);
+  const int interval = policy.scorer->interval(wanted);
   if (budget <= interval) {
     throw UserError(fmt::format("{}: budget {} must exceed the interval {}", policy.name, budget, interval));
   }
   policy.scorer->check_budget(budget, interval);
-  check_interval(policy, asked);
+  check_interval(policy, wanted);
   return interval;
 }
 

@@ -35,7 +35,7 @@ struct Policy {
   std::vector<PolicySlot> slots() const;  // the scorer, if any, first
   // Whether a slot looks into the future.
   bool oracle() const;
-  // Of an oracle: which slot needs the future, for complaints; the first of several.
+  // Which slot of an oracle needs the future, for complaints; the first of several.
   const std::string& oracle_name() const;
   // What the full-cache pass must keep for all of them.
   BaselineNeeds future_needs() const;

@@ -34,7 +34,7 @@ class Scorer : public Slot {
   // Entries that a head must hold at every event, because as many of its newest queries judge the others.
   virtual int least_entries() const { return 0; }
   // Interval the policy really runs at (the original H2O prunes after every token).
-  virtual int interval(int asked) const { return asked; }
+  virtual int interval(int wanted) const { return wanted; }
   virtual void observe(const LayerView&) {}  // after every block's attention
   virtual void score(const LayerView&, const ScoreOutput&) = 0;
 };

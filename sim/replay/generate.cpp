@@ -72,7 +72,7 @@ int32_t kept_of(const GenerateArgs& args, int32_t length) {
   return args.keep ? kept_tokens(length, *args.keep) : length;
 }
 
-// Of prompts that start with an empty cache. The last new token is never processed.
+// Bounds for prompts that start with an empty cache. The last new token is never processed.
 std::vector<ResidentBound> resident_bounds(const GenerateArgs& args, int interval) {
   std::vector<ResidentBound> bounds;
   for (const auto& prompt : args.prompts) {
@@ -373,7 +373,7 @@ class Generation {
     text.ids.push_back(id);
     newest_[s] = id;
     if (std::find(args_.stop_ids.begin(), args_.stop_ids.end(), id) != args_.stop_ids.end()) {
-      text.ending = GenerateResult::Ending::stop;
+      text.ending = GenerateResult::Ending::kStop;
       active_[s] = 0;
     } else if (std::ssize(text.ids) == args_.max_new_tokens) {
       active_[s] = 0;

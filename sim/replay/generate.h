@@ -50,12 +50,12 @@ struct GenerateArgs {
 
 struct GenerateResult {
   enum class Ending : uint8_t {
-    stop,    // a stop id
-    length,  // max_new_tokens
+    kStop,    // a stop id
+    kLength,  // max_new_tokens
   };
   struct Sequence {
     std::vector<int32_t> ids;  // the new ones
-    Ending ending = Ending::length;
+    Ending ending = Ending::kLength;
   };
   // Decode steps between two looks of the host.
   struct Stretch {
@@ -74,8 +74,8 @@ struct GenerateResult {
   std::vector<Stretch> stretches;  // add up to decode_seconds
   size_t peak_bytes = 0;           // of everything on the backend so far, weights included
 
-  // Of one step: of those that ran from a recording, or of all where nothing was recorded (kernels/backend.h). Throws
-  // UserError where there was none.
+  // The time of one step: of those that ran from a recording, or of all where nothing was recorded (kernels/backend.h).
+  // Throws UserError where there was none.
   double step_seconds() const;
 };
 

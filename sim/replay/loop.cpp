@@ -73,7 +73,7 @@ void Loop::begin(std::span<const std::span<const int32_t>> ids, int64_t pages) {
   watch_.start();
   for (const PolicySlot& slot : args_.policy.slots()) begin_slot(slot.slot, shape, args_.baseline);
   watch_.stop(result_.begin_seconds);
-  // Of an onlooker nobody asks anything but its scores.
+  // An onlooker is asked for nothing but its scores.
   for (Policy* onlooker : args_.onlookers) begin_slot(*onlooker->scorer, shape, args_.baseline);
   for (Observer* observer : args_.observers) observer->begin(shape);
   args_.source.begin(ids);

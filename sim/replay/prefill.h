@@ -49,7 +49,7 @@ class Prefill {
  private:
   Schedule schedule() const;
   RunShape checked_shape() const;  // of the pass; throws MemoryError where it does not fit
-  // Of the copy that is cut: at first the context, then what is left of it with the room.
+  // Pages of the copy that is cut: at first the context, then what is left of it with the room.
   int64_t copy_pages(const Policy& policy, std::span<const int32_t> keep, std::span<const int32_t> room) const;
   void check_memory(const RunShape& shape) const;
 

@@ -27,7 +27,7 @@ class Ranker {
   void observe(const LayerView& layer);
   // Scores of the due rows, at an event.
   void score(const LayerView& layer, const Due& due);
-  // Of the last event.
+  // The layer at the last event.
   ScoredLayer scored(const LayerView& layer) const;
 
  private:

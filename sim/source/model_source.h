@@ -46,7 +46,8 @@ class ModelSource final : public Source {
   void check_ids() const;
   void take(const Block& block);
   ForwardBlock forward_block() const;
-  // Of the block's tokens [first_token, first_token + tokens); logits [tokens, vocab] or null, backend memory.
+  // The losses of the block's tokens [first_token, first_token + tokens); logits [tokens, vocab] or null, backend
+  // memory.
   void token_loss(int64_t first_token, int64_t tokens, float* logits);
   void save_logits_tail();
 

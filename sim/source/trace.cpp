@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "kernels/error.h"
+#include "sim/io/finite.h"
 #include "sim/io/hash.h"
 
 namespace kv {
@@ -35,6 +36,19 @@ bool parse(const std::string& text, T& value) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
+// One NaN would spoil scores and sums far from here, without a word.
+void refuse_non_finite(const SafetensorsFile& file) {
+  std::vector<float> piece;
+  for (const TensorInfo& tensor : file.tensors()) {
+    if (!is_float(tensor.dtype)) continue;
+    for (int64_t first = 0; first < tensor.elements(); first += kPieceValues) {
+      piece.resize(static_cast<size_t>(std::min(kPieceValues, tensor.elements() - first)));
+      file.read_f32(tensor, first, piece);
+      kv::refuse_non_finite(piece, first, tensor, file.name());
+    }
+  }
+}
+
 std::string tensor_name(int layer, const std::string& what) { return fmt::format("layers.{}.{}", layer, what); }
 
 }  // namespace
@@ -55,7 +69,7 @@ Trace Trace::open(const std::filesystem::path& path, Checksum checksum) {
   trace.parse_metadata();
   if (checksum == Checksum::kVerify) trace.verify_checksum();
   trace.check_tensors();
-  if (checksum == Checksum::kVerify) trace.check_numbers();
+  if (checksum == Checksum::kVerify) refuse_non_finite(trace.file_);
   return trace;
 }
 
@@ -63,18 +77,6 @@ void Trace::verify_checksum() const {
   const auto stored = file_.metadata().find("checksum");
   if (stored == file_.metadata().end()) fail("trace without a checksum");
   if (stored->second != trace_checksum(file_)) fail("checksum does not match the tensors: the file is damaged");
-}
-
-// One NaN would spoil scores and sums far from here, without a word.
-void Trace::check_numbers() const {
-  std::vector<float> piece;
-  for (const TensorInfo& tensor : file_.tensors()) {
-    if (!is_float(tensor.dtype)) continue;
-    for (int64_t first = 0; first < tensor.elements(); first += kPieceValues) {
-      piece.resize(static_cast<size_t>(std::min(kPieceValues, tensor.elements() - first)));
-      file_.read_finite_f32(tensor, first, piece);
-    }
-  }
 }
 
 void Trace::parse_metadata() {

@@ -46,8 +46,7 @@ struct TraceInfo {
   bool has_labels = false;
 };
 
-// Memory-mapped. Every promise of the metadata is checked when opening (UserError naming the file and the tensor);
-// beside the checksum, that every number is finite.
+// Memory-mapped. Every promise of the metadata is checked when opening (UserError naming the file and the tensor).
 class Trace {
  public:
   enum class Checksum { kVerify, kSkip };
@@ -67,7 +66,6 @@ class Trace {
   explicit Trace(SafetensorsFile file) : file_(std::move(file)) {}
   void parse_metadata();
   void check_tensors();
-  void check_numbers() const;
   void read_links();
   void check_shape(const std::string& tensor, const std::vector<int64_t>& shape) const;
   void verify_checksum() const;

@@ -109,7 +109,7 @@ JsonlData read_jsonl(std::istream& stream, const std::string& name) {
 }
 
 JsonlData load_jsonl(const std::filesystem::path& file) {
-  std::istringstream stream(read_file(file));
+  std::istringstream stream(RegularFile(file).read());
   return read_jsonl(stream, file.string());
 }
 

@@ -9,15 +9,15 @@
 namespace kv::bench {
 namespace {
 
-enum class Lengths { equal, ragged };
+enum class Lengths { kEqual, kRagged };
 
 struct Shape {
   std::string name;
   int sequences;
   int32_t length;
   int head_dim;
-  Lengths lengths = Lengths::equal;  // ragged: of each sequence and KV head on its own
-  PageOrder pages = PageOrder::prefilled;
+  Lengths lengths = Lengths::kEqual;  // ragged: of each sequence and KV head on its own
+  PageOrder pages = PageOrder::kPrefilled;
   bool with_sums = false;  // of each column
 };
 
@@ -25,8 +25,8 @@ void run(Device& device, Samples& samples, const Shape& shape) {
   const Heads heads = heads_of(device);
   Backend& backend = device.backend();
   const int64_t rows = int64_t{shape.sequences} * heads.kv;
-  const CacheLayer cache(backend, {.lengths = shape.lengths == Lengths::equal ? equal_lengths(rows, shape.length)
-                                                                              : ragged_lengths(rows, shape.length, 6),
+  const CacheLayer cache(backend, {.lengths = shape.lengths == Lengths::kEqual ? equal_lengths(rows, shape.length)
+                                                                               : ragged_lengths(rows, shape.length, 6),
                                    .pages = shape.pages,
                                    .kv_heads = heads.kv,
                                    .head_dim = shape.head_dim});
@@ -61,19 +61,19 @@ void run(Device& device, Samples& samples, const Shape& shape) {
 const std::vector<Shape> kCpu = {{"decode/1x4K d64", 1, 4096, 64}};
 const std::vector<Shape> kCuda = {
     {"decode/96x1280 d128", 96, 1280, 128},
-    {"decode/96x1280 d128 ragged", 96, 1280, 128, Lengths::ragged},
-    {"decode/96x1280 d128 shuffled", 96, 1280, 128, Lengths::equal, PageOrder::shuffled},
+    {"decode/96x1280 d128 ragged", 96, 1280, 128, Lengths::kRagged},
+    {"decode/96x1280 d128 shuffled", 96, 1280, 128, Lengths::kEqual, PageOrder::kShuffled},
     {"decode/96x2304 d128", 96, 2304, 128},
     {"decode/32x4096 d128", 32, 4096, 128},
-    {"decode/32x4096 d128 ragged", 32, 4096, 128, Lengths::ragged},
-    {"decode/32x4096 d128 shuffled", 32, 4096, 128, Lengths::equal, PageOrder::shuffled},
+    {"decode/32x4096 d128 ragged", 32, 4096, 128, Lengths::kRagged},
+    {"decode/32x4096 d128 shuffled", 32, 4096, 128, Lengths::kEqual, PageOrder::kShuffled},
     {"decode/8x32K d128", 8, 32'000, 128},
     {"decode/1x100K d128", 1, 100'000, 128},
-    {"decode/1x100K d128 ragged", 1, 100'000, 128, Lengths::ragged},
-    {"decode/1x100K d128 shuffled", 1, 100'000, 128, Lengths::equal, PageOrder::shuffled},
+    {"decode/1x100K d128 ragged", 1, 100'000, 128, Lengths::kRagged},
+    {"decode/1x100K d128 shuffled", 1, 100'000, 128, Lengths::kEqual, PageOrder::kShuffled},
     {"decode/1x200K d128", 1, 200'000, 128},
     {"decode/1x400K d128", 1, 400'000, 128},
-    {"decode/1x400K d128 ragged", 1, 400'000, 128, Lengths::ragged},
+    {"decode/1x400K d128 ragged", 1, 400'000, 128, Lengths::kRagged},
     {"decode/96x1280 d64", 96, 1280, 64},
     {"decode/32x4096 d64", 32, 4096, 64},
     {"decode/1x100K d64", 1, 100'000, 64},

@@ -10,21 +10,21 @@
 namespace kv::bench {
 namespace {
 
-enum class Columns { none, sums, sums_and_max };
+enum class Columns { kNone, kSums, kSumsAndMax };
 
 struct Shape {
   std::string name;
   int32_t length;
   int32_t count;
   int head_dim;
-  Columns columns = Columns::none;
+  Columns columns = Columns::kNone;
 };
 
 // Causal pairs once: a query and a value product of 2·D each, and the query product once more where column statistics
 // are wanted, for they need each row's final normaliser.
 Work work_of(const Shape& shape, const Heads& heads, double activation) {
   const double pairs = 0.5 * shape.count * (2.0 * shape.length - shape.count + 1);
-  const int products = shape.columns == Columns::none ? 2 : 3;
+  const int products = shape.columns == Columns::kNone ? 2 : 3;
   const double statistics = static_cast<int>(shape.columns) * 4.0 * heads.query * shape.length;
   return {.bytes = activation * shape.head_dim * (2.0 * shape.count * heads.query + 2.0 * shape.length * heads.kv) +
                    statistics,
@@ -40,8 +40,8 @@ void run(Device& device, Samples& samples, const Shape& shape) {
   const Tensor queries = random_activations(backend, values, 5);
   Tensor output(backend, backend.activation_type(), values);
   const int64_t statistics = int64_t{heads.query} * shape.length;
-  Tensor sums(backend, DType::f32, shape.columns == Columns::none ? 0 : statistics);
-  Tensor maxima(backend, DType::f32, shape.columns == Columns::sums_and_max ? statistics : 0);
+  Tensor sums(backend, DType::f32, shape.columns == Columns::kNone ? 0 : statistics);
+  Tensor maxima(backend, DType::f32, shape.columns == Columns::kSumsAndMax ? statistics : 0);
   const Tensor segments =
       upload_segments(backend, {{.count = shape.count, .first_position = shape.length - shape.count}});
   samples.take(work_of(shape, heads, device.activation()), [&] {
@@ -51,8 +51,8 @@ void run(Device& device, Samples& samples, const Shape& shape) {
                     .segment_count = 1,
                     .max_count = shape.count,
                     .output = output.ref(),
-                    .column_sums = shape.columns == Columns::none ? nullptr : sums.ref().as<float>(),
-                    .column_max = shape.columns == Columns::sums_and_max ? maxima.ref().as<float>() : nullptr,
+                    .column_sums = shape.columns == Columns::kNone ? nullptr : sums.ref().as<float>(),
+                    .column_max = shape.columns == Columns::kSumsAndMax ? maxima.ref().as<float>() : nullptr,
                     .column_pitch = shape.length,
                     .q_heads = heads.query,
                     .scale = scale_of(shape.head_dim)});
@@ -63,10 +63,10 @@ constexpr int kK = 1024;
 
 const std::vector<Shape> kCpu = {
     {"prefill/4K d64", 4 * kK, 4 * kK, 64},
-    {"prefill/4K d64 sums", 4 * kK, 4 * kK, 64, Columns::sums},
-    {"prefill/4K d64 sums+max", 4 * kK, 4 * kK, 64, Columns::sums_and_max},
+    {"prefill/4K d64 sums", 4 * kK, 4 * kK, 64, Columns::kSums},
+    {"prefill/4K d64 sums+max", 4 * kK, 4 * kK, 64, Columns::kSumsAndMax},
     {"prefill/512 d64", 512, 512, 64},
-    {"block/128 of 4K d64 sums", 4 * kK, 128, 64, Columns::sums},
+    {"block/128 of 4K d64 sums", 4 * kK, 128, 64, Columns::kSums},
 };
 const std::vector<Shape> kCuda = {
     {"prefill/8K d64", 8 * kK, 8 * kK, 64},
@@ -80,12 +80,12 @@ const std::vector<Shape> kCuda = {
     {"prefill/128K d128", 128 * kK, 128 * kK, 128},
     {"prefill/200K d128", 200 * kK, 200 * kK, 128},
     {"prefill/400K d128", 400 * kK, 400 * kK, 128},
-    {"prefill/32K d128 sums", 32 * kK, 32 * kK, 128, Columns::sums},
-    {"prefill/128K d128 sums", 128 * kK, 128 * kK, 128, Columns::sums},
-    {"prefill/32K d128 sums+max", 32 * kK, 32 * kK, 128, Columns::sums_and_max},
+    {"prefill/32K d128 sums", 32 * kK, 32 * kK, 128, Columns::kSums},
+    {"prefill/128K d128 sums", 128 * kK, 128 * kK, 128, Columns::kSums},
+    {"prefill/32K d128 sums+max", 32 * kK, 32 * kK, 128, Columns::kSumsAndMax},
     {"block/8K of 32K d128", 32 * kK, 8 * kK, 128},
     {"block/256 of 2304 d128", 2304, 256, 128},
-    {"block/256 of 2304 d128 sums", 2304, 256, 128, Columns::sums},
+    {"block/256 of 2304 d128 sums", 2304, 256, 128, Columns::kSums},
 };
 
 const Family kPrefill{[](Device& device) {

@@ -60,7 +60,7 @@ void window_attention(Device& device, Samples& samples, const Window& shape) {
   const int64_t rows = int64_t{shape.sequences} * heads.kv;
   const CacheLayer cache(
       backend, {.lengths = equal_lengths(rows, shape.length), .kv_heads = heads.kv, .head_dim = shape.head_dim});
-  const int group = shape.mode == Mode::per_query_head ? heads.query / heads.kv : 1;
+  const int group = shape.mode == Mode::kPerQueryHead ? heads.query / heads.kv : 1;
   const Tensor queries =
       random_activations(backend, int64_t{shape.sequences} * shape.window * heads.query * shape.head_dim, 5);
   Tensor scores(backend, DType::f32, rows * group * shape.length);
@@ -78,17 +78,17 @@ void window_attention(Device& device, Samples& samples, const Window& shape) {
 }
 
 const std::vector<Window> kCpuWindows = {
-    {"window_attention/8x1280 W8 d64", 8, 1280, 8, 64, Mode::per_query_head},
-    {"window_attention/8x1280 W32 d64", 8, 1280, 32, 64, Mode::per_query_head},
-    {"window_attention/8x1280 W8 d64 group max", 8, 1280, 8, 64, Mode::group_max_older},
+    {"window_attention/8x1280 W8 d64", 8, 1280, 8, 64, Mode::kPerQueryHead},
+    {"window_attention/8x1280 W32 d64", 8, 1280, 32, 64, Mode::kPerQueryHead},
+    {"window_attention/8x1280 W8 d64 group max", 8, 1280, 8, 64, Mode::kGroupMaxOlder},
 };
 const std::vector<Window> kCudaWindows = {
-    {"window_attention/64x2304 W8 d128", 64, 2304, 8, 128, Mode::per_query_head},
-    {"window_attention/64x2304 W8 d128 group max", 64, 2304, 8, 128, Mode::group_max_older},
-    {"window_attention/1x128K W8 d128", 1, 128 * 1024, 8, 128, Mode::per_query_head},
-    {"window_attention/1x128K W64 d128", 1, 128 * 1024, 64, 128, Mode::per_query_head},
-    {"window_attention/1x128K W256 d128", 1, 128 * 1024, 256, 128, Mode::per_query_head},
-    {"window_attention/1x400K W256 d128", 1, 400 * 1024, 256, 128, Mode::per_query_head},
+    {"window_attention/64x2304 W8 d128", 64, 2304, 8, 128, Mode::kPerQueryHead},
+    {"window_attention/64x2304 W8 d128 group max", 64, 2304, 8, 128, Mode::kGroupMaxOlder},
+    {"window_attention/1x128K W8 d128", 1, 128 * 1024, 8, 128, Mode::kPerQueryHead},
+    {"window_attention/1x128K W64 d128", 1, 128 * 1024, 64, 128, Mode::kPerQueryHead},
+    {"window_attention/1x128K W256 d128", 1, 128 * 1024, 256, 128, Mode::kPerQueryHead},
+    {"window_attention/1x400K W256 d128", 1, 400 * 1024, 256, 128, Mode::kPerQueryHead},
 };
 
 // Without similar keys every pair of a row is looked at once; with them the column mean alone remains.

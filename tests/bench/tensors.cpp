@@ -55,7 +55,7 @@ constexpr int64_t kChunkPages = 8192 / kPageTokens;  // of a row and chunk of a 
 std::vector<int32_t> places(int64_t count, PageOrder pages) {
   std::vector<int32_t> order(static_cast<size_t>(count));
   std::iota(order.begin(), order.end(), 0);
-  if (pages == PageOrder::prefilled) return order;
+  if (pages == PageOrder::kPrefilled) return order;
   Random random(7);
   for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
   return order;

@@ -32,12 +32,12 @@ const Segment* segments_of(const Tensor& tensor);
 
 // In what order a row's pages lie in the pool. `prefilled`: in runs, as sim/cache/cache.cpp hands them out while a
 // prompt comes in chunks. `shuffled`: in random order, the worst that many evictions can lead to.
-enum class PageOrder { prefilled, shuffled };
+enum class PageOrder { kPrefilled, kShuffled };
 
 // One layer of the cache; position = slot.
 struct CacheShape {
   std::vector<int32_t> lengths;  // of rows
-  PageOrder pages = PageOrder::shuffled;
+  PageOrder pages = PageOrder::kShuffled;
   int kv_heads = 8;
   int head_dim = 128;
   int column_width = 0;

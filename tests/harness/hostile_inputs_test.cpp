@@ -19,6 +19,7 @@
 #include "harness/cli/verbs.h"
 #include "harness/rows.h"
 #include "sim/budget/profile_file.h"
+#include "sim/io/finite.h"
 #include "sim/io/safetensors.h"
 #include "sim/io/xz.h"
 #include "sim/model/weights.h"
@@ -107,7 +108,8 @@ void check_numbers(const fs::path& out) {
   for (const TensorInfo& tensor : file.tensors()) {
     if (tensor.dtype != Dtype::kF32) continue;
     std::vector<float> numbers(static_cast<size_t>(tensor.elements()));
-    file.read_finite_f32(tensor, 0, numbers);
+    file.read_f32(tensor, 0, numbers);
+    refuse_non_finite(numbers, 0, tensor, out.string());
   }
 }
 

@@ -39,7 +39,7 @@ TEST_P(FutureTable, MergesNeighbouringBlocksAndAShorterLastOne) {
   // Sums 1+2, 3+4, 5 and maxima 2, 4, 5 of pairs of blocks; then the largest of this and all later ones.
   FutureTableArgs args{.heads = 1, .blocks = 5, .tokens = 1, .merge = 2};
   EXPECT_EQ(future_table(*backend, {1, 2, 3, 4, 5}, args), (std::vector<float>{7, 7, 5}));
-  args.combine = Combine::max;
+  args.combine = Combine::kMax;
   EXPECT_EQ(future_table(*backend, {1, 2, 3, 4, 5}, args), (std::vector<float>{5, 5, 5}));
 }
 
@@ -49,7 +49,7 @@ TEST_P(FutureTable, AgreesWithTheDefinition) {
   const std::vector<float> input = ref::random_values(heads * blocks * tokens, 1);
   for (const int merge : {1, 2, 4, 9, 20}) {
     for (const int horizon : {0, 1, 2, 100}) {
-      for (const Combine combine : {Combine::sum, Combine::max}) {
+      for (const Combine combine : {Combine::kSum, Combine::kMax}) {
         const std::vector<float> got = future_table(*backend, input,
                                                     {.combine = combine,
                                                      .heads = heads,
@@ -62,7 +62,7 @@ TEST_P(FutureTable, AgreesWithTheDefinition) {
         for (int head = 0; head < heads; ++head) {
           const std::vector<double> want =
               ref::future_table(ref::slice(input, head * blocks * tokens, blocks * tokens), blocks, tokens, merge,
-                                horizon, 0.25, combine == Combine::sum ? ref::Merge::sum : ref::Merge::largest);
+                                horizon, 0.25, combine == Combine::kSum ? ref::Merge::kSum : ref::Merge::kLargest);
           // A sum of at most nine values below one.
           ref::expect_close(ref::slice(got, head * size, size), want, {.roundings = 9});
         }

@@ -26,13 +26,13 @@ std::vector<float> pooled(Backend& backend, PoolArgs::Kind kind, int kernel, con
 TEST_P(Pool, MaximumIgnoresWhatLiesBeyondTheEdges) {
   KV_BACKEND_OR_SKIP(backend);
   // Negative values: a zero pad would win at the edges.
-  EXPECT_EQ(pooled(*backend, PoolArgs::Kind::max, 3, {-4, -3, -5, -1, -2}), (std::vector<float>{-3, -3, -1, -1, -1}));
+  EXPECT_EQ(pooled(*backend, PoolArgs::Kind::kMax, 3, {-4, -3, -5, -1, -2}), (std::vector<float>{-3, -3, -1, -1, -1}));
 }
 
 TEST_P(Pool, AverageCountsZerosBeyondTheEdges) {
   KV_BACKEND_OR_SKIP(backend);
   // Kernel 3: (0+3+6)/3, (3+6+9)/3, (6+9+0)/3.
-  EXPECT_EQ(pooled(*backend, PoolArgs::Kind::average, 3, {3, 6, 9}), (std::vector<float>{3, 6, 5}));
+  EXPECT_EQ(pooled(*backend, PoolArgs::Kind::kAverage, 3, {3, 6, 9}), (std::vector<float>{3, 6, 5}));
 }
 
 TEST_P(Pool, AgreesWithBruteForceForRaggedVectorsAndKernelsLongerThanThem) {
@@ -47,7 +47,7 @@ TEST_P(Pool, AgreesWithBruteForceForRaggedVectorsAndKernelsLongerThanThem) {
   }
   Tensor device = ref::upload_array(*backend, input), device_lengths = ref::upload_array(*backend, lengths);
   for (const int kernel : {1, 3, 5, 7, 31}) {
-    for (const auto kind : {PoolArgs::Kind::max, PoolArgs::Kind::average}) {
+    for (const auto kind : {PoolArgs::Kind::kMax, PoolArgs::Kind::kAverage}) {
       Tensor output(*backend, DType::f32, rows * vectors * pitch);
       backend->pool({.kind = kind,
                      .kernel = kernel,
@@ -63,7 +63,7 @@ TEST_P(Pool, AgreesWithBruteForceForRaggedVectorsAndKernelsLongerThanThem) {
         const int64_t count = std::max(0, lengths[vector / vectors] - drop);
         const std::vector<float> values = ref::slice(input, vector * pitch, count);
         // Max is exact; the average sums `kernel` values and divides once.
-        const bool max = kind == PoolArgs::Kind::max;
+        const bool max = kind == PoolArgs::Kind::kMax;
         ref::expect_close(ref::slice(got, vector * pitch, count),
                           max ? ref::pool_max(values, kernel) : ref::pool_average(values, kernel),
                           {.roundings = max ? 0.0 : kernel + 1.0});

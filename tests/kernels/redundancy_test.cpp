@@ -50,7 +50,7 @@ void expect_agreement(Backend& backend, const ref::CacheRows& rows, const Redund
   for (int64_t row = 0; row < rows.rows(); ++row) {
     const int64_t count = due.empty() || due[row] ? rows.length(row) : 0;
     const int kth =
-        args.retain == Retain::last ? 1 : std::max(1, static_cast<int>(static_cast<float>(count) * args.retain_ratio));
+        args.retain == Retain::kLast ? 1 : std::max(1, static_cast<int>(static_cast<float>(count) * args.retain_ratio));
     const ref::Redundancy want = ref::redundancy(ref::slice(cache.rows().keys[row], 0, count * rows.head_dim),
                                                  rows.head_dim, args.threshold, kth);
     // The mean is a sum of terms of at most one in all, each a dot of dim products; the softmax passes its error on as
@@ -108,7 +108,7 @@ TEST_P(Redundancy, RetainsTheOlderOfManyWithLastPercent) {
   KV_BACKEND_OR_SKIP(backend);
   const ref::CacheRows rows = clustered_rows({1, 4, 65, 300}, 2, 64, 3);
   for (const float ratio : {0.01f, 0.05f, 0.2f, 0.9f}) {
-    expect_agreement(*backend, rows, {.cache = {}, .retain = Retain::last_percent, .retain_ratio = ratio}, {});
+    expect_agreement(*backend, rows, {.cache = {}, .retain = Retain::kLastPercent, .retain_ratio = ratio}, {});
   }
 }
 

@@ -24,10 +24,10 @@ struct Result {
   bool operator==(const Result&) const = default;
 };
 
-enum class Logits : uint8_t { wanted, not_wanted };
+enum class Logits : uint8_t { kWanted, kNotWanted };
 
 Result run(Backend& backend, const Shape& shape, const std::vector<float>& hidden, const std::vector<float>& weight,
-           const std::vector<int32_t>& targets, Logits want_logits = Logits::wanted) {
+           const std::vector<int32_t>& targets, Logits want_logits = Logits::kWanted) {
   const Tensor x = ref::upload_activations(backend, hidden), w = ref::upload_activations(backend, weight);
   const Tensor t = ref::upload_array(backend, targets);
   Tensor nll(backend, DType::f32, shape.rows), entropy(backend, DType::f32, shape.rows);
@@ -38,7 +38,7 @@ Result run(Backend& backend, const Shape& shape, const std::vector<float>& hidde
                       .nll = ref::data_of<float>(nll),
                       .entropy = ref::data_of<float>(entropy),
                       .argmax = ref::data_of<int32_t>(argmax),
-                      .logits = want_logits == Logits::wanted ? ref::data_of<float>(logits) : nullptr,
+                      .logits = want_logits == Logits::kWanted ? ref::data_of<float>(logits) : nullptr,
                       .rows = shape.rows,
                       .width = shape.width,
                       .vocab = shape.vocab});
@@ -126,10 +126,10 @@ TEST_P(TokenLoss, LogitsAreOptionalAndThreadsDoNotMatter) {
     const ref::Threads threads(count);
     return run(*backend, shape, hidden, weight, targets_of(shape), logits);
   };
-  const Result single = with_threads(1, Logits::wanted);
-  EXPECT_EQ(single, with_threads(2, Logits::wanted));
-  EXPECT_EQ(single, with_threads(3, Logits::wanted));
-  const Result without = with_threads(2, Logits::not_wanted);
+  const Result single = with_threads(1, Logits::kWanted);
+  EXPECT_EQ(single, with_threads(2, Logits::kWanted));
+  EXPECT_EQ(single, with_threads(3, Logits::kWanted));
+  const Result without = with_threads(2, Logits::kNotWanted);
   EXPECT_EQ(single.nll, without.nll);
   EXPECT_EQ(single.entropy, without.entropy);
   EXPECT_EQ(single.argmax, without.argmax);

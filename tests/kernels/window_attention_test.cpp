@@ -20,12 +20,12 @@ struct Case {
   int kv_heads = 1;
   int group = 1;
   int dim = 16;
-  Mode mode = Mode::per_query_head;
+  Mode mode = Mode::kPerQueryHead;
 };
 
 std::vector<float> window_attention(Backend& backend, const Case& c, const ref::PagedCache& cache,
                                     const std::vector<float>& queries, int64_t pitch, const std::vector<uint8_t>& due) {
-  const int64_t vectors = c.mode == Mode::per_query_head ? c.group : 1;
+  const int64_t vectors = c.mode == Mode::kPerQueryHead ? c.group : 1;
   Tensor device_queries = ref::upload_activations(backend, queries);
   Tensor device_due = ref::upload_array(backend, due);
   Tensor scores(backend, DType::f32, cache.rows().rows() * vectors * pitch);
@@ -70,16 +70,16 @@ void expect_agreement(Backend& backend, const Case& c, const std::vector<int32_t
       ref::rounded(backend, ref::random_values(sequences * c.window * c.kv_heads * c.group * c.dim, 6));
   const std::vector<float> got = window_attention(backend, c, cache, queries, pitch, due);
   const double scale = 1 / std::sqrt(static_cast<float>(c.dim));
-  const int64_t vectors = c.mode == Mode::per_query_head ? c.group : 1;
+  const int64_t vectors = c.mode == Mode::kPerQueryHead ? c.group : 1;
   for (int64_t row = 0; row < rows.rows(); ++row) {
     const bool skipped = !due.empty() && !due[row];
     std::vector<std::vector<double>> want(vectors);
     if (!skipped) {
       const std::vector<float> q = row_queries(c, queries, row);
       const std::vector<float>& keys = cache.rows().keys[row];
-      want = c.mode == Mode::per_query_head ? ref::window_attention_per_head(q, keys, c.window, c.group, c.dim, scale)
-                                            : std::vector<std::vector<double>>{ref::window_attention_group_max(
-                                                  q, keys, c.window, c.group, c.dim, scale)};
+      want = c.mode == Mode::kPerQueryHead ? ref::window_attention_per_head(q, keys, c.window, c.group, c.dim, scale)
+                                           : std::vector<std::vector<double>>{ref::window_attention_group_max(
+                                                 q, keys, c.window, c.group, c.dim, scale)};
     }
     for (int64_t g = 0; g < vectors; ++g) {
       const int64_t base = (row * vectors + g) * pitch, count = static_cast<int64_t>(want[g].size());
@@ -99,7 +99,7 @@ TEST_P(WindowAttention, AgreesWithDoubleArithmeticPerQueryHead) {
 
 TEST_P(WindowAttention, AgreesWithDoubleArithmeticForTheMaximumOverTheGroup) {
   KV_BACKEND_OR_SKIP(backend);
-  const Mode mode = Mode::group_max_older;
+  const Mode mode = Mode::kGroupMaxOlder;
   expect_agreement(*backend, {.window = 1, .mode = mode}, {1, 2}, {});
   expect_agreement(*backend, {.window = 8, .kv_heads = 2, .group = 2, .dim = 64, .mode = mode},
                    {8, 9, 23, 24, 25, 100, 519, 521}, {});
@@ -109,7 +109,7 @@ TEST_P(WindowAttention, AgreesWithDoubleArithmeticForTheMaximumOverTheGroup) {
 TEST_P(WindowAttention, LeavesRowsThatAreNotDueAlone) {
   KV_BACKEND_OR_SKIP(backend);
   expect_agreement(*backend, {.window = 4, .kv_heads = 2, .group = 2}, {9, 12, 20, 33}, {0, 1, 1, 0});
-  expect_agreement(*backend, {.window = 4, .kv_heads = 2, .group = 2, .mode = Mode::group_max_older}, {9, 12, 20, 33},
+  expect_agreement(*backend, {.window = 4, .kv_heads = 2, .group = 2, .mode = Mode::kGroupMaxOlder}, {9, 12, 20, 33},
                    {1, 0, 0, 1});
   // A row that is not due may even be shorter than the window.
   expect_agreement(*backend, {.window = 4, .kv_heads = 1, .group = 2}, {2, 33}, {0, 1});

@@ -44,13 +44,13 @@ KV_OVER_BACKENDS(Runs, GoldenOn);
 
 TEST_P(GoldenOn, AgreesWithItsTranscription) {
   KV_BACKEND_OR_SKIP(backend);
-  expect_agrees(*backend, "golden", {}, naive_golden(12, NaivePool::average, 0));
-  expect_agrees(*backend, "golden", {{"horizon", "1", ""}}, naive_golden(12, NaivePool::average, 1));
-  expect_agrees(*backend, "golden", {{"queries", "max", ""}}, naive_golden(12, NaivePool::max, 0));
+  expect_agrees(*backend, "golden", {}, naive_golden(12, NaivePool::kAverage, 0));
+  expect_agrees(*backend, "golden", {{"horizon", "1", ""}}, naive_golden(12, NaivePool::kAverage, 1));
+  expect_agrees(*backend, "golden", {{"queries", "max", ""}}, naive_golden(12, NaivePool::kMax, 0));
   expect_agrees(*backend, "golden", {{"queries", "max", ""}, {"horizon", "2", ""}},
-                naive_golden(12, NaivePool::max, 2));
+                naive_golden(12, NaivePool::kMax, 2));
   expect_agrees(*backend, "golden", {{"queries", "max", ""}, {"group", "max", ""}},
-                naive_golden(12, NaivePool::max, 0, NaivePool::max));
+                naive_golden(12, NaivePool::kMax, 0, NaivePool::kMax));
 }
 
 TEST(Golden, RefusesTheLargestHeadOfAMeanOverQueries) {

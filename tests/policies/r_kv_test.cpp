@@ -49,7 +49,7 @@ KV_OVER_BACKENDS(Runs, RKVOn);
 TEST_P(RKVOn, AgreesWithItsTranscription) {
   KV_BACKEND_OR_SKIP(backend);
   // All weight on attention.
-  expect_agrees(*backend, "r-kv", {{"lambda", "1", ""}}, naive_snapkv_decode(8, 7, NaivePool::max));
+  expect_agrees(*backend, "r-kv", {{"lambda", "1", ""}}, naive_snapkv_decode(8, 7, NaivePool::kMax));
   const auto last = [](int) { return 1; };
   expect_agrees(*backend, "r-kv", {}, naive_r_kv(0.1, 8, 7, 0.5, last));
   expect_agrees(*backend, "r-kv", {}, naive_r_kv(0.1, 8, 7, 0.5, last), {.interval = 0});

@@ -55,19 +55,19 @@ KV_OVER_BACKENDS(Runs, SnapKVOn);
 
 TEST_P(SnapKVOn, AgreesWithItsTranscription) {
   KV_BACKEND_OR_SKIP(backend);
-  expect_agrees(*backend, "snapkv", {}, naive_snapkv_decode(8, 7, NaivePool::max));
+  expect_agrees(*backend, "snapkv", {}, naive_snapkv_decode(8, 7, NaivePool::kMax));
   expect_agrees(*backend, "snapkv", {{"pool", "average", ""}, {"kernel", "3", ""}},
-                naive_snapkv_decode(8, 3, NaivePool::average));
-  expect_agrees(*backend, "snapkv", options("decode", "5", "9"), naive_snapkv_decode(5, 9, NaivePool::max),
+                naive_snapkv_decode(8, 3, NaivePool::kAverage));
+  expect_agrees(*backend, "snapkv", options("decode", "5", "9"), naive_snapkv_decode(5, 9, NaivePool::kMax),
                 {.interval = 0});
-  expect_agrees(*backend, "snapkv", {{"mode", "kvpress", ""}}, naive_snapkv_per_head(32, 7, NaivePool::average),
+  expect_agrees(*backend, "snapkv", {{"mode", "kvpress", ""}}, naive_snapkv_per_head(32, 7, NaivePool::kAverage),
                 {.tokens = 100, .budget = 40});
   expect_agrees(*backend, "snapkv", {{"mode", "kvpress", ""}, {"window", "6", ""}},
-                naive_snapkv_per_head(6, 7, NaivePool::average), {.interval = 0});
-  expect_agrees(*backend, "snapkv", {{"mode", "original", ""}}, naive_snapkv_per_head(32, 5, NaivePool::average),
+                naive_snapkv_per_head(6, 7, NaivePool::kAverage), {.interval = 0});
+  expect_agrees(*backend, "snapkv", {{"mode", "original", ""}}, naive_snapkv_per_head(32, 5, NaivePool::kAverage),
                 {.tokens = 100, .budget = 40, .interval = 0});
   expect_agrees(*backend, "snapkv", {{"mode", "original", ""}, {"pool", "max", ""}},
-                naive_snapkv_per_head(32, 5, NaivePool::max), {.tokens = 100, .budget = 40, .interval = 0});
+                naive_snapkv_per_head(32, 5, NaivePool::kMax), {.tokens = 100, .budget = 40, .interval = 0});
 }
 
 TEST(SnapKV, RefusesABudgetOfTheWindow) {

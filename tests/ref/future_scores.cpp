@@ -12,10 +12,10 @@ std::vector<double> future_table(const std::vector<float>& input, int blocks, in
   for (int b = 0; b < merged; ++b) {
     for (int later = b; later < merged && (horizon <= 0 || later < b + horizon); ++later) {
       for (int j = 0; j < tokens; ++j) {
-        double value = how == Merge::sum ? 0 : -INFINITY;
+        double value = how == Merge::kSum ? 0 : -INFINITY;
         for (int i = later * merge; i < std::min(blocks, (later + 1) * merge); ++i) {
           const double x = input[i * tokens + j];
-          value = how == Merge::sum ? value + x : std::max(value, x);
+          value = how == Merge::kSum ? value + x : std::max(value, x);
         }
         out[b * tokens + j] = std::max(out[b * tokens + j], value * scale);
       }

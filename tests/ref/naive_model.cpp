@@ -46,12 +46,12 @@ class Decoder {
 
  private:
   Values store(Values values) const {
-    if (stored_ == Stored::exact) return values;
+    if (stored_ == Stored::kExact) return values;
     for (double& value : values) value = store(value);
     return values;
   }
   double store(double value) const {
-    return stored_ == Stored::exact ? value : bf16_to_f32(f32_to_bf16(static_cast<float>(value)));
+    return stored_ == Stored::kExact ? value : bf16_to_f32(f32_to_bf16(static_cast<float>(value)));
   }
 
   // x / √(mean x² + ε) · weight over each run of as many values as there are weights.

@@ -9,7 +9,7 @@ namespace kv::ref {
 
 // What a run keeps in memory between its operations: exact numbers, or bf16 as a GPU's run does (weights, each result
 // of a norm, product, rotation or activation, the residual, the attention weights that multiply the values).
-enum class Stored : uint8_t { exact, bf16 };
+enum class Stored : uint8_t { kExact, kBf16 };
 
 struct NaiveScores {
   std::vector<double> nll;          // [T − 1] of the next token, nats

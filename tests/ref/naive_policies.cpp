@@ -27,10 +27,10 @@ std::vector<float> gather(const NaiveLayer& layer, const std::vector<float>& all
 
 Row pool(const Row& values, int kernel, NaivePool kind) {
   const int n = static_cast<int>(values.size());
-  Row out(values.size(), kind == NaivePool::max ? -INFINITY : 0.0);
+  Row out(values.size(), kind == NaivePool::kMax ? -INFINITY : 0.0);
   for (int j = 0; j < n; ++j) {
     for (int u = std::max(0, j - kernel / 2); u <= std::min(n - 1, j + kernel / 2); ++u) {
-      out[j] = kind == NaivePool::max ? std::max(out[j], values[u]) : out[j] + values[u] / kernel;
+      out[j] = kind == NaivePool::kMax ? std::max(out[j], values[u]) : out[j] + values[u] / kernel;
     }
   }
   return out;
@@ -119,7 +119,7 @@ std::vector<Row> golden_blocks(const NaiveState& state, int interval, NaivePool 
       const Row p = layer.attention(query, state.head * layer.group() + g, visible);
       Row& block = blocks[static_cast<size_t>(query / interval)][static_cast<size_t>(g)];
       for (int j = 0; j <= query; ++j) {
-        block[j] = queries == NaivePool::max ? std::max(block[j], p[j]) : block[j] + p[j] / interval;
+        block[j] = queries == NaivePool::kMax ? std::max(block[j], p[j]) : block[j] + p[j] / interval;
       }
     }
   }
@@ -128,7 +128,7 @@ std::vector<Row> golden_blocks(const NaiveState& state, int interval, NaivePool 
     Row all(tokens, 0.0);
     for (const Row& head : block) {
       for (int j = 0; j < tokens; ++j) {
-        all[j] = heads == NaivePool::max ? std::max(all[j], head[j]) : all[j] + head[j] / layer.group();
+        all[j] = heads == NaivePool::kMax ? std::max(all[j], head[j]) : all[j] + head[j] / layer.group();
       }
     }
     pooled.push_back(std::move(all));
@@ -286,7 +286,7 @@ NaivePolicy naive_r_kv(double lambda, int window, int kernel, double threshold, 
               [=](const NaiveState& state) {
                 const size_t n = state.resident.size();
                 const Row raw = group_max_attention(state, window);
-                const Row smooth = pool(raw, kernel, NaivePool::max);
+                const Row smooth = pool(raw, kernel, NaivePool::kMax);
                 const Row rho = redundancy(state, threshold, kth(static_cast<int>(n)));
                 NaiveScores ranking{Row(n, 0.0), padded(raw, n)};
                 for (size_t j = 0; j < raw.size(); ++j) ranking.scores[j] = lambda * smooth[j] - (1 - lambda) * rho[j];

@@ -65,7 +65,7 @@ struct NaiveEvent {
 std::vector<NaiveEvent> naive_replay(const NaiveLayer& layer, int head, const NaivePolicy& policy,
                                      const std::vector<NaiveStep>& steps);
 
-enum class NaivePool { max, average };
+enum class NaivePool { kMax, kAverage };
 
 NaivePolicy naive_streaming(int sinks, int kept);
 NaivePolicy naive_accumulated(bool divide_by_age, int recent);
@@ -75,7 +75,7 @@ NaivePolicy naive_snapkv_decode(int window, int kernel, NaivePool pool);
 NaivePolicy naive_snapkv_per_head(int window, int kernel, NaivePool pool);
 // kth(n) = which near-duplicate of n entries is forgiven, 1 = the newest.
 NaivePolicy naive_r_kv(double lambda, int window, int kernel, double threshold, const std::function<int(int)>& kth);
-NaivePolicy naive_golden(int interval, NaivePool queries, int horizon, NaivePool heads = NaivePool::average);
+NaivePolicy naive_golden(int interval, NaivePool queries, int horizon, NaivePool heads = NaivePool::kAverage);
 NaivePolicy naive_tova();
 NaivePolicy naive_keydiff(int sinks, int recent);
 NaivePolicy naive_expected_attention(int future, int sinks, double epsilon, bool covariance);

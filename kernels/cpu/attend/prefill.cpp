@@ -152,7 +152,7 @@ class Tile {
                        .k = std::min(kValueSlots, visible() - slot),
                        .c = scratch_.output + d,
                        .ldc = shape_.value_stride,
-                       .write = slot == 0 ? Write::replace : Write::add},
+                       .write = slot == 0 ? Write::kReplace : Write::kAdd},
                       rows());
       }
     }

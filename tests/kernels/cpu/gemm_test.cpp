@@ -40,7 +40,7 @@ void check(Gemm gemm, const Shape& shape, cpu::Write write) {
   gemm(a.data(), m, lda, b.data(), n, ldb, k, c.data(), ldc, 0.5f, write);
   for (int64_t r = 0; r < m; ++r) {
     for (int64_t j = 0; j < n; ++j) {
-      double want = write == cpu::Write::add ? before[r * ldc + j] : 0;
+      double want = write == cpu::Write::kAdd ? before[r * ldc + j] : 0;
       double magnitude = std::abs(want);
       for (int64_t i = 0; i < k; ++i) {
         const double term = 0.5 * a[r * lda + i] * b[transposed ? j * ldb + i : i * ldb + j];
@@ -62,7 +62,7 @@ TEST(Gemm, MatchesTheReferenceOverShapes) {
        {Shape{1, 1, 1}, Shape{1, 31, 15}, Shape{5, 32, 16}, Shape{6, 33, 17}, Shape{11, 64, 255}, Shape{12, 65, 256},
         Shape{13, 16, 257}, Shape{25, 47, 600}, Shape{3, 8, 0}, Shape{0, 8, 8}, Shape{8, 0, 8}}) {
     for (const Gemm gemm : {cpu::gemm_nt, cpu::gemm_nn}) {
-      for (const cpu::Write write : {cpu::Write::replace, cpu::Write::add}) {
+      for (const cpu::Write write : {cpu::Write::kReplace, cpu::Write::kAdd}) {
         check(gemm, shape, write);
         if (::testing::Test::HasFatalFailure()) return;
       }

@@ -114,7 +114,7 @@ Known naive_result(const std::string& family) {
   Known known{.weights = std::make_unique<RandomWeights>(parse_model_config(configs().at(family), family), 1)};
   Random random(7);
   for (int i = 0; i < 400; ++i) known.ids.push_back(static_cast<int32_t>(random.below(512)));
-  ref::NaiveScores scores = ref::naive_scores(*known.weights, known.ids, kTail, ref::Stored::exact);
+  ref::NaiveScores scores = ref::naive_scores(*known.weights, known.ids, kTail, ref::Stored::kExact);
   known.nll = std::move(scores.nll);
   known.logits = std::move(scores.logits_tail);
   return known;
@@ -132,7 +132,7 @@ TEST_P(Families, LossesAndLogitsAgree) {
     EXPECT_LE(ref::largest(logits), 1e-4 * ref::largest(known.logits));
     return;
   }
-  const ref::NaiveScores bf16 = ref::naive_scores(*known.weights, known.ids, kTail, ref::Stored::bf16);
+  const ref::NaiveScores bf16 = ref::naive_scores(*known.weights, known.ids, kTail, ref::Stored::kBf16);
   EXPECT_LE(mean(nll), kBf16Ratio * mean(errors(bf16.nll, known.nll)));
   EXPECT_LE(mean(logits), kBf16Ratio * mean(errors(bf16.logits_tail, known.logits)));
 }
@@ -143,7 +143,7 @@ INSTANTIATE_TEST_SUITE_P(Runs, Families, on_every_backend({"llama", "qwen3", "qw
 TEST(NaiveModel, AgreesWithTransformers) {
   for (const char* family : {"llama", "qwen3"}) {
     const Known known = stored_result(family);
-    const ref::NaiveScores scores = ref::naive_scores(*known.weights, known.ids, kTail, ref::Stored::exact);
+    const ref::NaiveScores scores = ref::naive_scores(*known.weights, known.ids, kTail, ref::Stored::kExact);
     EXPECT_LE(ref::largest(errors(scores.nll, known.nll)), 1e-4) << family;
     EXPECT_LE(ref::largest(errors(scores.logits_tail, known.logits)), 1e-4 * ref::largest(known.logits)) << family;
   }

@@ -118,7 +118,7 @@ void expect_teacher_forced(Bench& bench, const Ask& ask) {
   const GenerateResult result = bench.generate(ask);
   const Ids& drawn = result.sequences[0].ids;
   ASSERT_EQ(std::ssize(drawn), ask.max_new_tokens);
-  EXPECT_EQ(result.sequences[0].ending, Ending::length);
+  EXPECT_EQ(result.sequences[0].ending, Ending::kLength);
   const int32_t prompt = static_cast<int32_t>(ask.prompts[0].size());
   Ids ids = ask.prompts[0];
   ids.insert(ids.end(), drawn.begin(), drawn.end() - 1);
@@ -217,10 +217,10 @@ TEST_P(Generate, StopsAtAStopIdWhileTheOthersGoOn) {
   ask.stop_ids = {8000, *stop};
   const GenerateResult result = bench.generate(ask);
   EXPECT_EQ(result.sequences[0].ids, ref::slice(first, 0, until));
-  EXPECT_EQ(result.sequences[0].ending, Ending::stop);
+  EXPECT_EQ(result.sequences[0].ending, Ending::kStop);
   EXPECT_EQ(std::ssize(result.sequences[1].ids), 50);
   EXPECT_EQ(ref::slice(result.sequences[1].ids, 0, until), ref::slice(second, 0, until));
-  EXPECT_EQ(result.sequences[1].ending, Ending::length);
+  EXPECT_EQ(result.sequences[1].ending, Ending::kLength);
 }
 
 TEST_P(Generate, SampledTextRepeatsForASeedOnly) {
