@@ -6,7 +6,9 @@
 #include <map>
 #include <optional>
 
+#include "harness/model_folder.h"
 #include "harness/rows.h"
+#include "harness/shipped.h"
 #include "harness/spec/model_choice.h"
 #include "kernels/error.h"
 #include "sim/io/hash.h"
@@ -20,11 +22,6 @@ namespace kv {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string folder_name(const fs::path& folder) {
-  const fs::path full = fs::weakly_canonical(folder);
-  return full.filename().string();
-}
 
 class ModelSubject final : public Subject {
  public:
@@ -103,7 +100,7 @@ class ModelSubject final : public Subject {
  private:
   void load_weights(Backend& backend, const ModelIdentity& identity) {
     folder_ = identity.folder();
-    name_ = folder_name(folder_);
+    name_ = model_name(folder_);
     fingerprint_ = identity.fingerprint();
     open(backend, ModelFiles(folder_));
   }
@@ -275,18 +272,6 @@ void refuse_text(const ModelChoice& choice) {
   throw UserError(
       fmt::format("{}: {} with random weights has no tokenizer; expected data with ids, or protocol latency",
                   choice.source.where, choice.source.text));
-}
-
-fs::path find_shipped(const fs::path& relative, const fs::path& from) {
-  std::error_code error;
-  for (fs::path folder : {fs::absolute(from.empty() ? "." : from, error), fs::current_path(error),
-                          fs::read_symlink("/proc/self/exe", error).parent_path()}) {
-    for (; !folder.empty(); folder = folder.parent_path()) {
-      if (fs::exists(folder / relative, error)) return folder / relative;
-      if (folder == folder.parent_path()) break;
-    }
-  }
-  return {};
 }
 
 TextData load_shipped_text(const fs::path& from) {

@@ -53,10 +53,6 @@ std::unique_ptr<Subject> open_subject(Backend& backend, const Spec& spec, int mo
 // Throws the UserError for data that needs the tokenizer of a model without one.
 [[noreturn]] void refuse_text(const ModelChoice& choice);
 
-// A file or folder that ships with kvlab, such as experiments/data: in folder `from`, the current one, the
-// program's own or one above these. Empty where there is none.
-std::filesystem::path find_shipped(const std::filesystem::path& relative, const std::filesystem::path& from = {});
-
 // Text of the tasks; without the shipped folder it holds no documents, and tasks that need some say so.
 TextData load_shipped_text(const std::filesystem::path& from = {});
 

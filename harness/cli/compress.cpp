@@ -40,7 +40,7 @@ void run_compress(const Arguments& arguments) {
 void add_compress(CLI::App& app, Verbs&) {
   auto arguments = std::make_shared<Arguments>();
   CLI::App* verb = app.add_subcommand("compress", "Writes a policy's scores and keep mask after a prefill");
-  verb->add_option("--model", arguments->model, "Hugging Face folder")->required();
+  add_model_option(*verb, arguments->model);
   add_ids_options(*verb, arguments->input);
   verb->add_option("--policy", arguments->policy, "policy, as inline YAML or a file")->required();
   verb->add_option("--keep", arguments->keep, "fraction of the tokens that stays, above 0 and at most 1")

@@ -28,6 +28,8 @@ struct Arguments {
 };
 
 std::vector<int32_t> prompt_ids(const Arguments& arguments) {
+  const bool has_source = !(arguments.prompt.empty() && arguments.input.text.empty() && arguments.input.ids.empty());
+  if (!has_source) throw UserError("expected one of --prompt TEXT, --text FILE and --ids FILE");
   if (arguments.prompt.empty()) return load_ids(arguments.input, arguments.model);
   return ids_of_text(arguments.prompt, arguments.model);
 }
@@ -69,6 +71,7 @@ void run_generate(const Arguments& arguments) {
                                           .stop_ids = stop_ids,
                                           .sampling = arguments.sampling,
                                           .seed = arguments.sampling.seed});
+<<<<<<< ours
   const std::vector<int32_t>& output = result.sequences[0].ids;
   if (arguments.out.empty()) {
     fmt::print("{}\n", readable(arguments, output));
@@ -76,6 +79,15 @@ void run_generate(const Arguments& arguments) {
     const std::vector<TensorData> tensors = {
         {.name = "input_ids", .dtype = Dtype::kI32, .shape = {std::ssize(ids)}, .data = ids.data()},
         {.name = "output_ids", .dtype = Dtype::kI32, .shape = {std::ssize(output)}, .data = output.data()},
+=======
+  const std::vector<int32_t>& written = result.sequences[0].ids;
+  if (arguments.out.empty()) {
+    fmt::print("{}\n", readable(arguments, written));
+  } else {
+    const std::vector<TensorData> tensors = {
+        {.name = "input_ids", .dtype = Dtype::kI32, .shape = {std::ssize(ids)}, .data = ids.data()},
+        {.name = "output_ids", .dtype = Dtype::kI32, .shape = {std::ssize(written)}, .data = written.data()},
+>>>>>>> theirs
     };
     write_safetensors(arguments.out, tensors, {{"format", "kvlab-generate"}, {"policy", policy.name}});
   }
@@ -87,7 +99,7 @@ void run_generate(const Arguments& arguments) {
 void add_generate(CLI::App& app, Verbs&) {
   auto arguments = std::make_shared<Arguments>();
   CLI::App* verb = app.add_subcommand("generate", "Continues a text, over the full cache or under a policy");
-  verb->add_option("--model", arguments->model, "Hugging Face folder")->required();
+  add_model_option(*verb, arguments->model);
   CLI::Option* prompt = verb->add_option("--prompt", arguments->prompt, "the text itself, as --text");
   for (CLI::Option* other : add_ids_options(*verb, arguments->input)) prompt->excludes(other);
   verb->add_option("--max-new-tokens", arguments->max_new_tokens, "tokens to write at most (default: 128)");

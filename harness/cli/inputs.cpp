@@ -1,16 +1,27 @@
 #include "harness/cli/inputs.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 
+#include "harness/model_folder.h"
 #include "harness/rows.h"
 #include "harness/spec/spec.h"
 #include "harness/subject.h"
 #include "kernels/error.h"
 #include "sim/model/model_config.h"
+#include "sim/policy/spelling.h"
 
 namespace kv {
+
+void add_model_option(CLI::App& verb, std::string& model) {
+  const auto read = [&model](const std::string& name) { model = find_model_folder(name).string(); };
+  verb.add_option_function<std::string>("--model", read,
+                                        "Hugging Face folder, or OWNER/NAME in the local Hugging Face cache")
+      ->required();
+}
 
 std::vector<CLI::Option*> add_ids_options(CLI::App& verb, IdsArguments& arguments) {
   auto* text = verb.add_option("--text", arguments.text, "text file; the model's first token is put in front");
@@ -40,6 +51,15 @@ CLI::Validator at_least(double least) {
     return fmt::format("'{}', expected a number of at least {}", text, least);
   };
   return {check, fmt::format(">= {}", least)};
+}
+
+CLI::Validator one_of(std::vector<std::string> words) {
+  const std::string accepted = fmt::format("{}", fmt::join(words, " | "));
+  const auto check = [words = std::move(words)](const std::string& text) -> std::string {
+    if (std::find(words.begin(), words.end(), text) != words.end()) return {};
+    return fmt::format("'{}'{} (expected one of: {})", shown(text), did_you_mean(text, words), fmt::join(words, ", "));
+  };
+  return {check, accepted};
 }
 
 Policy load_policy(const std::string& yaml_or_file, const std::string& model) {

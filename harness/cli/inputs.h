@@ -14,6 +14,10 @@ class Validator;
 
 namespace kv {
 
+// --model of a verb: a folder, or OWNER/NAME in the local Hugging Face cache. What is read is the folder that was
+// found.
+void add_model_option(CLI::App& verb, std::string& model);
+
 // Where the engine's verbs take their token ids from: exactly one of a text and a safetensors file.
 struct IdsArguments {
   std::string text, ids;
@@ -30,6 +34,9 @@ std::vector<int32_t> ids_of_text(const std::string& text, const std::string& mod
 
 // Refuses numbers below `least`; CLI11's own checks print the largest double as the upper end of their range.
 CLI::Validator at_least(double least);
+
+// Refuses every other word, with the nearest of these.
+CLI::Validator one_of(std::vector<std::string> words);
 
 // "--policy" takes inline YAML or a file. Throws UserError, too, where its allocation cannot serve that model's folder.
 Policy load_policy(const std::string& yaml_or_file, const std::string& model);

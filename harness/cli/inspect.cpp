@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "harness/cli/verbs.h"
+#include "harness/model_folder.h"
 #include "harness/rows.h"
 #include "kernels/error.h"
 #include "sim/io/safetensors.h"
@@ -23,7 +24,7 @@ namespace fs = std::filesystem;
 void inspect_model(const fs::path& folder) {
   const ModelFiles files = load_model(folder);
   const ModelConfig& config = files.config();
-  fmt::print("model       {}\n", fs::weakly_canonical(folder).filename().string());
+  fmt::print("model       {}\n", model_name(folder));
   fmt::print("family      {}\n", family_name(config.family));
   fmt::print("parameters  {:.1f} M\n", static_cast<double>(parameters_of(config)) / 1e6);
   fmt::print("layers      {}, width {}, MLP {}\n", config.layers, config.hidden_size, config.intermediate_size);
@@ -78,7 +79,11 @@ void inspect_results(const fs::path& folder) {
 
 void inspect(const fs::path& path) {
   std::error_code error;
-  if (!fs::exists(path, error)) throw UserError(fmt::format("{}: no such file or folder", path.string()));
+  if (!fs::exists(path, error)) {
+    const fs::path snapshot = cached_model(path.string());
+    if (snapshot.empty()) throw UserError(fmt::format("{}: no such file or folder", path.string()));
+    return inspect_model(snapshot);
+  }
   if (fs::is_directory(path)) {
     if (fs::exists(stored_file(path / "rows.csv"))) return inspect_results(path);
     return inspect_model(path);
@@ -94,7 +99,7 @@ void inspect(const fs::path& path) {
 void add_inspect(CLI::App& app, Verbs&) {
   auto path = std::make_shared<std::string>();
   CLI::App* verb = app.add_subcommand("inspect", "Prints what a model, trace, safetensors file or result folder holds");
-  verb->add_option("PATH", *path, "file or folder")->required();
+  verb->add_option("PATH", *path, "file or folder, or OWNER/NAME of a cached model")->required();
   verb->footer("Examples:\n  kvlab inspect experiments/models/reference\n  kvlab inspect trace.safetensors");
   verb->callback([path] { inspect(*path); });
 }

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 
+#include "harness/cli/experiments.h"
 #include "harness/cli/overrides.h"
 #include "harness/cli/verbs.h"
 #include "harness/notice.h"
@@ -20,7 +21,11 @@ struct Arguments {
 
 void run_profile(const Arguments& arguments) {
   const auto profiles =
+<<<<<<< ours
       make_profiles(load_spec(arguments.spec, arguments.overrides.texts()),
+=======
+      make_profiles(load_named_spec(arguments.spec, arguments.overrides.texts()),
+>>>>>>> theirs
                     {.out = arguments.out, .verbosity = arguments.quiet ? Verbosity::quiet : Verbosity::normal});
   if (arguments.quiet) return;
   fmt::print("{}", profile_table(profiles));

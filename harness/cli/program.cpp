@@ -1,18 +1,17 @@
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
 #include <new>
+#include <string_view>
 
 #include "harness/build_info.h"
+#include "harness/cli/mistakes.h"
 #include "harness/cli/verbs.h"
 #include "harness/notice.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/error.h"
-#include "sim/policy/spelling.h"
 
 namespace kv {
 namespace {
@@ -23,11 +22,14 @@ constexpr const char* kDescription =
 constexpr const char* kExamples =
     "Examples:\n"
     "  kvlab run experiments/quickstart.yaml\n"
+    "  kvlab new my.yaml --policies full,h2o,snapkv\n"
     "  kvlab run experiments/quickstart.yaml --set samples=1 --set 'axes.budget=[128, 256]' --out /tmp/try\n"
     "  kvlab list policies\n"
     "  kvlab describe snapkv\n"
     "  kvlab inspect experiments/models/reference\n"
-    "Every verb has its own --help.";
+    "Every verb has its own --help. The exit code is 0 when all is well, 1 when something failed, 2 for a mistake of "
+    "the\n"
+    "caller's, which is one line.";
 
 std::string version() {
   const BuildInfo& info = build_info();
@@ -38,20 +40,8 @@ std::string version() {
 // CLI11 counts help and version as "errors" of code 0.
 int refuse(const CLI::App& app, const CLI::ParseError& error) {
   if (error.get_exit_code() == 0) return app.exit(error);
-  std::string message = error.what();
-  if (message.find('\n') != message.npos) message.resize(message.find('\n'));
-  notice(fmt::format("kvlab: {}; see kvlab --help", message));
+  notice(explain(app, error));
   return 2;
-}
-
-// CLI11 would only say that a verb is missing.
-void check_verb(const CLI::App& app, int argc, const char* const* argv) {
-  if (argc < 2 || argv[1][0] == '-') return;
-  std::vector<std::string> known;
-  for (const CLI::App* verb : app.get_subcommands({})) known.push_back(verb->get_name());
-  if (std::find(known.begin(), known.end(), argv[1]) != known.end()) return;
-  throw UserError(fmt::format("unknown verb '{}'{} (expected one of: {})", argv[1], did_you_mean(argv[1], known),
-                              fmt::join(known, ", ")));
 }
 
 int parse(CLI::App& app, int argc, const char* const* argv, const Verbs& verbs) {
@@ -72,6 +62,10 @@ void check_threads() {
 }
 
 int run(int argc, const char* const* argv) try {
+  if (argc > 1 && std::string_view(argv[1]) == "help") {
+    const char* const help[] = {argv[0], argc > 2 ? argv[2] : "--help", "--help"};
+    return run(argc > 2 ? 3 : 2, help);
+  }
   check_threads();
   CLI::App app(kDescription, "kvlab");
   app.footer(kExamples);
@@ -85,6 +79,7 @@ int run(int argc, const char* const* argv) try {
       ->check(CLI::Range(1, 1024))
       ->trigger_on_parse();
   Verbs verbs;
+  add_new(app, verbs);
   add_run(app, verbs);
   add_validate(app, verbs);
   add_list(app, verbs);

@@ -5,6 +5,7 @@
 
 #include "harness/cli/inputs.h"
 #include "harness/cli/verbs.h"
+#include "harness/model_folder.h"
 #include "harness/spec/spec.h"
 #include "harness/spec/task_options.h"
 #include "harness/subject.h"
@@ -55,7 +56,7 @@ void record(const Arguments& arguments) {
   const Sample sample = arguments.task.empty() ? plain_sample(arguments) : task_sample(arguments);
   const auto backend = make_backend(arguments.device);
   ModelSource source(*backend, load_model(arguments.model));
-  const std::string name = std::filesystem::weakly_canonical(arguments.model).filename().string();
+  const std::string name = model_name(arguments.model);
   record_trace(
       arguments.out, *backend, source, sample,
       {.layers = arguments.layers, .dtype = arguments.dtype == "bf16" ? Dtype::kBF16 : Dtype::kF32, .model = name});
@@ -66,7 +67,7 @@ void record(const Arguments& arguments) {
 void add_record(CLI::App& app, Verbs&) {
   auto arguments = std::make_shared<Arguments>();
   CLI::App* verb = app.add_subcommand("record", "Runs a model over a text or task and writes a trace");
-  verb->add_option("--model", arguments->model, "Hugging Face folder")->required();
+  add_model_option(*verb, arguments->model);
   add_ids_options(*verb, arguments->input);
   verb->add_option("--task", arguments->task, "task, as a name, inline YAML or a file");
   verb->add_option("--tokens", arguments->tokens, "length of the task's sample; most tokens of a text")
@@ -74,7 +75,7 @@ void add_record(CLI::App& app, Verbs&) {
   verb->add_option("--seed", arguments->seed, "of the task");
   verb->add_option("--index", arguments->index, "number of the task's sample");
   verb->add_option("--layers", arguments->layers, "layers to record, such as 0,3,7 (default: all)")->delimiter(',');
-  verb->add_option("--dtype", arguments->dtype, "f32 or bf16")->check(CLI::IsMember({"f32", "bf16"}));
+  verb->add_option("--dtype", arguments->dtype, "f32 or bf16")->check(one_of({"f32", "bf16"}));
   verb->add_option("--out", arguments->out, "trace file (safetensors)")->required();
   verb->add_option("--device", arguments->device, "cpu or cuda");
   verb->footer(

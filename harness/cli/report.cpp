@@ -9,6 +9,7 @@
 #include "harness/cli/verbs.h"
 #include "harness/rows.h"
 #include "harness/spec/spec.h"
+#include "kernels/error.h"
 
 namespace kv {
 namespace {
@@ -22,6 +23,9 @@ struct Arguments {
 
 void report(const Arguments& arguments) {
   const fs::path folder = arguments.folder;
+  if (arguments.spec.empty() && !fs::exists(folder / "spec.yaml")) {
+    throw UserError(fmt::format("{}: no result folder, it has no spec.yaml; kvlab run writes one", folder.string()));
+  }
   const Spec spec = load_spec(arguments.spec.empty() ? folder / "spec.yaml" : fs::path(arguments.spec));
   const fs::path manifest = folder / "manifest.json";
   const ReportText text{.title = spec.title,

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 
+#include "harness/cli/experiments.h"
 #include "harness/cli/overrides.h"
 #include "harness/cli/verbs.h"
 #include "harness/notice.h"
@@ -27,7 +28,7 @@ struct Arguments {
 
 void run_one(const std::string& file, const Arguments& arguments, Verbs& verbs) {
   const std::vector<std::string> overrides = arguments.overrides.texts();
-  const Spec spec = load_spec(file, overrides);
+  const Spec spec = load_named_spec(file, overrides);
   const RunOptions options{.out = arguments.out.empty() ? fs::path("results") / spec.name : fs::path(arguments.out),
                            .start = arguments.fresh ? Start::fresh : Start::resume,
                            .draw = arguments.no_draw ? Draw::later : Draw::now,
@@ -79,7 +80,7 @@ void add_validate(CLI::App& app, Verbs&) {
   verb->footer("Examples:\n  kvlab validate experiments/*.yaml\n  kvlab validate my.yaml --set axes.budget=64");
   verb->callback([arguments] {
     for (const std::string& file : arguments->specs) {
-      fmt::print("{}\n", validate_experiment(load_spec(file, arguments->overrides.texts())));
+      fmt::print("{}\n", validate_experiment(load_named_spec(file, arguments->overrides.texts())));
     }
   });
 }

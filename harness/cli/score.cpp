@@ -127,7 +127,7 @@ void score(const Arguments& arguments) {
 void add_score(CLI::App& app, Verbs&) {
   auto arguments = std::make_shared<Arguments>();
   CLI::App* verb = app.add_subcommand("score", "Writes each token's loss and entropy, full cache or under a policy");
-  verb->add_option("--model", arguments->model, "Hugging Face folder")->required();
+  add_model_option(*verb, arguments->model);
   add_ids_options(*verb, arguments->input);
   verb->add_option("--out", arguments->out, "safetensors file: input_ids [T], nll [T-1], entropy [T], logits_tail")
       ->required();

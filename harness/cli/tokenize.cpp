@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 
+#include "harness/cli/inputs.h"
 #include "harness/cli/verbs.h"
 #include "harness/rows.h"
 #include "harness/subject.h"
@@ -16,7 +17,7 @@ void add_tokenize(CLI::App& app, Verbs&) {
   };
   auto arguments = std::make_shared<Arguments>();
   CLI::App* verb = app.add_subcommand("tokenize", "Prints a text's token ids as a JSON array");
-  verb->add_option("--model", arguments->model, "Hugging Face folder with a tokenizer.json")->required();
+  add_model_option(*verb, arguments->model);
   verb->add_option("--text", arguments->text, "UTF-8 text file")->required();
   verb->footer("Example:\n  kvlab tokenize --model experiments/models/reference --text README.md");
   verb->callback([arguments] {

@@ -17,6 +17,7 @@ struct Verbs {
 
 void add_run(CLI::App& app, Verbs& verbs);
 void add_validate(CLI::App& app, Verbs& verbs);
+void add_new(CLI::App& app, Verbs& verbs);
 void add_list(CLI::App& app, Verbs& verbs);
 void add_describe(CLI::App& app, Verbs& verbs);
 void add_profile(CLI::App& app, Verbs& verbs);

@@ -50,6 +50,13 @@ class Cosine : public Metric {
     for (int s = 0; s < static_cast<int>(view_.samples.size()); ++s) report_sample(s, rows);
   }
 
+  std::vector<Headline> headlines() const override {
+    return {{.name = "cosine",
+             .title = "Cosine of head outputs under the policy and the full cache",
+             .metric = "cosine",
+             .better = "higher"}};
+  }
+
  private:
   int32_t first(int sequence) const { return std::max(0, view_.first_event[static_cast<size_t>(sequence)]); }
 

@@ -71,6 +71,13 @@ class Dilution : public Metric {
     }
   }
 
+  std::vector<Headline> headlines() const override {
+    return {{.name = "dilution",
+             .title = "Attention that misses the tokens known to be useful",
+             .metric = "dilution",
+             .better = "lower"}};
+  }
+
  private:
   void collect(const LayerView& view) {
     queries_ = {};

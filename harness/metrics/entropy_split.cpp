@@ -40,6 +40,17 @@ class EntropySplitMetric : public Metric {
     }
   }
 
+  std::vector<Headline> headlines() const override {
+    return {{.name = "loss-increase-low",
+             .title = "Relative loss increase on low-entropy tokens",
+             .metric = "loss_increase_low",
+             .better = "lower"},
+            {.name = "loss-increase-high",
+             .title = "Relative loss increase on high-entropy tokens",
+             .metric = "loss_increase_high",
+             .better = "lower"}};
+  }
+
  private:
   void report_sample(int s, std::vector<Measured>& rows) const {
     const Baseline& baseline = *view_.baseline;

@@ -71,6 +71,17 @@ class LocalError : public Metric {
     }
   }
 
+  std::vector<Headline> headlines() const override {
+    return {{.name = "cosine-local",
+             .title = "Cosine of head outputs, by the retained set alone",
+             .metric = "cosine_local",
+             .better = "higher"},
+            {.name = "output-error",
+             .title = "Error of head outputs, by the retained set alone",
+             .metric = "output_error",
+             .better = "lower"}};
+  }
+
  private:
   // The measured queries of a block, for all of its layers.
   void choose(const LayerView& view) {

@@ -54,6 +54,14 @@ class Loss : public Metric {
     }
   }
 
+  std::vector<Headline> headlines() const override {
+    return {{.name = "loss-ratio",
+             .title = "Loss under the policy over the full cache's, pooled over samples",
+             .metric = "nll_sum",
+             .over = "nll_sum_full",
+             .better = "lower"}};
+  }
+
  private:
   Sums sum_from(int s, size_t first) const { return sum_of(s, first, record_.nll(s).size()); }
 

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "harness/headline.h"
 #include "sim/policy/measured.h"
 #include "sim/policy/observer.h"
 #include "sim/policy/registry.h"
@@ -35,6 +36,8 @@ class Metric : public Observer {
   static constexpr std::string_view kKind = "metric";
   virtual void begin_case(const CaseView&) {}
   virtual void report(const ReplayResult& result, std::vector<Measured>& rows) = 0;
+  // What a spec without tables and plots shows of the rows; none: they are too much for one number a case.
+  virtual std::vector<Headline> headlines() const { return {}; }
 };
 
 using MetricEntry = PartEntry<Metric>;  // the summary: what it measures, unit, range, source

@@ -75,6 +75,13 @@ class Recall : public Metric {
     for (int s = 0; s < static_cast<int>(view_.samples.size()); ++s) report_sample(s, rows);
   }
 
+  std::vector<Headline> headlines() const override {
+    return {{.name = "recall",
+             .title = "Share of the future importance that is kept",
+             .metric = "recall",
+             .better = "higher"}};
+  }
+
  private:
   void add_event(const EvictionView& view, int s, std::span<const uint8_t> keep) {
     evicted_[static_cast<size_t>(s)] = 1;

@@ -74,6 +74,16 @@ const RegisterProtocol answer{{
     .keys = {{.name = "sampling",
               .help = "how answers are drawn; greedy without it",
               .read = [](Params& params) { read_sampling(params); }}},
+    .headlines =
+        {{.name = "accuracy", .title = "Accuracy by task", .metric = "accuracy", .better = "higher", .unit = "%"}},
+    .starter =
+        R"(data:                                              # or {jsonl: my.jsonl}: contexts, questions and answers
+  - {task: needle, tokens: 512, values: 1, questions: 1}  # kvlab list tasks, kvlab describe needle
+  - {task: kv, tokens: 512, questions: 1}
+axes:                                              # every combination runs; kvlab describe axes
+  keep: [0.5, 0.2]                                 # share of the context that a head keeps
+)",
+    .starter_policies = "[full, snapkv, keydiff]  # full must be among them: what it cannot answer is left out",
     .check = check_answer,
     .check_case = check_answer_case,
     .plan = answer_plan,

@@ -35,6 +35,15 @@ const RegisterProtocol decode{{
     .is_default = true,
     .axes = {token_axis("budget", "entries that a head keeps at an event, on average"),
              token_axis("interval", "tokens from one event to the next")},
+    .starter = R"(data:
+  - {task: reason, tokens: 512}             # a task: kvlab list tasks, kvlab describe reason
+  - {name: prose, task: book, tokens: 512}  # or a file: {text: my.txt, tokens: 512}
+axes:                                       # every combination runs; kvlab describe axes
+  budget: [64, 128]                         # entries that a head keeps
+  interval: 32                              # tokens from one eviction to the next
+metrics: [loss, recall]                     # kvlab list metrics
+)",
+    .starter_policies = "[full, golden, h2o, snapkv, streaming]",
     .check_case = check_decode_case,
     .needs = decode_needs,
     .plan = replay_plan,

@@ -25,6 +25,13 @@ const RegisterProtocol one_shot{{
     .name = "one-shot",
     .summary = "a context is cut once, at its end; what follows it is read over what is left",
     .axes = {fraction_axis("keep", "share of the context's entries that a head keeps, on average")},
+    .starter = R"(data:
+  - {task: kv, tokens: 512}  # a task: kvlab list tasks, kvlab describe kv
+axes:                        # every combination runs; kvlab describe axes
+  keep: [0.5, 0.2]           # share of the context that a head keeps
+metrics: [loss, recall]      # kvlab list metrics
+)",
+    .starter_policies = "[full, golden, snapkv, keydiff, expected-attention]",
     .check_case = check_one_shot_case,
     .plan = replay_plan,
     .open = [](const UnitBatch& batch) -> std::unique_ptr<UnitRunner> {

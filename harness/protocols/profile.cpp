@@ -48,6 +48,10 @@ const RegisterProtocol profile{{
     .name = std::string(kProfileProtocol),
     .summary = "budget profiles, which allocation lu-kv looks up, from a task's questions and their answers",
     .verb = "profile",
+    .starter = R"(data:
+  - {task: kv, tokens: 512, questions: 4}  # a task: kvlab list tasks, kvlab describe kv
+)",
+    .starter_policies = "[{policy: keydiff, sinks: 4, recent: 1}]",
     .check = check_profile,
     .check_case = check_profile_case,
     .plan = profile_plan,

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "harness/headline.h"
 #include "harness/rows.h"
 #include "sim/policy/baseline.h"
 #include "sim/policy/params.h"
@@ -55,6 +56,9 @@ struct Protocol {
   std::string verb = "run";      // the command that runs it; `open` is null where that is not `run`
   std::vector<ProtocolAxis> axes{};
   std::vector<ProtocolKey> keys{};
+  std::vector<Headline> headlines{};  // what a spec without tables and plots shows, beside its metrics' own
+  std::string starter{};              // data, axes and metrics of the spec that kvlab new writes, with their comments
+  std::string starter_policies{};     // of that spec, as a YAML list
   std::function<void(const Spec&)> check{};            // UserError where the spec cannot be meant for it
   std::function<void(const CaseCheck&)> check_case{};  // UserError where a policy cannot run at a point of the axes
   // What the full-cache pass must keep for a case, beside what its policy and metrics need.

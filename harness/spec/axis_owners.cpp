@@ -15,6 +15,8 @@
 namespace kv {
 namespace {
 
+constexpr std::string_view kTokensAxis = "tokens";
+
 bool lists(const std::vector<DeclaredParam>& declared, const std::string& key) {
   return std::any_of(declared.begin(), declared.end(), [&](const DeclaredParam& param) { return param.key == key; });
 }
@@ -37,6 +39,15 @@ void refuse_of_another(const GivenParam& param, const Protocol& protocol) {
 }
 
 }  // namespace
+
+std::vector<DeclaredParam> shared_axes() {
+  const auto axis = [](std::string_view name, std::string help) {
+    return DeclaredParam{
+        .key = std::string(name), .type = "axis", .fallback = "none", .help = std::move(help), .value = {}};
+  };
+  return {axis(kTokensAxis, "a sample's length, of data that states none (protocols that read data)"),
+          axis(kAllocationAxis, "how budgets are divided, of policies that state none: kvlab list allocations")};
+}
 
 AxisOwners::AxisOwners(const Spec& spec) : spec_(spec) {
   for (const Component& policy : spec.policies) policy_options_.push_back(describe_policy(policy.name));
@@ -62,7 +73,7 @@ bool AxisOwners::applies_to_task(const DataSpec& data, const std::string& column
 AxisOwner AxisOwners::classify(const GivenParam& param) const {
   const std::string& column = param.key;
   if (spec_.protocol->find_axis(column)) return AxisOwner::kProtocol;
-  if (column == "tokens" && spec_.protocol->reads_data) return check_tokens(param);
+  if (column == kTokensAxis && spec_.protocol->reads_data) return check_tokens(param);
   if (column == kAllocationAxis) return check_allocations(param);
   bool task = false, policy = false;
   for (const DataSpec& data : spec_.data) {
@@ -107,8 +118,9 @@ std::vector<std::string> AxisOwners::known_axes() const {
   const auto add = [&](const std::string& name) {
     if (std::find(known.begin(), known.end(), name) == known.end()) known.push_back(name);
   };
-  if (spec_.protocol->reads_data) add("tokens");
-  add(std::string(kAllocationAxis));
+  for (const DeclaredParam& axis : shared_axes()) {
+    if (axis.key != kTokensAxis || spec_.protocol->reads_data) add(axis.key);
+  }
   for (const DataSpec& data : spec_.data) {
     if (data.kind != DataKind::kTask) continue;
     for (const std::string& option : find_task(data.source.text).options) add(option);

@@ -13,6 +13,9 @@ namespace kv {
 // What an axis changes.
 enum class AxisOwner { kProtocol, kTokens, kTask, kPolicy, kAllocation };
 
+// Axes that belong to no protocol, policy or task.
+std::vector<DeclaredParam> shared_axes();
+
 // Which columns of a spec's axes go where.
 class AxisOwners {
  public:

@@ -207,4 +207,10 @@ void MapReader::finish() const {
 
 bool is_given(const YAML::Node& node) { return node.IsDefined() && !node.IsNull(); }
 
+std::vector<YAML::Node> items_of(const YAML::Node& node) {
+  if (!is_given(node)) return {};
+  if (!node.IsSequence()) return {node};
+  return {node.begin(), node.end()};
+}
+
 }  // namespace kv

@@ -107,6 +107,8 @@ struct KeySection {
 };
 
 bool is_given(const YAML::Node& node);  // neither absent nor null
+// The items of a list; a single value stands for a list of one, and nothing for none.
+std::vector<YAML::Node> items_of(const YAML::Node& node);
 
 template <class Value>
 Value MapReader::word(const std::string& key, const Value& fallback, const Words<Value>& words, std::string_view help) {

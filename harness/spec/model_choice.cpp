@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "harness/model_folder.h"
 #include "kernels/error.h"
 #include "sim/model/named_models.h"
 #include "sim/source/trace.h"
@@ -18,6 +19,14 @@ std::filesystem::path path_of(const Spec& spec, const Located& source) {
   }
 }
 
+std::filesystem::path folder_of(const Spec& spec, const Located& source) {
+  std::filesystem::path folder = path_of(spec, source);
+  std::error_code error;
+  if (std::filesystem::exists(folder, error)) return folder;
+  const std::filesystem::path snapshot = cached_model(source.text);
+  return snapshot.empty() ? folder : snapshot;
+}
+
 ModelIdentity::Shape shape_of_trace(const std::filesystem::path& file) {
   const Trace trace = Trace::open(file, Trace::Checksum::kSkip);
   return {static_cast<int>(trace.info().layers.size()), trace.info().kv_heads};
@@ -26,7 +35,11 @@ ModelIdentity::Shape shape_of_trace(const std::filesystem::path& file) {
 }  // namespace
 
 ModelConfig config_of(const ModelChoice& choice, const std::filesystem::path& folder) {
-  if (!choice.random) return load_model_config(folder);
+  if (!choice.random) {
+    std::error_code error;
+    if (std::filesystem::is_directory(folder, error)) return load_model_config(folder);
+    throw UserError(fmt::format("{}: {}", choice.source.where, absent_model(choice.source.text)));
+  }
   try {
     return find_named_model(choice.source.text).parse();
   } catch (const UserError& error) {
@@ -39,7 +52,7 @@ ModelIdentity identity_of(const Spec& spec, int model) {
     return {{}, [file = path_of(spec, spec.traces.front())] { return shape_of_trace(file); }};
   }
   const ModelChoice& choice = spec.models[static_cast<size_t>(model)];
-  const std::filesystem::path folder = choice.random ? "" : path_of(spec, choice.source);
+  const std::filesystem::path folder = choice.random ? "" : folder_of(spec, choice.source);
   return {folder, [choice, folder] {
             const ModelConfig config = config_of(choice, folder);
             return ModelIdentity::Shape{config.layers, config.kv_heads};

@@ -96,11 +96,16 @@ struct Spec {
 Spec parse_spec(std::string_view yaml, const std::string& file, std::span<const std::string> overrides = {});
 Spec load_spec(const std::filesystem::path& file, std::span<const std::string> overrides = {});
 
+// Every key that a spec's top level accepts.
+std::vector<DeclaredParam> spec_keys();
+// The keys of `model` where it is a map.
+std::vector<DeclaredParam> model_keys();
+
 // One policy, metric or task in the form of a spec's list entry: a name, or {<kind>: name, option: value}. Inline YAML
 // or, where that names a file, the file.
 Component parse_component(const std::string& yaml_or_file, const std::string& kind);
 
-// A path of a spec: absolute, or relative to the spec's folder, to one of the folders above it, or to the current one.
+// A path of a spec: absolute, or relative to the spec's folder, the current one, the program's, or one above these.
 // Throws UserError where nothing is there.
 std::filesystem::path resolve_path(const Spec& spec, const Located& path);
 

@@ -37,27 +37,30 @@ YAML::Node load(std::string_view yaml, const std::string& file) {
   }
 }
 
-bool is_named(const YAML::Node& item, const std::string& name) {
-  if (item.IsScalar()) return item.Scalar() == name;
-  if (!item.IsMap()) return false;
+// What a path may call an entry of a list.
+std::vector<std::string> names_of(const YAML::Node& item) {
+  if (item.IsScalar()) return {item.Scalar()};
+  std::vector<std::string> names;
   for (const char* key : {"name", "label", "task", "policy", "metric"}) {
-    const YAML::Node value = item[key];
-    if (value.IsDefined() && value.IsScalar() && value.Scalar() == name) return true;
+    const YAML::Node value = item.IsMap() ? item[key] : YAML::Node(YAML::NodeType::Undefined);
+    if (value.IsDefined() && value.IsScalar()) names.push_back(value.Scalar());
   }
-  return false;
+  return names;
 }
 
 // A number is an index; a word the entry with that name.
 size_t index_of_entry(const YAML::Node& list, const std::string& entry, const std::string& origin) {
   size_t index = 0;
-  if (parse(entry, index)) {
-    if (index < list.size()) return index;
-  } else {
-    for (index = 0; index < list.size(); ++index) {
-      if (is_named(list[index], entry)) return index;
-    }
+  const bool is_number = parse(entry, index);
+  if (is_number && index < list.size()) return index;
+  std::vector<std::string> known;
+  for (index = 0; !is_number && index < list.size(); ++index) {
+    const std::vector<std::string> names = names_of(list[index]);
+    if (std::find(names.begin(), names.end(), entry) != names.end()) return index;
+    known.insert(known.end(), names.begin(), names.end());
   }
-  throw UserError(fmt::format("{}: no entry '{}' in that list of {}", origin, shown(entry), list.size()));
+  throw UserError(fmt::format("{}: no entry '{}' in that list of {}{}", origin, shown(entry), list.size(),
+                              did_you_mean(entry, known)));
 }
 
 std::vector<std::string> split_path(std::string_view text, const std::string& origin) {

@@ -1,6 +1,7 @@
 #include "sim/policy/params.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
@@ -8,6 +9,7 @@
 #include <filesystem>
 
 #include "kernels/error.h"
+#include "sim/policy/spelling.h"
 
 namespace kv {
 
@@ -80,10 +82,11 @@ void Params::finish() const {
     const bool known = std::any_of(declared_.begin(), declared_.end(),
                                    [&](const DeclaredParam& declared) { return declared.key == given.key; });
     if (known) continue;
-    std::string keys;
-    for (const DeclaredParam& declared : declared_) keys += (keys.empty() ? "" : ", ") + declared.key;
-    fail(given.key,
-         keys.empty() ? "unknown option (there are none)" : fmt::format("unknown option (expected one of: {})", keys));
+    std::vector<std::string> keys;
+    for (const DeclaredParam& declared : declared_) keys.push_back(declared.key);
+    fail(given.key, keys.empty() ? "unknown option (there are none)"
+                                 : fmt::format("unknown option{} (expected one of: {})", did_you_mean(given.key, keys),
+                                               fmt::join(keys, ", ")));
   }
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <functional>
 #include <map>
@@ -13,6 +14,7 @@
 #include "kernels/check.h"
 #include "kernels/error.h"
 #include "sim/policy/params.h"
+#include "sim/policy/spelling.h"
 
 namespace kv {
 
@@ -39,9 +41,10 @@ class Registry {
   const Entry& find(std::string_view name) const {
     const auto found = entries_.find(name);
     if (found != entries_.end()) return found->second;
-    std::string known;
-    for (const auto& [other, entry] : entries_) known += (known.empty() ? "" : ", ") + other;
-    throw UserError(fmt::format("unknown {} '{}' (expected one of: {})", kind_, name, known));
+    std::vector<std::string> known;
+    for (const auto& [other, entry] : entries_) known.push_back(other);
+    throw UserError(fmt::format("unknown {} '{}'{} (expected one of: {})", kind_, shown(name),
+                                did_you_mean(name, known), fmt::join(known, ", ")));
   }
 
  private:

@@ -22,8 +22,8 @@ namespace fs = std::filesystem;
 constexpr const char* kWithoutGnuplot = "PATH=/nonexistent";
 
 TEST_F(Cli, EveryVerbHasHelpWithAnExample) {
-  for (const char* verb : {"run", "validate", "list", "describe", "record", "inspect", "report", "compare", "score",
-                           "tokenize", "compress", "generate"}) {
+  for (const char* verb : {"new", "run", "validate", "list", "describe", "record", "inspect", "report", "compare",
+                           "score", "tokenize", "compress", "generate"}) {
     const Output output = run(fmt::format("{} --help", verb));
     EXPECT_EQ(output.code, 0) << verb;
     EXPECT_NE(output.text.find("Example"), std::string::npos) << verb;
@@ -235,6 +235,37 @@ TEST_F(Cli, SuggestsTheNearestVerbAndName) {
   EXPECT_NE(run("describe snapvk").text.find("did you mean 'snapkv'?"), std::string::npos);
 }
 
+TEST_F(Cli, NamesTheMisspeltOptionWordOrSpecAndWhatIsNear) {
+  expect_refused("run --quite " + path("tiny.yaml"),
+                 "kvlab run: unknown option '--quite', did you mean '--quiet'?; see kvlab run --help");
+  expect_refused("--verion", "kvlab: unknown option '--verion', did you mean '--version'?; see kvlab --help");
+  expect_refused("describe h2o more", "kvlab describe: unexpected argument 'more'; see kvlab describe --help");
+  expect_refused("run", "kvlab run: SPEC is required; see kvlab run --help");
+  expect_refused("", "kvlab: expected a verb: new, run, validate, ");
+  expect_refused("list polices", "'polices', did you mean 'policies'? (expected one of: protocols, ");
+  expect_refused("run qucikstart", "qucikstart: no such file, did you mean '");
+  expect_refused("validate " + path("tiny.yaml") + " --set policies.h3o.recent=1",
+                 "--set policies.h3o.recent=1: no entry 'h3o' in that list of 4, did you mean 'h2o'?");
+  expect_refused("report " + folder_.string(), "no result folder, it has no spec.yaml; kvlab run writes one");
+  expect_refused("generate --model " + reference() + " --prompt a --policy h2oo --budget 4 --interval 4",
+                 "unknown policy 'h2oo', did you mean 'h2o'?");
+  expect_refused("generate --model " + reference(), "expected one of --prompt TEXT, --text FILE and --ids FILE");
+}
+
+TEST_F(Cli, HelpIsAVerbToo) {
+  EXPECT_EQ(run("help").text, run("--help").text);
+  EXPECT_EQ(run("help run").text, run("run --help").text);
+  EXPECT_EQ(run("help").code, 0);
+}
+
+TEST_F(Cli, AShippedModelIsFoundFromAnyFolder) {
+  const Output output =
+      run(fmt::format("tokenize --model experiments/models/reference --text {}", path("tiny.yaml")), "cd /;");
+  EXPECT_EQ(output.code, 0) << output.text;
+  const Output spec = run("validate " + path("tiny.yaml") + " --set model=experiments/models/reference", "cd /;");
+  EXPECT_EQ(spec.code, 0) << spec.text;
+}
+
 TEST_F(Cli, GenerateWritesTextAndIds) {
   const std::string common =
       "generate --model " + reference() + " --prompt 'It was the best of times' --max-new-tokens 12";
@@ -254,8 +285,8 @@ TEST_F(Cli, GenerateWritesTextAndIds) {
 TEST_F(Cli, ListWithoutAKindListsEveryKind) {
   const Output output = run("list");
   EXPECT_EQ(output.code, 0) << output.text;
-  for (const char* expected :
-       {"policies:\n", "metrics:\n", "tasks:\n", "models:\n", "experiments:\n", "snapkv ", "recall ", "quickstart "}) {
+  for (const char* expected : {"protocols:\n", "policies:\n", "allocations:\n", "metrics:\n", "tasks:\n", "models:\n",
+                               "experiments:\n", "snapkv ", "recall ", "quickstart "}) {
     EXPECT_NE(output.text.find(expected), std::string::npos) << expected;
   }
 }
@@ -430,9 +461,10 @@ TEST_F(Cli, ARecordedTraceReplays) {
   EXPECT_NE(held.find("64 tokens of llama"), std::string::npos) << held;
   EXPECT_NE(held.find("values in F32, pre-RoPE queries, pre-RoPE keys, layer inputs, W_O, losses\n"), std::string::npos)
       << held;
-  write_atomically(folder_ / "trace.yaml",
-                   "trace: t.safetensors\npolicies: [full, h2o]\naxes: {budget: 16, interval: 8}\nmetrics: [{metric: "
-                   "cosine, detail: layer}]\n");
+  write_atomically(
+      folder_ / "trace.yaml",
+      "trace: t.safetensors\ntables: []\npolicies: [full, h2o]\naxes: {budget: 16, interval: 8}\nmetrics: [{metric: "
+      "cosine, detail: layer}]\n");
   const Output output = run(fmt::format("run {} --quiet --out {}", path("trace.yaml"), path("out")));
   EXPECT_EQ(output.code, 0) << output.text;
   int cosines = 0;
@@ -453,8 +485,9 @@ TEST_F(Cli, ARecordedTaskKnowsItsUsefulTokens) {
                 .code,
             0);
   EXPECT_NE(run("inspect " + path("t.safetensors")).text.find("links  "), std::string::npos);
-  write_atomically(folder_ / "trace.yaml",
-                   "trace: t.safetensors\npolicies: [full]\naxes: {budget: 64, interval: 32}\nmetrics: [dilution]\n");
+  write_atomically(
+      folder_ / "trace.yaml",
+      "trace: t.safetensors\ntables: []\npolicies: [full]\naxes: {budget: 64, interval: 32}\nmetrics: [dilution]\n");
   ASSERT_EQ(run(fmt::format("run {} --quiet --out {}", path("trace.yaml"), path("out"))).code, 0);
   const std::vector<Row> rows = read_rows(folder_ / "out" / "rows.csv").rows;
   const auto found = std::find_if(rows.begin(), rows.end(), [](const Row& row) { return row.metric == "dilution"; });

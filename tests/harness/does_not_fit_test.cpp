@@ -19,9 +19,10 @@ class DoesNotFit : public RunFixture, public testing::WithParamInterface<std::st
   }
 
   RunSummary run(const std::string& model, const std::string& batch) const {
-    write_atomically(spec_file(), "# Does it fit?\nmodel: {random: " + model + "}\ndevice: " + GetParam() +
-                                      "\nprotocol: latency\nsamples: 1\nprefill_chunk: 64\npolicies: [full]\n" +
-                                      "axes: {batch: " + batch + ", context: 64}\n");
+    write_atomically(spec_file(),
+                     "# Does it fit?\nmodel: {random: " + model + "}\ndevice: " + GetParam() +
+                         "\nprotocol: latency\nsamples: 1\nprefill_chunk: 64\ntables: []\npolicies: [full]\n" +
+                         "axes: {batch: " + batch + ", context: 64}\n");
     return run_experiment(spec(), options("out"));
   }
 

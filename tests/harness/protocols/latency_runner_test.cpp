@@ -24,8 +24,9 @@ class Latency : public RunFixture {
   }
 
   RunSummary run(const std::string& text) const {
-    write_atomically(spec_file(),
-                     "# How fast?\nmodel: {random: tiny}\nprotocol: latency\nsamples: 3\nprefill_chunk: 64\n" + text);
+    write_atomically(
+        spec_file(),
+        "# How fast?\nmodel: {random: tiny}\nprotocol: latency\nsamples: 3\nprefill_chunk: 64\ntables: []\n" + text);
     return run_experiment(spec(), options("out"));
   }
 };

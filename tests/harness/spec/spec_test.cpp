@@ -1,7 +1,10 @@
 #include "harness/spec/spec.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "harness/spec/component_reader.h"
+#include "harness/spec/data_reader.h"
 #include "kernels/error.h"
 
 namespace kv {
@@ -115,8 +118,7 @@ TEST(Spec, NamesWhatIsMissing) {
             "s.yaml:2:8: data: expected exactly one of the keys task, text, ids, jsonl");
   EXPECT_EQ(error_of("model: m\ndata: [{text: a, smples: 8}]\npolicies: [full]"),
             "s.yaml:2:18: data: unknown key 'smples', did you mean 'samples'? (expected one of: task, text, ids, "
-            "jsonl, name, "
-            "tokens, samples)");
+            "jsonl, name, tokens, samples, subset, metric)");
   EXPECT_EQ(error_of("model: m\ndata: [book]\npolicies: [{label: x}]"), "s.yaml:3:12: policy: lacks the key 'policy'");
 }
 
@@ -207,7 +209,34 @@ TEST(SpecOverride, IsPartOfTheResolvedSpec) {
   EXPECT_EQ(again.question, spec.question);
   EXPECT_EQ(again.policies[0].label, "all of it");
   EXPECT_EQ(again.axis_columns(), spec.axis_columns());
-  EXPECT_EQ(parse_spec(kGood, "s.yaml").resolved, kGood);
+  const std::string none = std::string(kGood) + "tables: []\n";
+  EXPECT_EQ(parse_spec(none, "s.yaml").resolved, none);
+}
+
+// Keys that a map accepts are those that its error names, and those that are printed.
+TEST(Spec, EveryKeyThatIsReadIsPrinted) {
+  const auto accepted = [](const std::string& error) {
+    const size_t begin = error.find("(expected one of: ");
+    return begin == error.npos ? error : error.substr(begin);
+  };
+  const auto printed = [](const std::vector<DeclaredParam>& keys) {
+    std::string names;
+    for (const DeclaredParam& key : keys) {
+      names += (names.empty() ? "" : ", ") + key.key;
+      EXPECT_FALSE(key.help.empty() || key.type.empty() || key.fallback.empty()) << key.key;
+    }
+    return "(expected one of: " + names + ")";
+  };
+  EXPECT_EQ(accepted(error_of(with("zzz: 1"))), printed(spec_keys()));
+  EXPECT_EQ(accepted(error_of("model: {random: a, zzz: 1}\ndata: [book]\npolicies: [full]")), printed(model_keys()));
+  EXPECT_EQ(accepted(error_of("model: m\ndata: [{text: a, zzz: 1}]\npolicies: [full]")), printed(data_keys()[0].keys));
+  // Every other key of a policy is an option of its own.
+  std::string policy = "policy: h2o";
+  for (const DeclaredParam& key : component_keys("policy")[0].keys) {
+    if (key.key != "policy") policy += fmt::format(", {}: {}", key.key, key.key == "only" ? "{}" : "uniform");
+  }
+  EXPECT_TRUE(parse_component("{" + policy + "}", "policy").options.empty()) << policy;
+  EXPECT_EQ(parse_component("{policy: h2o, zzz: 1}", "policy").options.size(), 1u);
 }
 
 TEST(Component, ComesFromInlineYamlOrABareName) {

@@ -41,7 +41,7 @@ TEST(Params, MisspeltKeyNamesPlaceOwnerAndKnownKeys) {
   params.get("recent", 32, "newest entries kept");
   params.get("mode", "block", {"block", "original"}, "form");
   EXPECT_EQ(message([&] { params.finish(); }),
-            "x.yaml:4:7: h2o: recnet = 3: unknown option (expected one of: recent, mode)");
+            "x.yaml:4:7: h2o: recnet = 3: unknown option, did you mean 'recent'? (expected one of: recent, mode)");
 }
 
 TEST(Params, IllTypedValuesAreRefused) {

@@ -1,0 +1,86 @@
+#include "harness/spec/component_reader.h"
+
+#include <fmt/format.h>
+
+#include <set>
+
+namespace kv {
+namespace {
+
+std::map<std::string, std::vector<std::string>> read_only(const YamlDocument& document, const YAML::Node& node) {
+  std::map<std::string, std::vector<std::string>> only;
+  if (!is_given(node)) return only;
+  if (!node.IsMap()) document.fail(node, "policy: only: expected a map of axis: [values]");
+  for (const auto& entry : node) {
+    for (const YAML::Node& value : items_of(entry.second)) {
+      if (!value.IsScalar()) document.fail(value, "policy: only: expected a value of the axis, or a list of them");
+      only[entry.first.Scalar()].push_back(value.Scalar());
+    }
+  }
+  return only;
+}
+
+// A name, or {name: {option: value}}.
+SlotChoice read_slot(const YamlDocument& document, const YAML::Node& node, const std::string& kind) {
+  if (node.IsScalar() && !node.Scalar().empty()) return {node.Scalar()};
+  if (!node.IsMap() || node.size() != 1 || !node.begin()->second.IsMap()) {
+    document.fail(node, fmt::format("{0}: expected a name or {{NAME: {{option: value}}}}", kind));
+  }
+  MapReader options(document, node.begin()->second, kind);
+  return {node.begin()->first.Scalar(), options.rest()};
+}
+
+Component read_keys(MapReader& map, const std::string& kind) {
+  Component component;
+  component.name =
+      map.required_text(kind, fmt::format("its name (kvlab list); every other key is an option of its own, "
+                                          "which kvlab describe NAME lists"));
+  component.label = component.name;
+  if (kind != "policy") return component;
+  component.only = read_only(
+      map.document(), map.find("only", "{axis: [values]}", "values of axes at which it runs; at all where absent"));
+  const YAML::Node allocation =
+      map.find("allocation", "NAME or {NAME: {option: value}}", "how budgets are divided; uniform where absent");
+  if (allocation.IsDefined()) {
+    component.allocation = read_slot(map.document(), allocation, "allocation");
+    component.label += "+" + component.allocation.name;
+  }
+  const std::string label = map.text("label", "", "what rows and tables call it; its name where absent");
+  if (!label.empty()) component.label = label;
+  return component;
+}
+
+}  // namespace
+
+Component read_component(const YamlDocument& document, const YAML::Node& node, const std::string& kind) {
+  if (node.IsScalar() && !node.Scalar().empty()) {
+    return {.name = node.Scalar(), .label = node.Scalar(), .where = document.where(node)};
+  }
+  if (!node.IsMap()) document.fail(node, fmt::format("{0}: expected a name or {{{0}: name, option: value}}", kind));
+  MapReader map(document, node, kind);
+  Component component = read_keys(map, kind);
+  component.where = document.where(node);
+  component.options = map.rest();
+  return component;
+}
+
+std::vector<Component> read_components(const YamlDocument& document, const YAML::Node& list, const std::string& kind) {
+  std::vector<Component> components;
+  std::set<std::string> labels;
+  for (const YAML::Node& item : items_of(list)) {
+    components.push_back(read_component(document, item, kind));
+    const std::string& label = components.back().label;
+    if (labels.insert(label).second) continue;
+    document.fail(item, fmt::format("{}: '{}' appears twice{}", kind, label,
+                                    kind == "policy" ? ", expected a label of its own for each" : ""));
+  }
+  return components;
+}
+
+std::vector<KeySection> component_keys(const std::string& kind) {
+  MapReader map = MapReader::blank();
+  read_keys(map, kind);
+  return {{fmt::format("a {}: its name, or a map with these keys", kind), map.declared()}};
+}
+
+}  // namespace kv

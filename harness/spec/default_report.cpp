@@ -1,0 +1,184 @@
+#include "harness/spec/default_report.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "harness/benchmarks.h"
+#include "harness/headline.h"
+#include "harness/metrics/metric.h"
+#include "harness/protocols/protocol.h"
+#include "harness/rows.h"
+#include "kernels/error.h"
+
+namespace kv {
+namespace {
+
+constexpr const char* kAllocation = "allocation";
+
+// A YAML text in double quotes.
+std::string yaml_text(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    static_cast<unsigned char>(c) < 0x20 ? out += fmt::format("\\x{:02x}", c) : out += c;
+  }
+  return out + "\"";
+}
+
+std::string list_of(const std::vector<std::string>& texts) {
+  std::vector<std::string> items;
+  for (const std::string& text : texts) items.push_back(yaml_text(text));
+  return fmt::format("[{}]", fmt::join(items, ", "));
+}
+
+std::vector<std::string> values_of(const Axis& axis, size_t column) {
+  std::vector<std::string> values;
+  for (const auto& point : axis.points) values.push_back(point[column].text);
+  return values;
+}
+
+bool varies(const std::vector<std::string>& values) {
+  return std::any_of(values.begin(), values.end(), [&](const std::string& value) { return value != values.front(); });
+}
+
+bool are_numbers(const std::vector<std::string>& values) {
+  return std::all_of(values.begin(), values.end(), [](const std::string& value) { return parse_number(value); });
+}
+
+// Points that grow by factors rather than by steps.
+bool is_geometric(const std::vector<std::string>& values) {
+  std::vector<double> numbers;
+  for (const std::string& value : values) numbers.push_back(*parse_number(value));
+  const auto [low, high] = std::minmax_element(numbers.begin(), numbers.end());
+  return *low > 0 && *high >= 8 * *low;
+}
+
+// How the cases of a spec are laid out.
+struct Layout {
+  std::vector<std::string> rows{};     // of tables; the series of plots
+  std::vector<std::string> columns{};  // of tables
+  std::string x = "data";              // of plots
+  bool curve = false, log = false;
+  std::vector<std::string> facet{};  // of plots
+};
+
+Layout layout_of(const Spec& spec) {
+  Layout layout;
+  if (spec.models.size() > 1) layout.rows.emplace_back("model");
+  layout.rows.emplace_back("policy");
+  if (spec.data.size() > 1) layout.columns.emplace_back("data");
+  std::vector<std::string> axes;  // one column for each axis of several points
+  for (const Axis& axis : spec.axes) {
+    std::optional<std::string> leading;
+    for (size_t c = 0; c < axis.columns.size(); ++c) {
+      const std::vector<std::string> values = values_of(axis, c);
+      if (!varies(values)) continue;
+      if (axis.columns[c] == kAllocation) {
+        layout.rows.emplace_back(kAllocation);
+        continue;
+      }
+      layout.columns.push_back(axis.columns[c]);
+      if (!layout.curve && are_numbers(values)) {
+        layout.x = axis.columns[c];
+        layout.curve = true;
+        layout.log = is_geometric(values);
+      }
+      if (!leading || layout.x == axis.columns[c]) leading = axis.columns[c];
+    }
+    if (leading) axes.push_back(*leading);
+  }
+  if (layout.curve && spec.data.size() > 1) layout.facet.emplace_back("data");
+  for (const std::string& axis : axes) {
+    if (axis != layout.x) layout.facet.push_back(axis);
+  }
+  if (layout.columns.empty()) layout.columns.emplace_back("data");
+  return layout;
+}
+
+// Labels of what cannot be best: the full cache, and oracles. A policy that cannot be made is refused later.
+std::vector<std::string> unranked(const Spec& spec) {
+  std::vector<std::string> labels;
+  for (const Component& policy : spec.policies) {
+    try {
+      const Policy sample = make_policy(policy.name, policy.options, policy.allocation);
+      if (!sample.scorer || sample.oracle()) labels.push_back(policy.label);
+    } catch (const UserError&) {
+      continue;
+    }
+  }
+  return labels;
+}
+
+std::vector<Headline> headlines_of(const Spec& spec) {
+  std::vector<Headline> headlines = spec.protocol->headlines;
+  for (const Component& component : spec.metrics) {
+    try {
+      const std::vector<Headline> more = make_metric(component.name, component.options)->headlines();
+      headlines.insert(headlines.end(), more.begin(), more.end());
+    } catch (const UserError&) {  // refused later, with its place
+      continue;
+    }
+  }
+  const std::vector<std::string> axes = spec.axis_columns();
+  std::erase_if(headlines, [&](const Headline& headline) {
+    return !headline.axis.empty() && std::find(axes.begin(), axes.end(), headline.axis) == axes.end();
+  });
+  return headlines;
+}
+
+std::string measure_of(const Headline& headline) {
+  std::string text = headline.over.empty() ? fmt::format("    metric: {}\n", headline.metric)
+                                           : fmt::format("    ratio: [{}, {}]\n", headline.metric, headline.over);
+  if (!headline.unit.empty()) text += fmt::format("    unit: {}\n", yaml_text(headline.unit));
+  return text;
+}
+
+std::string table_of(const Headline& headline, const Layout& layout, const std::vector<std::string>& not_best) {
+  std::string text =
+      fmt::format("  - name: {}\n    title: {}\n{}    rows: {}\n    columns: {}\n", headline.name,
+                  yaml_text(headline.title), measure_of(headline), list_of(layout.rows), list_of(layout.columns));
+  if (headline.better.empty()) return text;
+  text += fmt::format("    better: {}\n", headline.better);
+  if (!not_best.empty()) text += fmt::format("    unranked: {}\n", list_of(not_best));
+  return text;
+}
+
+std::string plot_of(const Headline& headline, const Layout& layout) {
+  std::string text = fmt::format("  - name: {}-plot\n    kind: {}\n    title: {}\n{}    x: {}\n    series: {}\n",
+                                 headline.name, layout.curve ? "curve" : "bars", yaml_text(headline.title),
+                                 measure_of(headline), yaml_text(layout.x), list_of(layout.rows));
+  if (!layout.facet.empty()) text += fmt::format("    facet: {}\n", list_of(layout.facet));
+  if (layout.log) text += "    x_scale: log2\n";
+  return text;
+}
+
+// Of a file of timings.
+constexpr const char* kBenchmarkReport =
+    "tables:\n"
+    "  - name: kernels\n"
+    "    title: Time and share of the bound\n"
+    "    metric: [median_time, bound_share]\n"
+    "    rows: [kernel, shape, by]\n"
+    "    columns: [metric]\n"
+    "    interval: no\n";
+
+}  // namespace
+
+std::string default_report(const Spec& spec) {
+  if (!spec.benchmarks.text.empty()) return kBenchmarkReport;
+  const std::vector<Headline> headlines = headlines_of(spec);
+  if (headlines.empty()) return {};
+  const Layout layout = layout_of(spec);
+  const std::vector<std::string> not_best = unranked(spec);
+  std::string tables = "tables:\n", plots = "plots:\n";
+  for (const Headline& headline : headlines) {
+    tables += table_of(headline, layout, not_best);
+    plots += plot_of(headline, layout);
+  }
+  return tables + plots;
+}
+
+}  // namespace kv
