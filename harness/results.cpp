@@ -1,6 +1,7 @@
 #include "harness/results.h"
 
 #include "harness/report/report.h"
+#include "harness/results_index.h"
 
 namespace kv {
 
@@ -16,6 +17,7 @@ std::string write_results(const ResultFolder& folder, const Spec& spec, Draw dra
         write_report(files, spec.report,
                      {.title = spec.title, .question = spec.question, .spec = spec.resolved, .manifest = manifest});
   });
+  if (draw == Draw::now) refresh_index_beside(folder.path());
   return tables;
 }
 

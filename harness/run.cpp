@@ -8,7 +8,6 @@
 #include "harness/experiment.h"
 #include "harness/manifest.h"
 #include "harness/protocols/protocol.h"
-#include "harness/report/gnuplot.h"
 #include "harness/result_folder.h"
 #include "harness/results.h"
 #include "harness/rows.h"
@@ -45,15 +44,6 @@ RunSummary tabulate(const Spec& spec, const RunOptions& options) {
                                               .cases = summary.cases});
   summary.markdown = write_results(ResultFolder(options.out), spec, options.draw, rows, manifest);
   return summary;
-}
-
-void check_can_draw(const Spec& spec) {
-  if (spec.report.plots.empty()) return;
-  try {
-    check_gnuplot();
-  } catch (const UserError& error) {
-    throw UserError(fmt::format("{}; run --no-draw does without, and report draws later", error.what()));
-  }
 }
 
 void check_model(const Spec& spec, const ModelChoice& model) {
@@ -100,7 +90,6 @@ RunSummary run_experiment(const Spec& spec, const RunOptions& options) {
     throw UserError(fmt::format("{}: protocol {} makes no rows; run `kvlab {} {}`", spec.file, spec.protocol->name,
                                 spec.protocol->verb, spec.file));
   }
-  if (options.draw == Draw::now) check_can_draw(spec);
   if (!spec.benchmarks.text.empty()) return tabulate(spec, options);
   return run_units(spec, options, begin);
 }

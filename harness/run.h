@@ -39,9 +39,9 @@ struct RunSummary {
 // it costs nothing: only Start::fresh discards, and <out>/units may be deleted at any time. Results of an earlier run
 // stay as they are until all new ones replace them (harness/result_folder.h). The manifest's seconds are those of this
 // run and of the units that earlier ones finished. A folder that another run writes to is refused. What the spec alone
-// shows to be wrong, a folder that cannot be written, and gnuplot missing where there are plots to draw throw UserError
-// before anything runs; a case that throws UserError while it runs becomes a `skipped` row with the reason. A spec with
-// the key `benchmarks` has nothing to run: its rows are those of its file of timings.
+// shows to be wrong, and a folder that cannot be written, throw UserError before anything runs; a case that throws
+// UserError while it runs becomes a `skipped` row with the reason. A spec with the key `benchmarks` has nothing to run:
+// its rows are those of its file of timings.
 RunSummary run_experiment(const Spec& spec, const RunOptions& options);
 
 // Everything that can be known without running: the grid, the device, the models' configurations, the files. UserError.

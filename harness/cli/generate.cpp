@@ -71,15 +71,6 @@ void run_generate(const Arguments& arguments) {
                                           .stop_ids = stop_ids,
                                           .sampling = arguments.sampling,
                                           .seed = arguments.sampling.seed});
-<<<<<<< ours
-  const std::vector<int32_t>& output = result.sequences[0].ids;
-  if (arguments.out.empty()) {
-    fmt::print("{}\n", readable(arguments, output));
-  } else {
-    const std::vector<TensorData> tensors = {
-        {.name = "input_ids", .dtype = Dtype::kI32, .shape = {std::ssize(ids)}, .data = ids.data()},
-        {.name = "output_ids", .dtype = Dtype::kI32, .shape = {std::ssize(output)}, .data = output.data()},
-=======
   const std::vector<int32_t>& written = result.sequences[0].ids;
   if (arguments.out.empty()) {
     fmt::print("{}\n", readable(arguments, written));
@@ -87,7 +78,6 @@ void run_generate(const Arguments& arguments) {
     const std::vector<TensorData> tensors = {
         {.name = "input_ids", .dtype = Dtype::kI32, .shape = {std::ssize(ids)}, .data = ids.data()},
         {.name = "output_ids", .dtype = Dtype::kI32, .shape = {std::ssize(written)}, .data = written.data()},
->>>>>>> theirs
     };
     write_safetensors(arguments.out, tensors, {{"format", "kvlab-generate"}, {"policy", policy.name}});
   }

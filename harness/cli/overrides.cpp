@@ -11,15 +11,9 @@ namespace kv {
 std::vector<std::string> Overrides::texts() const {
   std::vector<std::string> all = sets;
   if (!device) return all;
-<<<<<<< ours
-  for (const std::string& set : sets) {
-    if (set.starts_with("device=")) {
-      throw UserError(fmt::format("--device {} and --set {}: expected one of them", *device, set));
-=======
   for (const std::string& text : sets) {
     if (text.starts_with("device=")) {
       throw UserError(fmt::format("--device {} and --set {}: expected one of them", *device, text));
->>>>>>> theirs
     }
   }
   all.push_back("device=" + *device);

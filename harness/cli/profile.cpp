@@ -21,11 +21,7 @@ struct Arguments {
 
 void run_profile(const Arguments& arguments) {
   const auto profiles =
-<<<<<<< ours
-      make_profiles(load_spec(arguments.spec, arguments.overrides.texts()),
-=======
       make_profiles(load_named_spec(arguments.spec, arguments.overrides.texts()),
->>>>>>> theirs
                     {.out = arguments.out, .verbosity = arguments.quiet ? Verbosity::quiet : Verbosity::normal});
   if (arguments.quiet) return;
   fmt::print("{}", profile_table(profiles));

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "harness/cli/verbs.h"
+#include "harness/results_index.h"
 #include "harness/rows.h"
 #include "harness/spec/spec.h"
 #include "kernels/error.h"
@@ -18,10 +19,11 @@ namespace fs = std::filesystem;
 
 struct Arguments {
   std::string folder, spec;
-  bool pack = false;
+  bool pack = false, index = false;
 };
 
 void report(const Arguments& arguments) {
+  if (arguments.index) return write_index(arguments.folder);
   const fs::path folder = arguments.folder;
   if (arguments.spec.empty() && !fs::exists(folder / "spec.yaml")) {
     throw UserError(fmt::format("{}: no result folder, it has no spec.yaml; kvlab run writes one", folder.string()));
@@ -34,6 +36,7 @@ void report(const Arguments& arguments) {
                         .manifest = fs::exists(manifest) ? read_file(manifest) : ""};
   if (arguments.pack) pack_rows(folder);  // first, so that index.html links to the file that stays
   fmt::print("{}\n", write_report(folder, spec.report, text));
+  refresh_index_beside(folder);
 }
 
 }  // namespace
@@ -42,13 +45,19 @@ void add_report(CLI::App& app, Verbs&) {
   auto arguments = std::make_shared<Arguments>();
   CLI::App* verb =
       app.add_subcommand("report", "Redraws tables, plots and index.html of a result folder from its rows");
-  verb->add_option("DIR", arguments->folder, "result folder")->required();
-  verb->add_option("--spec", arguments->spec, "take tables and plots from this spec (default: DIR/spec.yaml)");
-  verb->add_flag("--pack", arguments->pack, "replaces rows.csv by rows.csv.xz, which every verb reads as well");
+  verb->add_option("DIR", arguments->folder, "result folder; with --index, a folder of them")->required();
+  CLI::Option* spec =
+      verb->add_option("--spec", arguments->spec, "take tables and plots from this spec (default: DIR/spec.yaml)");
+  CLI::Option* pack =
+      verb->add_flag("--pack", arguments->pack, "replaces rows.csv by rows.csv.xz, which every verb reads as well");
+  verb->add_flag("--index", arguments->index,
+                 "DIR holds result folders: writes DIR/README.md, which report and run then keep up to date")
+      ->excludes(spec, pack);
   verb->footer(
       "Examples:\n"
       "  kvlab report results/quickstart\n"
-      "  kvlab report results/quickstart --pack");
+      "  kvlab report results/quickstart --pack\n"
+      "  kvlab report --index results");
   verb->callback([arguments] { report(*arguments); });
 }
 

@@ -55,7 +55,7 @@ void add_run(CLI::App& app, Verbs& verbs) {
   verb->add_option("--out", arguments->out, "result folder (default: results/<spec name>)");
   add_override_options(*verb, arguments->overrides);
   verb->add_flag("--fresh", arguments->fresh, "starts over instead of keeping finished cases");
-  verb->add_flag("--no-draw", arguments->no_draw, "rows only, without gnuplot: kvlab report draws them later");
+  verb->add_flag("--no-draw", arguments->no_draw, "rows only: kvlab report draws them later");
   verb->add_flag("--quiet", arguments->quiet, "no progress and no tables; problems are still shown");
   verb->footer(
       "Examples:\n"

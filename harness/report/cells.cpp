@@ -38,6 +38,12 @@ std::vector<std::string> free_columns(const RowTable& table, const Question& que
 
 // The cell that this one is compared with; none for that cell itself.
 BestFit<Pile> partner_of(const Key& key, const std::map<Key, Pile>& piles, const Question& question) {
+  if (const auto given = question.partners.find(key); given != question.partners.end()) {
+    BestFit<Pile> only;
+    only.offer(Fit::kExact, piles.at(given->second));
+    return only;
+  }
+  if (!question.paired) return {};
   const auto column = std::find(question.columns.begin(), question.columns.end(), question.paired->column);
   KV_CHECK(column != question.columns.end());
   const auto paired = static_cast<std::size_t>(column - question.columns.begin());
@@ -70,6 +76,10 @@ Skipped skipped_of(const Pile& pile) {
   return {.samples = static_cast<int>(pile.skipped.size()), .reason = pile.reason};
 }
 
+bool takes_differences(const Question& question) { return question.paired || !question.partners.empty(); }
+
+bool relative(const Question& question) { return question.paired && question.paired->relative; }
+
 Cell make_cell(const Pile& pile, const Pile* partner, std::span<const Key> places, const Question& question) {
   Cell cell{.unit = pile.unit, .skipped = skipped_of(pile)};
   if (!partner) {
@@ -77,11 +87,11 @@ Cell make_cell(const Pile& pile, const Pile* partner, std::span<const Key> place
     return cell;
   }
   const Difference difference =
-      estimate_difference(pile, *partner, places, question.measure, question.paired->relative, question.intervals);
+      estimate_difference(pile, *partner, places, question.measure, relative(question), question.intervals);
   cell.estimate = difference.estimate;
   cell.unpaired = difference.unpaired;
   cell.partner_skipped = skipped_of(*partner);
-  if (question.paired->relative) cell.unit = "%";
+  if (relative(question)) cell.unit = "%";
   return cell;
 }
 
@@ -108,13 +118,6 @@ std::function<std::string(const Row&)> column_reader(const RowTable& table, cons
   const auto axis = std::find(table.axes.begin(), table.axes.end(), column);
   if (axis == table.axes.end()) return [](const Row&) { return std::string(); };
   return [i = static_cast<std::size_t>(axis - table.axes.begin())](const Row& row) { return row.axes[i]; };
-}
-
-bool same_value(const std::string& a, const std::string& b) {
-  if (a == b) return true;
-  const auto left = parse_number(a);
-  const auto right = parse_number(b);
-  return left && right && *left == *right;
 }
 
 std::function<bool(const Row&)> row_filter(const RowTable& table, const Where& where) {
@@ -194,15 +197,15 @@ Cells collect(const RowTable& table, const Question& question) {
     for (const Read& read : free_readers) within.push_back(read(row));
     pile.spread.resize(free.size());
     for (std::size_t i = 0; i < free.size(); ++i) pile.spread[i].insert(within[i + 1]);
-    const std::size_t place = question.paired ? places.of(std::move(within)) : 0;
+    const std::size_t place = takes_differences(question) ? places.of(std::move(within)) : 0;
     pile.samples[sample->second][place][below ? 1 : 0].add(shown.value);
     if (measure.ratio.empty()) pile.unit = shown.unit;
   }
 
   std::vector<bool> averaged(free.size());
   for (const auto& [key, pile] : piles) {
-    const BestFit<Pile> partner = question.paired ? partner_of(key, piles, question) : BestFit<Pile>();
-    if (question.paired && !partner.found()) {
+    const BestFit<Pile> partner = takes_differences(question) ? partner_of(key, piles, question) : BestFit<Pile>();
+    if (takes_differences(question) && !partner.found()) {
       if (partner.several()) out.unclear.push_back(key);
       std::erase(out.keys, key);
       continue;

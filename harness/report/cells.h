@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "harness/report/cell.h"
 #include "harness/report/plan.h"
 #include "harness/rows.h"
 #include "harness/statistics.h"
@@ -12,30 +13,6 @@
 namespace kv {
 
 // The one place where rows become numbers; tables and plots only arrange them.
-
-using Key = std::vector<std::string>;  // one value a key column
-
-struct Skipped {
-  int samples = 0;     // without a value
-  std::string reason;  // of the first
-
-  bool operator==(const Skipped&) const = default;
-};
-
-// What a difference had to leave out, in samples.
-struct Unpaired {
-  int own = 0, theirs = 0;  // no row of it has a partner on the other side
-  int partly = 0;           // paired, less rows that only one side has
-  int unclear = 0;          // paired at most less rows, some of which several of the other side's would fit
-};
-
-struct Cell {
-  std::optional<Estimate> estimate;  // of a difference: its samples are the pairs
-  std::string unit;
-  Skipped skipped;
-  Skipped partner_skipped;  // these two of a difference only
-  Unpaired unpaired;
-};
 
 struct Cells {
   std::vector<Key> keys;  // in order of first appearance in the rows, which is the spec's order of cases
@@ -56,6 +33,8 @@ struct Question {
   // out, as are cells without such a partner, or with several that fit no better than each other. Rows are paired: same
   // sample, and same value of every free column.
   std::optional<Pairing> paired = {};
+  // So, too, for these cells only, each with the one that it is taken from.
+  std::map<Key, Key> partners = {};
   // Maps the value of the first key column, e.g. to the bin of a curve with thousands of points.
   std::function<std::string(const std::string&)> first = {};
 };
@@ -63,9 +42,6 @@ struct Question {
 // Text of a column; numbers as in the CSV, absent ones empty. A column the table lacks is empty everywhere (a run made
 // with another --set).
 std::function<std::string(const Row&)> column_reader(const RowTable& table, const std::string& column);
-
-// "0.50" and "0.5" are the same value.
-bool same_value(const std::string& a, const std::string& b);
 
 // Row filter of a where map; rows that only say why a case was skipped pass on everything but "metric".
 std::function<bool(const Row&)> row_filter(const RowTable& table, const Where& where);

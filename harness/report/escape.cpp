@@ -84,7 +84,7 @@ std::string escape_markdown(std::string_view text) {
 }
 
 std::string escape_latex(std::string_view text) {
-  constexpr std::array<Pair, 22> kTable = {Pair{"\\", "\\textbackslash{}"},
+  constexpr std::array<Pair, 24> kTable = {Pair{"\\", "\\textbackslash{}"},
                                            {"{", "\\{"},
                                            {"}", "\\}"},
                                            {"$", "\\$"},
@@ -105,13 +105,10 @@ std::string escape_latex(std::string_view text) {
                                            {"\xe2\x89\xa4", "$\\le$"},         // at most
                                            {"\xe2\x89\xa5", "$\\ge$"},         // at least
                                            {"\xe2\x80\x93", "--"},             // en dash
+                                           {"\xe2\x80\xa0", "$\\dagger$"},     // dagger
+                                           {"\xc2\xb5", "$\\mu$"},             // micro
                                            {"\xef\xbf\xbd", "?"}};
   return replace(printable(text), kTable);
-}
-
-std::string quote_gnuplot(std::string_view text) {
-  constexpr std::array<Pair, 1> kTable = {Pair{"'", "''"}};
-  return "'" + replace(printable(text), kTable) + "'";
 }
 
 }  // namespace kv

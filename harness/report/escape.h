@@ -13,6 +13,5 @@ std::string printable(std::string_view text);
 std::string escape_html(std::string_view text);
 std::string escape_markdown(std::string_view text);  // for a cell of a table
 std::string escape_latex(std::string_view text);
-std::string quote_gnuplot(std::string_view text);  // single-quoted: no backslash, backquote or macro is expanded
 
 }  // namespace kv

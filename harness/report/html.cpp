@@ -45,7 +45,30 @@ dt { color: var(--quiet); } dd { margin: 0; overflow-wrap: anywhere; font-family
   font-size: 0.875rem; }
 summary { cursor: pointer; }
 @media (max-width: 40rem) { dl { grid-template-columns: 1fr; } }
-@media print { body { max-width: none; } details { display: none; } }
+thead th.group { text-align: center; border-bottom: 1px solid var(--line); }
+@page { size: A4; margin: 14mm 12mm; }
+@page wide { size: A4 landscape; margin: 12mm; }
+@media print {
+  :root { color-scheme: light; --ink: #000; --ground: #fff; --soft: #fff; --line: #999; --quiet: #333; --link: #000;
+    --best: #fff; }
+  body { max-width: none; padding: 0; font-size: 9.5pt; }
+  nav { display: none; }
+  .scroll, pre { overflow: visible; }
+  pre { white-space: pre-wrap; overflow-wrap: anywhere; padding: 0; font-size: 7.5pt; }
+  table { width: 100%; font-size: 8pt; }
+  figure:has(table.wide) { page: wide; }
+  table.wide { font-size: 5.5pt; }
+  th, td { padding: 0.12rem 0.3rem; }
+  table.wide th, table.wide td { padding: 0.1rem 0.15rem; }
+  th, .skipped { overflow-wrap: anywhere; hyphens: none; }
+  .number { white-space: normal; }
+  td small { display: inline-block; font-size: inherit; }
+  thead { display: table-header-group; }
+  tr { break-inside: avoid; }
+  h2, caption { break-after: avoid; }
+  .plot { display: block; border: 0; padding: 0; break-inside: avoid; }
+  .plot svg { max-width: 100%; max-height: 235mm; margin: 0 auto; }
+}
 )";
 
 void replace_all(std::string& text, const std::string& from, const std::string& to) {
@@ -74,7 +97,7 @@ std::string plot_section(const HtmlPlot& plot) {
   if (!plot.svg.empty()) {
     out += "<div class=\"plot\">" + inline_svg(plot) + "</div>\n";
     caption += "<br>\n";
-    for (const char* type : {"svg", "pdf", "png"}) {
+    for (const char* type : {"svg", "pdf"}) {
       caption += fmt::format("<a href=\"{0}.{1}\">{0}.{1}</a> ", plot.name, type);
     }
   }

@@ -8,7 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "harness/report/cells.h"
+#include "harness/report/cell.h"
+#include "harness/report/plan.h"
 
 namespace kv {
 

@@ -1,86 +1,56 @@
 #include "harness/report/plot.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <algorithm>
-#include <limits>
 
-#include "harness/report/plot_parts.h"
+#include "harness/report/cells.h"
+#include "harness/report/plot_kinds.h"
 
 namespace kv {
+namespace {
 
-void note_samples(const PlotPlan& plan, const Cells& cells, std::string_view spread, std::vector<std::string>& notes) {
-  if (!plan.note.empty()) notes.push_back(plan.note);
-  int low = std::numeric_limits<int>::max(), high = 0;
-  for (const auto& [key, cell] : cells.cells) {
-    if (!cell.estimate) continue;
-    low = std::min(low, cell.estimate->samples);
-    high = std::max(high, cell.estimate->samples);
-  }
-  if (high == 0) return;
-  std::string note = low == high ? fmt::format("n = {} samples", low) : fmt::format("n = {} to {} samples", low, high);
-  if (!spread.empty() && high > 1) note += fmt::format("; {}: 95 % bootstrap interval over samples", spread);
-  notes.push_back(note + ".");
-  if (!cells.averaged.empty()) {
-    notes.push_back(fmt::format("Each point is taken over all values of: {}.", fmt::join(cells.averaged, ", ")));
-  }
-  std::vector<std::pair<std::string, int>> reasons;
-  for (const Key& key : cells.keys) {
-    const Cell& cell = cells.cells.at(key);
-    if (cell.skipped.samples == 0) continue;
-    ++find_or_add(reasons, [&](const auto& entry) { return entry.first == cell.skipped.reason; },
-                  {cell.skipped.reason, 0})
-          .second;
-  }
-  for (const auto& [reason, count] : reasons) {
-    notes.push_back(fmt::format("Skipped in {} of {} points: {}.", count, cells.keys.size(), reason));
-  }
-  for (const std::string& reason : cells.reasons) notes.push_back("Skipped: " + reason + ".");
+// Every key of the value is a column of the plot, or one value that `where` fixes; every column has its key.
+bool has_place(const PaperValue& value, const PlotPlan& plot) {
+  std::vector<std::string> columns = plot.series;
+  columns.insert(columns.end(), plot.facet.begin(), plot.facet.end());
+  columns.push_back(plot.x);
+  const bool all = std::all_of(columns.begin(), columns.end(),
+                               [&](const std::string& column) { return value.keys.contains(column); });
+  return all && std::all_of(value.keys.begin(), value.keys.end(), [&](const auto& key) {
+           const auto fixed = plot.where.find(key.first);
+           if (fixed == plot.where.end()) {
+             return std::find(columns.begin(), columns.end(), key.first) != columns.end();
+           }
+           return std::any_of(fixed->second.begin(), fixed->second.end(),
+                              [&](const std::string& accepted) { return same_value(accepted, key.second); });
+         });
 }
 
-std::vector<std::string> column_values(const PlotPlan& plan, const RowTable& rows, const std::string& column) {
-  const auto read = column_reader(rows, column);
-  const auto filter = row_filter(rows, plan.where);
-  const auto& metrics = plan.measure.ratio.empty() ? plan.measure.metrics : plan.measure.ratio;
-  std::vector<std::string> order;
-  std::map<std::string, bool> has_value;
-  for (const Row& row : rows.rows) {
-    const bool asked = std::find(metrics.begin(), metrics.end(), row.metric) != metrics.end();
-    const bool skipped = !row.skipped.empty() && (asked || row.metric.empty());
-    if (!(asked || skipped) || !filter(row)) continue;
-    std::string value = read(row);
-    const auto [place, added] = has_value.try_emplace(value, false);
-    place->second = place->second || !skipped;
-    if (added) order.push_back(std::move(value));
+}  // namespace
+
+std::vector<PaperValue> paper_values(const ReportPlan& report, const PlotPlan& plot) {
+  std::vector<PaperValue> out;
+  for (const TablePlan& table : report.tables) {
+    const auto block = report.paper.find(table.paper);
+    if (block == report.paper.end() || table.paired) continue;
+    const Measure &ours = plot.measure, &theirs = table.measure;
+    const bool same = ours.metrics == theirs.metrics && ours.ratio == theirs.ratio && ours.unit == theirs.unit &&
+                      ours.aggregate == theirs.aggregate && ours.metrics.size() < 2;
+    if (!same) continue;
+    for (const PaperValue& value : block->second.values) {
+      const bool known =
+          std::any_of(out.begin(), out.end(), [&](const auto& other) { return other.keys == value.keys; });
+      if (!known && has_place(value, plot)) out.push_back(value);
+    }
   }
-  std::erase_if(order, [&](const std::string& value) { return !has_value.at(value); });
-  return order;
+  return out;
 }
 
-std::string axis_name(const PlotPlan& plan, const std::string& column) {
-  std::string name = label_of(plan.labels, column);
-  if (name == column) std::replace(name.begin(), name.end(), '_', ' ');
-  return name;
-}
-
-std::string default_label(const PlotPlan& plan, const std::string& given, const std::string& unit) {
-  if (!given.empty()) return given;
-  const Measure& measure = plan.measure;
-  std::string name = "value";
-  if (!measure.ratio.empty()) name = axis_name(plan, measure.ratio[0]) + " / " + axis_name(plan, measure.ratio[1]);
-  if (measure.metrics.size() == 1) name = axis_name(plan, measure.metrics[0]);
-  return unit.empty() ? name : name + " (" + unit + ")";
-}
-
-std::string x_label_of(const PlotPlan& plan) { return plan.x_label.empty() ? axis_name(plan, plan.x) : plan.x_label; }
-
-Drawing draw(const PlotPlan& plan, const RowTable& rows) {
+Drawing draw(const PlotPlan& plan, const RowTable& rows, const std::vector<PaperValue>& paper) {
   switch (plan.kind) {
     case PlotKind::kCurve:
-      return draw_curve(plan, rows);
+      return draw_curve(plan, rows, paper);
     case PlotKind::kBars:
-      return draw_bars(plan, rows);
+      return draw_bars(plan, rows, paper);
     case PlotKind::kScatter:
       return draw_scatter(plan, rows);
     case PlotKind::kRoofline:

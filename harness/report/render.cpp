@@ -8,6 +8,9 @@ namespace {
 
 using Kind = TableCell::Kind;
 
+constexpr std::size_t kWide = 9;  // columns: more need smaller letters on paper
+constexpr const char* kDagger = "\xe2\x80\xa0";
+
 bool is_numeric(const TableView& table, std::size_t column) {
   for (const auto& row : table.rows) {
     const Kind kind = row[column].kind;
@@ -19,18 +22,21 @@ bool is_numeric(const TableView& table, std::size_t column) {
 std::string markdown_cell(const TableCell& cell) {
   std::string text = escape_markdown(cell.text);
   if (cell.bold) text = "**" + text + "**";
+  if (cell.differs) text += kDagger;
   return cell.interval.empty() ? text : text + " " + escape_markdown(cell.interval);
 }
 
 std::string latex_cell(const TableCell& cell) {
   std::string text = escape_latex(cell.text);
   if (cell.bold) text = "\\textbf{" + text + "}";
+  if (cell.differs) text += "$^\\dagger$";
   return cell.interval.empty() ? text : text + " {\\scriptsize " + escape_latex(cell.interval) + "}";
 }
 
 std::string html_cell(const TableCell& cell) {
   std::string text = escape_html(cell.text);
   if (cell.bold) text = "<strong>" + text + "</strong>";
+  if (cell.differs) text += kDagger;
   if (!cell.interval.empty()) text += " <small>" + escape_html(cell.interval) + "</small>";
   switch (cell.kind) {
     case Kind::kLabel:
@@ -47,6 +53,38 @@ std::string html_cell(const TableCell& cell) {
       return "<td class=\"number\">" + text + "</td>";
   }
   return "";
+}
+
+// The upper level of the head, and a rule under each group of several columns.
+std::string latex_groups(const TableView& table) {
+  if (table.groups.empty()) return "";
+  std::string heads, rules;
+  for (std::size_t i = 1; i < table.groups.front().first; ++i) heads += " & ";
+  for (const HeadGroup& group : table.groups) {
+    heads += fmt::format(" & \\multicolumn{{{}}}{{c}}{{{}}}", group.columns, escape_latex(group.text));
+    if (group.columns > 1)
+      rules += fmt::format("\\cmidrule(lr){{{}-{}}}", group.first + 1, group.first + group.columns);
+  }
+  return heads + " \\\\\n" + rules + "\n";
+}
+
+std::string html_head(const TableView& table) {
+  const auto head = [&](std::size_t column, const std::string& text, int rows) {
+    return fmt::format("<th scope=\"col\"{}{}>{}</th>", is_numeric(table, column) ? " class=\"number\"" : "",
+                       rows > 1 ? " rowspan=\"2\"" : "", escape_html(text));
+  };
+  std::string upper, lower;
+  if (table.groups.empty()) {
+    for (std::size_t i = 0; i < table.header.size(); ++i) upper += head(i, table.header[i], 1);
+    return "<thead><tr>" + upper + "</tr></thead>\n";
+  }
+  for (std::size_t i = 0; i < table.groups.front().first; ++i) upper += head(i, table.header[i], 2);
+  for (const HeadGroup& group : table.groups) {
+    upper += fmt::format("<th scope=\"colgroup\" class=\"group\" colspan=\"{}\">{}</th>", group.columns,
+                         escape_html(group.text));
+    for (std::size_t i = group.first; i < group.first + group.columns; ++i) lower += head(i, table.names[i], 1);
+  }
+  return "<thead><tr>" + upper + "</tr>\n<tr>" + lower + "</tr></thead>\n";
 }
 
 }  // namespace
@@ -77,9 +115,12 @@ std::string to_latex(const TableView& table) {
     for (std::size_t i = 0; i < table.header.size(); ++i) out += is_numeric(table, i) ? 'r' : 'l';
     out += "}\n\\toprule\n";
     const auto end_line = [&out](std::size_t i, std::size_t size) { out += i + 1 == size ? " \\\\\n" : " & "; };
-    for (std::size_t i = 0; i < table.header.size(); ++i) {
-      out += escape_latex(table.header[i]);
-      end_line(i, table.header.size());
+    out += latex_groups(table);
+    const std::vector<std::string>& names = table.groups.empty() ? table.header : table.names;
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      const bool label = !table.groups.empty() && i < table.groups.front().first;
+      out += escape_latex(label ? table.header[i] : names[i]);
+      end_line(i, names.size());
     }
     out += "\\midrule\n";
     for (const auto& row : table.rows) {
@@ -96,14 +137,10 @@ std::string to_latex(const TableView& table) {
 std::string to_html(const TableView& table) {
   std::string out = "<figure id=\"" + table.name +
                     "\">\n<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"" +
-                    escape_html(table.title) + "\">\n<table>\n<caption>" + escape_html(table.title) + "</caption>\n";
+                    escape_html(table.title) + "\">\n<table" + (table.header.size() > kWide ? " class=\"wide\"" : "") +
+                    ">\n<caption>" + escape_html(table.title) + "</caption>\n";
   if (!table.rows.empty()) {
-    out += "<thead><tr>";
-    for (std::size_t i = 0; i < table.header.size(); ++i) {
-      out += std::string("<th scope=\"col\"") + (is_numeric(table, i) ? " class=\"number\">" : ">") +
-             escape_html(table.header[i]) + "</th>";
-    }
-    out += "</tr></thead>\n<tbody>\n";
+    out += html_head(table) + "<tbody>\n";
     for (const auto& row : table.rows) {
       out += "<tr>";
       for (const TableCell& cell : row) out += html_cell(cell);

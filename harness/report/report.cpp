@@ -5,7 +5,9 @@
 #include <algorithm>
 
 #include "harness/report/cells.h"
-#include "harness/report/gnuplot.h"
+#include "harness/report/pdf.h"
+#include "harness/report/plot.h"
+#include "harness/report/svg.h"
 #include "harness/report/table.h"
 #include "harness/rows.h"
 #include "sim/io/stored_file.h"
@@ -56,14 +58,15 @@ std::string write_report(const std::filesystem::path& dir, const ReportPlan& pla
   }
   page.skipped = list_skipped(rows);
   page.rows = stored_file(dir / "rows.csv").filename().string();
-  // Tables first: they are of use even where gnuplot fails.
   write_atomically(dir / "table.md", markdown);
   write_atomically(dir / "table.tex", latex);
   for (const PlotPlan& plot : plan.plots) {
-    const Drawing drawing = draw(plot, rows);
+    const Drawing drawing = draw(plot, rows, paper_values(plan, plot));
     HtmlPlot shown{.name = plot.name, .title = plot.title.empty() ? plot.name : plot.title, .notes = drawing.notes};
     if (drawing.empty.empty()) {
-      shown.svg = render_plot(dir, plot.name, shown.title, drawing);
+      shown.svg = to_svg(drawing.picture, shown.title);
+      write_atomically(dir / (plot.name + ".svg"), shown.svg);
+      write_atomically(dir / (plot.name + ".pdf"), to_pdf(drawing.picture, shown.title));
     } else {
       shown.notes.push_back(drawing.empty);
     }

@@ -8,7 +8,7 @@
 
 namespace kv {
 
-// Draws a result folder from its rows, packed or not: table.md, table.tex, <plot>.{svg,pdf,png}, index.html. A pure
+// Draws a result folder from its rows, packed or not: table.md, table.tex, <plot>.{svg,pdf}, index.html. A pure
 // function of the rows, the plan and the text: the same ones give the same bytes. Returns the Markdown of all tables.
 std::string write_report(const std::filesystem::path& dir, const ReportPlan& plan, const ReportText& text);
 

@@ -3,7 +3,7 @@
 # Runs TESTS, the kvlab_tests of a CUDA build, on a machine with a GPU. A CUDA case that cannot run there is a failure,
 # but for those that want more memory than is free: FarPages and SlowLongestPrefill 20 GB, SlowLongPrefill 2,
 # SlowNamedShapes up to 68. These take turns (tests/support/large_on_cuda.h), and the sanitizers leave them out.
-# Needs neither a network, nor a compiler, nor gnuplot. --sanitize: afterwards the CUDA cases once more under each of
+# Needs neither a network nor a compiler. --sanitize: afterwards the CUDA cases once more under each of
 # compute-sanitizer's tools (default: memcheck, racecheck and initcheck), but for the suites named *Slow*, which compare
 # numbers over whole models or many draws and run no kernel that the small cases do not. racecheck takes the cases of
 # single ops alone (Ops/): it is far slower than the others, and kills processes that run a whole model, without a
@@ -49,10 +49,6 @@ missing=$(ldd "$tests" | grep 'not found' || true)
 
 shards=$((($(env -u OMP_NUM_THREADS nproc) + 1) / 2))  # nproc would take that variable for its answer
 export KV_REQUIRE_CUDA=1 OMP_WAIT_POLICY=passive OMP_NUM_THREADS=2
-if ! command -v gnuplot > /dev/null; then
-  echo "dev: no gnuplot here: the tests that draw are left out"
-  export KV_WITHOUT_GNUPLOT=1
-fi
 
 # The output of each test that did not end well, the last one of a process that died among them.
 failures() {

@@ -104,9 +104,10 @@ TEST_F(Cli, AModelOfTheHuggingFaceCacheRunsByItsName) {
   const Output absent =
       run("validate " + path("tiny.yaml") + " --set model=owner/tiny", "export HF_HUB_CACHE=/nonexistent;");
   EXPECT_EQ(absent.code, 2);
-  EXPECT_EQ(absent.text,
-            "kvlab: --set model=owner/tiny: model 'owner/tiny': no such folder, and /nonexistent/models--owner--tiny has "
-            "no snapshot in refs/main; get it with: hf download owner/tiny\n");
+  EXPECT_EQ(
+      absent.text,
+      "kvlab: --set model=owner/tiny: model 'owner/tiny': no such folder, and /nonexistent/models--owner--tiny has "
+      "no snapshot in refs/main; get it with: hf download owner/tiny\n");
 }
 
 }  // namespace

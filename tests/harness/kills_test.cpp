@@ -19,7 +19,6 @@
 #include "sim/io/safetensors.h"
 #include "sim/tasks/random.h"
 #include "tests/support/file_fixtures.h"
-#include "tests/support/gnuplot.h"
 #include "tests/support/paths.h"
 #include "tests/support/text_model.h"
 
@@ -196,7 +195,6 @@ TEST_F(KillsSlow, LoseNothingOfProfiles) {
 
 // Drawing again over files that a killed report left gives the same files; rows are never touched.
 TEST_F(KillsSlow, LoseNothingOfReports) {
-  KV_NEEDS_GNUPLOT();
   const std::string spec =
       write("spec.yaml", "model: " + path("model") +
                              "\ndata: [{name: noise, ids: ids.safetensors, tokens: 48}]\npolicies: [full, streaming]\n"

@@ -55,16 +55,18 @@ TEST(PairedTable, TellsApartWhatTheSpreadOfSamplesHides) {
             "| snapkv | uniform | 1.50 [1.00, 2.00] |\n"
             "| snapkv | ada | 0.00 [-0.50, 0.50] |\n\n"
             "Each number: mean over samples less that of lu-kv on the same rows of the same samples, n = 2; 95 % "
-            "interval of the paired bootstrap, bold where it excludes zero (n of at least 8).  \n"
-            "Above 0: lu-kv is better.  \n");
+            "interval of the paired bootstrap.  \n"
+            "Above 0: lu-kv is better.  \n"
+            "\xe2\x80\xa0: the 95 % interval of the paired difference excludes zero (n of at least 8).  \n");
 }
 
 // Two samples that differ alike are no evidence, and an interval over so few is too narrow.
-TEST(PairedTable, IsBoldWhereEnoughSamplesExcludeZero) {
+TEST(PairedTable, IsMarkedWhereEnoughSamplesExcludeZero) {
   for (const int samples : {7, 8}) {
     const TableView view = build_table(plan(), {}, losses(samples));
-    EXPECT_EQ(view.rows[0].back().bold, samples == 8) << samples;  // uniform
-    EXPECT_FALSE(view.rows[1].back().bold) << samples;             // ada
+    EXPECT_EQ(view.rows[0].back().differs, samples == 8) << samples;  // uniform
+    EXPECT_FALSE(view.rows[1].back().differs) << samples;             // ada
+    EXPECT_FALSE(view.rows[0].back().bold) << samples;                // a difference has no rank
   }
 }
 

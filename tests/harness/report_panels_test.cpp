@@ -1,8 +1,8 @@
 #include <gtest/gtest.h>
 
-#include "harness/report/canvas.h"
+#include "harness/report/axis.h"
+#include "harness/report/frame.h"
 #include "harness/report/plot.h"
-#include "harness/report/plot_parts.h"
 
 namespace kv {
 namespace {
@@ -15,33 +15,39 @@ std::vector<Key> facets_of(int layers, int heads) {
   return facets;
 }
 
+PanelGrid arrange(const std::vector<Key>& facets) { return arrange_panels(facets, {"layer", "head"}, {}); }
+
 TEST(Panels, OfTwoColumnsStandInAGrid) {
-  const PanelGrid grid = arrange_panels(facets_of(7, 2));
+  const PanelGrid grid = arrange(facets_of(7, 2));
   EXPECT_EQ(grid.columns, 2);
-  EXPECT_EQ(grid.cells, 14);
+  EXPECT_EQ(grid.rows, 7);
   EXPECT_EQ(grid.places[5], 5);
+  EXPECT_EQ(grid.column_titles, (std::vector<std::string>{"head=0", "head=1"}));
+  EXPECT_EQ(grid.row_titles.back(), "layer=6");
 }
 
 TEST(Panels, LeaveAHoleWhereACombinationIsMissing) {
   std::vector<Key> facets = facets_of(7, 12);
   facets.erase(facets.begin() + 10);  // layer 0 has no head 10, which comes up behind head 11 and belongs before it
-  const PanelGrid grid = arrange_panels(facets);
+  const PanelGrid grid = arrange(facets);
   EXPECT_EQ(grid.columns, 12);
-  EXPECT_EQ(grid.cells, 84);
+  EXPECT_EQ(grid.rows, 7);
   EXPECT_EQ(grid.places[9], 9);
   EXPECT_EQ(grid.places[10], 11);
   EXPECT_EQ(grid.places[11], 12);
 }
 
-TEST(Panels, FewOrOfOneColumnStandAsTheyCome) {
-  EXPECT_EQ(arrange_panels(facets_of(6, 2)).columns, 0);
-  std::vector<Key> policies;
+TEST(Panels, OfOneColumnOrOfFewCombinationsStandAsTheyCome) {
+  std::vector<Key> policies, pairs;
   for (int i = 0; i < 20; ++i) policies.push_back({std::to_string(i)});
-  EXPECT_EQ(arrange_panels(policies).columns, 0);
-  EXPECT_EQ(arrange_panels({}).columns, 0);
+  EXPECT_FALSE(arrange_panels(policies, {"policy"}, {}).crossed);
+  for (int i = 0; i < 5; ++i) pairs.push_back({std::to_string(i), std::to_string(i)});  // 5 of 25 cells
+  EXPECT_FALSE(arrange(pairs).crossed);
+  EXPECT_EQ(arrange(pairs).columns, 3);
+  EXPECT_FALSE(arrange({}).crossed);
 }
 
-TEST(Panels, OfAGridHaveTickLabelsAtItsEdgeOnly) {
+RowTable layer_head_rows() {
   RowTable rows{.axes = {}, .rows = {}};
   for (int layer = 0; layer < 7; ++layer) {
     for (int head = 0; head < 2; ++head) {
@@ -53,47 +59,45 @@ TEST(Panels, OfAGridHaveTickLabelsAtItsEdgeOnly) {
       }
     }
   }
+  return rows;
+}
+
+int count(const Drawing& drawing, const std::string& text) {
+  int found = 0;
+  for (const PictureItem& item : drawing.picture.items) {
+    const Text* label = std::get_if<Text>(&item);
+    found += label != nullptr && label->text == text;
+  }
+  return found;
+}
+
+TEST(Panels, OfAGridShareTicksTitlesAndLabels) {
   PlotPlan plan;
   plan.name = "c";
   plan.measure.metrics = {"curve_head"};
   plan.x = "x";
   plan.facet = {"layer", "head"};
-  const auto count = [](const std::string& text, const std::string& part) {
-    int found = 0;
-    for (size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++found;
-    return found;
-  };
-  const std::string commands = draw(plan, rows).commands;
-  EXPECT_EQ(count(commands, "set format x '%h'"), 2);  // the lowest of 2 columns
-  EXPECT_EQ(count(commands, "set format y '%h'"), 7);  // the first of 7 rows
-  EXPECT_EQ(count(commands, "set format x ''"), 12);
-  plan.where = {{"layer", {"0"}}};
-  EXPECT_EQ(count(draw(plan, rows).commands, "set format x"), 0);
-}
-
-TEST(Panels, LeaveRoomForLongTickLabels) {
-  const auto width = [](double largest) {
-    RowTable rows{.axes = {}, .rows = {}};
-    for (const double x : {1.0, 2.0}) {
-      Row row{.policy = "p", .x = x};
-      row.metric = "speed";
-      row.value = x / 2 * largest;
-      rows.rows.push_back(row);
-    }
-    PlotPlan plan;
-    plan.name = "c";
-    plan.measure.metrics = {"speed"};
-    plan.x = "x";
-    return draw(plan, rows).width;
-  };
-  EXPECT_EQ(width(5000), width(5));
-  EXPECT_GT(width(50'000), width(5000));  // else the axis label, pushed out by five digits, is cut off
+  plan.x_label = "share";
+  const Drawing drawing = draw(plan, layer_head_rows());
+  EXPECT_EQ(count(drawing, "0.5"), 2 + 7);  // below the lowest of 2 columns, beside the first of 7 rows
+  EXPECT_EQ(count(drawing, "head=0"), 1);
+  EXPECT_EQ(count(drawing, "layer=3"), 1);
+  EXPECT_EQ(count(drawing, "share"), 1);
+  EXPECT_EQ(count(drawing, "curve head"), 1);
 }
 
 TEST(Axis, OfFewDecadesHasTicksBetweenThem) {
-  EXPECT_EQ(log_ticks("cb", Scale::kLog10, {0.03, 0.4}), "; set cbtics (0.05, 0.1, 0.2)");
-  EXPECT_EQ(log_ticks("cb", Scale::kLog10, {0.0001, 0.4}), "");
-  EXPECT_EQ(log_ticks("cb", Scale::kLinear, {0.03, 0.4}), "");
+  const auto texts = [](Scale scale, double low, double high) {
+    std::vector<std::string> out;
+    for (const Tick& tick : Axis(scale, {low, high}, {0, 100}).ticks(5)) out.push_back(tick.text);
+    return out;
+  };
+  using Texts = std::vector<std::string>;
+  EXPECT_EQ(texts(Scale::kLog10, 0.03, 0.4), (Texts{"0.05", "0.1", "0.2"}));
+  EXPECT_EQ(texts(Scale::kLog10, 0.0009, 11), (Texts{"0.001", "0.01", "0.1", "1", "10"}));
+  EXPECT_EQ(texts(Scale::kLog2, 128, 2048), (Texts{"128", "256", "512", "1024", "2048"}));
+  EXPECT_EQ(texts(Scale::kLinear, 0, 1), (Texts{"0", "0.2", "0.4", "0.6", "0.8", "1"}));
+  EXPECT_EQ(texts(Scale::kLinear, -1e6, 2e6), (Texts{"-1M", "0", "1M", "2M"}));
 }
 
 }  // namespace

@@ -157,6 +157,60 @@ TEST(Table, MarksAllBestValuesAmongTheRankedRows) {
   EXPECT_TRUE(has_note(view, "not ranked: full"));
 }
 
+// h2o is best. snapkv is worse by 0.5 on every sample. r-kv is worse by 1 and better by 0.5 in turn, so that the
+// interval of its difference holds zero although its number is not the best.
+TEST(Table, TellsTheBestFromWhatSurelyDiffersFromIt) {
+  for (const int samples : {7, 8}) {
+    RowTable rows{.axes = {"budget"}, .rows = {}};
+    for (int sample = 0; sample < samples; ++sample) {
+      rows.rows.push_back(make_row("h2o", "256", sample, "loss_ratio", 1 + sample));
+      rows.rows.push_back(make_row("snapkv", "256", sample, "loss_ratio", 1.5 + sample));
+      rows.rows.push_back(make_row("r-kv", "256", sample, "loss_ratio", (sample % 2 == 0 ? 2 : 0.5) + sample));
+    }
+    TablePlan plan = small_plan();
+    plan.better = Better::kLower;
+    const TableView view = build_table(plan, {}, rows);
+    EXPECT_TRUE(view.rows[0][1].bold);
+    EXPECT_FALSE(view.rows[0][1].differs);
+    EXPECT_FALSE(view.rows[1][1].bold);
+    EXPECT_EQ(view.rows[1][1].differs, samples == 8);
+    EXPECT_FALSE(view.rows[2][1].differs);
+    EXPECT_EQ(has_note(view, "differs from it"), samples == 8);
+    EXPECT_TRUE(has_note(view, "Bold: the best of its column by its number alone"));
+    EXPECT_EQ(to_markdown(view).find("\xe2\x80\xa0 [") != std::string::npos, samples == 8);
+    EXPECT_EQ(to_latex(view).find("$^\\dagger$") != std::string::npos, samples == 8);
+  }
+}
+
+TEST(Table, OfTwoKeysHasHeadsOfTwoLevels) {
+  RowTable rows{.axes = {"budget"}, .rows = {}};
+  for (const char* data : {"prose", "code"}) {
+    for (const char* metric : {"recall", "cosine"}) {
+      rows.rows.push_back(make_row("h2o", "256", 0, metric, 1));
+      rows.rows.back().data = data;
+    }
+  }
+  TablePlan plan = small_plan();
+  plan.measure.metrics = {"recall", "cosine"};
+  plan.columns = {"data", "metric"};
+  const TableView view = build_table(plan, {}, rows);
+  const std::string latex = to_latex(view), html = to_html(view);
+  EXPECT_NE(latex.find(" & \\multicolumn{2}{c}{prose} & \\multicolumn{2}{c}{code} \\\\\n"
+                       "\\cmidrule(lr){2-3}\\cmidrule(lr){4-5}\n"
+                       "policy & recall & cosine & recall & cosine \\\\\n"),
+            std::string::npos)
+      << latex;
+  EXPECT_NE(html.find("<tr><th scope=\"col\" rowspan=\"2\">policy</th><th scope=\"colgroup\" class=\"group\" "
+                      "colspan=\"2\">prose</th>"),
+            std::string::npos)
+      << html;
+  EXPECT_NE(to_markdown(view).find("| policy | prose, recall | prose, cosine | code, recall |"), std::string::npos);
+}
+
+TEST(Table, OfOneKeyHasOneHead) {
+  EXPECT_EQ(to_latex(build_table(small_plan(), {}, small_table())).find("multicolumn"), std::string::npos);
+}
+
 TEST(Table, PutsThePapersNumbersBesideOursAndRanksThem) {
   TablePlan plan = small_plan();
   plan.paper = "t2";
@@ -175,6 +229,8 @@ TEST(Table, PutsThePapersNumbersBesideOursAndRanksThem) {
                                                                 value("snapkv", "1.1"), value("foresight", "1.05")}}}};
   const TableView view = build_table(plan, paper, rows);
   EXPECT_EQ(view.header, (std::vector<std::string>{"policy", "budget=256", "paper"}));
+  EXPECT_NE(to_html(view).find("colspan=\"2\">budget=256</th>"), std::string::npos);
+  EXPECT_EQ(view.names, (std::vector<std::string>{"", "ours", "paper"}));
   EXPECT_EQ(view.rows[1][2].text, "1.2730");
   EXPECT_EQ(view.rows[4][0].text, "foresight");
   EXPECT_EQ(view.rows[4][1].text, "\xe2\x80\x93");
@@ -267,8 +323,6 @@ TEST(Printable, ShowsBrokenUtf8AndControlCharacters) {
   EXPECT_EQ(printable("\n\x07"), "\\n\\x07");
   EXPECT_EQ(printable("\xed\xa0\x80"), "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd");  // a surrogate
 }
-
-TEST(QuoteGnuplot, LeavesNothingToExpand) { EXPECT_EQ(quote_gnuplot("it's `ls`\n"), "'it''s `ls`\\n'"); }
 
 }  // namespace
 }  // namespace kv

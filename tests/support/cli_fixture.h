@@ -46,7 +46,7 @@ class Cli : public RunFixture {
     EXPECT_NE(output.text.find(reason), std::string::npos) << output.text;
     return output.text;
   }
-  // The tiny spec with a plot, so that drawing needs gnuplot.
+  // The tiny spec with a plot.
   std::string plotted() const {
     write_atomically(folder_ / "plotted.yaml",
                      yaml() + "plots: [{name: losses, kind: bars, metric: nll_sum, x: budget, series: [policy]}]\n");

@@ -95,7 +95,9 @@ Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
 Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 Tokenizer::~Tokenizer() = default;
 
-Tokenizer Tokenizer::load(const std::filesystem::path& path) { return from_json(RegularFile(path).read(), path.string()); }
+Tokenizer Tokenizer::load(const std::filesystem::path& path) {
+  return from_json(RegularFile(path).read(), path.string());
+}
 
 Tokenizer Tokenizer::from_json(std::string_view json, std::string_view name) {
   return Tokenizer(std::make_unique<const Parts>(parse_tokenizer(json, name)));

@@ -444,7 +444,8 @@ TEST_F(Answers, RefusesWhatCannotBeAnswered) {
   EXPECT_EQ(message("samples: 3", "sampling: {temperature: -1}\nsamples: 3"),
             "generation: temperature -1: expected 0 (greedy) to 10000");
   EXPECT_EQ(message("samples: 3", "sampling: {temprature: 1}\nsamples: 3"),
-            "asked.yaml:7:24: sampling: temprature = 1: unknown option, did you mean 'temperature'? (expected one of: temperature, top_k, top_p)");
+            "asked.yaml:7:24: sampling: temprature = 1: unknown option, did you mean 'temperature'? (expected one of: "
+            "temperature, top_k, top_p)");
 }
 
 }  // namespace

@@ -1,0 +1,159 @@
+#include <algorithm>
+
+#include "harness/report/frame.h"
+#include "harness/report/label_placer.h"
+#include "harness/report/plot_kinds.h"
+#include "harness/report/plot_parts.h"
+
+namespace kv {
+namespace {
+
+constexpr double kOneWidth = 460, kOneHeight = 320, kWidth = 300, kHeight = 240;
+
+struct ScatterPoint {
+  std::string label;
+  Style style;
+  Estimate x, y;
+};
+
+struct ScatterPanel {
+  Key facet;
+  std::string title;
+  std::vector<ScatterPoint> points{};
+};
+
+struct ScatterChart {
+  std::vector<ScatterPanel> panels{};
+  std::vector<LegendEntry> legend{};
+  std::vector<std::string> notes{};
+};
+
+// A point a case: every combination of policy, data, model and axes.
+ScatterChart make_scatter(const PlotPlan& plan, const RowTable& rows) {
+  std::vector<std::string> columns = plan.facet;
+  columns.insert(columns.end(), plan.series.begin(), plan.series.end());
+  const auto label_end = static_cast<std::ptrdiff_t>(columns.size());
+  std::vector<std::string> rest = {"policy", "data", "model"};
+  rest.insert(rest.end(), rows.axes.begin(), rows.axes.end());
+  for (const std::string& column : rest) {
+    if (std::find(columns.begin(), columns.end(), column) == columns.end()) columns.push_back(column);
+  }
+  const auto collect_metric = [&](std::size_t i) {
+    Measure measure = plan.measure;
+    measure.metrics = {plan.measure.metrics[i]};
+    return collect(rows, {.measure = measure, .where = plan.where, .columns = columns, .intervals = plan.band});
+  };
+  const Cells across = collect_metric(0), up = collect_metric(1);
+  ScatterChart chart;
+  SeriesStyles styles(plan.series);
+  const auto facet_end = static_cast<std::ptrdiff_t>(plan.facet.size());
+  for (const Key& key : across.keys) {
+    const auto other = up.cells.find(key);
+    const Cell& cell = across.cells.at(key);
+    if (!cell.estimate || other == up.cells.end() || !other->second.estimate) continue;
+    const Key facet(key.begin(), key.begin() + facet_end);
+    const Key series(key.begin() + facet_end, key.begin() + label_end);
+    const std::string label = label_of(plan.labels, plan.series, series);
+    const Style style = styles.of(series);
+    if (!label.empty()) {
+      find_or_add(
+          chart.legend, [&](const LegendEntry& e) { return e.label == label; }, LegendEntry{label, style});
+    }
+    ScatterPanel& panel = find_or_add(
+        chart.panels, [&](const ScatterPanel& p) { return p.facet == facet; },
+        ScatterPanel{facet, label_of(plan.labels, plan.facet, facet)});
+    panel.points.push_back({label, style, *cell.estimate, *other->second.estimate});
+  }
+  note_samples(plan, up, "whiskers", chart.notes);
+  return chart;
+}
+
+void draw_whiskers(Picture& picture, const ScatterPoint& point, const Axis& x, const Axis& y, const Box& box) {
+  const Stroke stroke{.color = point.style.color, .width = 0.8};
+  if (const auto& interval = point.x.interval) {
+    picture.add(
+        Shape{.points = {{x.at(interval->low), y.at(point.y.value)}, {x.at(interval->high), y.at(point.y.value)}},
+              .stroke = stroke,
+              .clip = box});
+  }
+  if (const auto& interval = point.y.interval) {
+    picture.add(
+        Shape{.points = {{x.at(point.x.value), y.at(interval->low)}, {x.at(point.x.value), y.at(interval->high)}},
+              .stroke = stroke,
+              .clip = box});
+  }
+}
+
+// Beside their points where there is room; the legend has all of them.
+void draw_labels(Picture& picture, const std::vector<ScatterPoint>& points, const Axis& x, const Axis& y,
+                 const Box& box) {
+  LabelPlacer placer(box);
+  for (const ScatterPoint& point : points) placer.occupy_point(x.at(point.x.value), y.at(point.y.value));
+  for (const ScatterPoint& point : points) {
+    const auto place = placer.place(x.at(point.x.value), y.at(point.y.value), point.label);
+    if (!place) continue;
+    picture.add(Text{.x = place->left,
+                     .y = (place->top + place->bottom) / 2,
+                     .text = point.label,
+                     .size = LabelPlacer::kSize,
+                     .color = kQuiet});
+  }
+}
+
+}  // namespace
+
+Drawing draw_scatter(const PlotPlan& plan, const RowTable& rows) {
+  const ScatterChart chart = make_scatter(plan, rows);
+  Drawing drawing;
+  drawing.notes = chart.notes;
+  if (chart.panels.empty()) {
+    drawing.empty = no_rows(plan.measure);
+    return drawing;
+  }
+  Range x_all(plan.x_scale), y_all(plan.y_scale);
+  std::vector<Key> facets;
+  FrameOptions options;
+  bool one_point_each = true;
+  for (const ScatterPanel& panel : chart.panels) {
+    facets.push_back(panel.facet);
+    options.titles.push_back(panel.title);
+    one_point_each = one_point_each && panel.points.size() <= chart.legend.size();
+    for (const ScatterPoint& point : panel.points) {
+      x_all.add(point.x);
+      y_all.add(point.y);
+    }
+  }
+  const auto x_range = plan.x_range.value_or(x_all.padded(0.05));
+  const Axis y_axis(plan.y_scale, plan.y_range.value_or(y_all.padded(0.05)), {1, 0});
+  const auto axis_label = [&](const std::string& given, std::size_t i) {
+    return given.empty() ? axis_name(plan, plan.measure.metrics[i]) : given;
+  };
+  options.grid = arrange_panels(facets, plan.facet, plan.labels);
+  options.panel_width = facets.size() == 1 ? kOneWidth : kWidth;
+  options.panel_height = facets.size() == 1 ? kOneHeight : kHeight;
+  options.left = widest_tick(y_axis.ticks(6)) + 14;
+  options.x_label = axis_label(plan.x_label, 0);
+  options.y_label = axis_label(plan.y_label, 1);
+  Picture& picture = drawing.picture;
+  Frame frame(picture, options);
+  for (std::size_t p = 0; p < chart.panels.size(); ++p) {
+    const Box box = frame.panel(p);
+    const Axis x(plan.x_scale, x_range, {box.left, box.right});
+    const Axis y = y_axis.placed({box.bottom, box.top});
+    frame.draw_x_axis(p, x, x.ticks(5));
+    frame.draw_y_axis(p, y, y.ticks(6));
+    frame.draw_border(p);
+    const auto& points = chart.panels[p].points;
+    for (const ScatterPoint& point : points) draw_whiskers(picture, point, x, y, box);
+    for (const ScatterPoint& point : points) {
+      const double place_x = x.at(point.x.value), place_y = y.at(point.y.value);
+      const bool inside = place_x >= box.left && place_x <= box.right && place_y >= box.top && place_y <= box.bottom;
+      if (inside) draw_mark(picture, place_x, place_y, point.style);
+    }
+    if (one_point_each) draw_labels(picture, points, x, y, box);
+  }
+  draw_legend(picture, chart.legend, LegendMark::kPoint);
+  return drawing;
+}
+
+}  // namespace kv

@@ -1,0 +1,153 @@
+#include "harness/report/series_chart.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "harness/report/plot_parts.h"
+
+namespace kv {
+namespace {
+
+constexpr int kMaxPoints = 120;
+constexpr int kBins = 100;
+
+XPlaces find_places(const std::vector<std::string>& values, XKind kind) {
+  XPlaces places{.categories = kind == XKind::kCategories};
+  for (const std::string& value : values) {
+    if (value.empty() && !places.categories) continue;
+    if (std::find(places.labels.begin(), places.labels.end(), value) == places.labels.end())
+      places.labels.push_back(value);
+  }
+  places.categories = places.categories || std::any_of(places.labels.begin(), places.labels.end(),
+                                                       [](const std::string& label) { return !parse_number(label); });
+  if (places.categories) return places;
+  for (const std::string& label : places.labels) places.distinct.push_back(*parse_number(label));
+  std::sort(places.distinct.begin(), places.distinct.end());
+  return places;
+}
+
+// Bins for a curve with more points than a reader can tell apart; equal widths on the axis as it is drawn.
+std::function<std::string(const std::string&)> make_bins(const PlotPlan& plan, const XPlaces& places) {
+  if (places.categories || static_cast<int>(places.distinct.size()) <= kMaxPoints) return {};
+  const bool log = plan.x_scale != Scale::kLinear && places.distinct.front() > 0;
+  const auto warp = [log](double x) { return log ? std::log(x) : x; };
+  const double low = warp(places.distinct.front());
+  const double width = (warp(places.distinct.back()) - low) / kBins;
+  return [=](const std::string& text) {
+    const auto x = parse_number(text);
+    if (!x) return text;
+    const double bin = std::min(std::floor((warp(*x) - low) / width), static_cast<double>(kBins - 1));
+    const double center = low + (bin + 0.5) * width;
+    return fmt::format("{:.6g}", log ? std::exp(center) : center);
+  };
+}
+
+bool same_key(const Key& a, const Key& b) { return std::equal(a.begin(), a.end(), b.begin(), b.end(), same_value); }
+
+Key key_of(const PaperValue& value, const std::vector<std::string>& columns) {
+  Key key;
+  for (const std::string& column : columns) key.push_back(value.keys.at(column));
+  return key;
+}
+
+void place_paper(const PlotPlan& plan, const PaperValues& paper, SeriesChart& chart) {
+  for (const PaperValue& value : paper) {
+    const auto x = chart.places.at(value.keys.at(plan.x));
+    if (!x) continue;
+    for (SeriesPanel& panel : chart.panels) {
+      if (!same_key(panel.facet, key_of(value, plan.facet))) continue;
+      for (Series& series : panel.series) {
+        if (same_key(series.key, key_of(value, plan.series))) series.paper.push_back({*x, value.value});
+      }
+    }
+  }
+}
+
+// Only what was drawn.
+void drop_unused(SeriesChart& chart) {
+  std::erase_if(chart.legend, [&](const LegendEntry& entry) {
+    return entry.label.empty() || std::none_of(chart.panels.begin(), chart.panels.end(), [&](const SeriesPanel& panel) {
+             return std::any_of(panel.series.begin(), panel.series.end(),
+                                [&](const Series& series) { return series.label == entry.label; });
+           });
+  });
+}
+
+}  // namespace
+
+std::optional<double> XPlaces::at(const std::string& text) const {
+  if (!categories) return parse_number(text);
+  const auto place =
+      std::find_if(labels.begin(), labels.end(), [&](const std::string& label) { return same_value(label, text); });
+  if (place == labels.end()) return std::nullopt;
+  return static_cast<double>(place - labels.begin());
+}
+
+SeriesChart make_series_chart(const PlotPlan& plan, const RowTable& rows, const PaperValues& paper, XKind kind) {
+  SeriesChart chart;
+  std::vector<std::string> columns = {plan.x};
+  columns.insert(columns.end(), plan.facet.begin(), plan.facet.end());
+  columns.insert(columns.end(), plan.series.begin(), plan.series.end());
+  chart.places = find_places(column_values(plan, rows, plan.x), kind);
+  const auto bins = make_bins(plan, chart.places);
+  const Cells cells = collect(
+      rows, {.measure = plan.measure, .where = plan.where, .columns = columns, .intervals = plan.band, .first = bins});
+  SeriesStyles styles(plan.series);
+  const auto facet_end = 1 + static_cast<std::ptrdiff_t>(plan.facet.size());
+  for (const Key& key : cells.keys) {
+    const Cell& cell = cells.cells.at(key);
+    const Key series_key(key.begin() + facet_end, key.end());
+    const std::string label = label_of(plan.labels, plan.series, series_key);
+    const Style style = styles.of(series_key);
+    find_or_add(
+        chart.legend, [&](const LegendEntry& e) { return e.label == label; }, LegendEntry{label, style});
+    if (!cell.estimate) continue;
+    if (!cell.unit.empty()) chart.unit = cell.unit;
+    const Key facet(key.begin() + 1, key.begin() + facet_end);
+    SeriesPanel& panel = find_or_add(
+        chart.panels, [&](const SeriesPanel& p) { return p.facet == facet; },
+        SeriesPanel{facet, label_of(plan.labels, plan.facet, facet)});
+    Series& series = find_or_add(
+        panel.series, [&](const Series& s) { return s.label == label; }, Series{series_key, label, style});
+    const auto x = chart.places.at(key[0]);
+    if (x && !(key[0].empty() && !chart.places.categories)) {
+      series.points.push_back({.x = *x, .y = *cell.estimate});
+    } else {
+      series.constant = cell.estimate;
+    }
+  }
+  for (SeriesPanel& panel : chart.panels) {
+    for (Series& series : panel.series) {
+      std::stable_sort(series.points.begin(), series.points.end(),
+                       [](const SeriesPoint& a, const SeriesPoint& b) { return a.x < b.x; });
+    }
+  }
+  drop_unused(chart);
+  place_paper(plan, paper, chart);
+  note_samples(plan, cells, plan.kind == PlotKind::kBars ? "whiskers" : "band", chart.notes);
+  if (bins) chart.notes.push_back(fmt::format("{} points averaged in {} bins.", chart.places.distinct.size(), kBins));
+  note_reference(plan, chart.notes);
+  note_paper(chart, chart.notes);
+  return chart;
+}
+
+void note_reference(const PlotPlan& plan, std::vector<std::string>& notes) {
+  if (!reference_of(plan)) return;
+  const bool full = plan.measure.ratio.empty() || plan.measure.ratio[1].ends_with("_full");
+  notes.push_back(full ? "Dashed line: 1, the full cache." : "Dashed line: 1.");
+}
+
+void note_paper(const SeriesChart& chart, std::vector<std::string>& notes) {
+  for (const SeriesPanel& panel : chart.panels) {
+    for (const Series& series : panel.series) {
+      if (series.paper.empty()) continue;
+      notes.emplace_back("Ringed and hollow: the paper's number.");
+      return;
+    }
+  }
+}
+
+}  // namespace kv

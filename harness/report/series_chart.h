@@ -1,0 +1,60 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "harness/report/frame.h"
+#include "harness/report/plan.h"
+#include "harness/report/plot_kinds.h"
+
+namespace kv {
+
+// Rows as series of points over one column, a panel a facet: what curves and bars draw. Internal to the plots.
+
+struct SeriesPoint {
+  double x = 0;
+  Estimate y{};
+};
+
+struct Series {
+  Key key;
+  std::string label;
+  Style style;
+  std::vector<SeriesPoint> points{};           // by ascending x
+  std::optional<Estimate> constant{};          // the cell without x: a case that the axis does not concern
+  std::vector<std::array<double, 2>> paper{};  // x and value
+};
+
+struct SeriesPanel {
+  Key facet;
+  std::string title;
+  std::vector<Series> series{};
+};
+
+// The places of an x column: numbers, or categories 0, 1, 2 ... in order of appearance.
+struct XPlaces {
+  bool categories = false;
+  std::vector<std::string> labels{};
+  std::vector<double> distinct{};  // numbers, ascending
+
+  std::optional<double> at(const std::string& text) const;
+};
+
+struct SeriesChart {
+  std::vector<SeriesPanel> panels{};
+  XPlaces places{};
+  std::string unit{};
+  std::vector<std::string> notes{};
+  std::vector<LegendEntry> legend{};  // in the order of the cases, also where the first panel lacks a series
+};
+
+enum class XKind { kAsItIs, kCategories };
+
+SeriesChart make_series_chart(const PlotPlan& plan, const RowTable& rows, const PaperValues& paper, XKind kind);
+
+// Two notes: what the line at a ratio of 1 is, and what the hollow markers are.
+void note_reference(const PlotPlan& plan, std::vector<std::string>& notes);
+void note_paper(const SeriesChart& chart, std::vector<std::string>& notes);
+
+}  // namespace kv

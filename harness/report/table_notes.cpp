@@ -1,0 +1,182 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+
+#include "harness/report/table_grid.h"
+
+namespace kv {
+namespace {
+
+constexpr const char* kDagger = "\xe2\x80\xa0";
+
+std::string count_note(const Grid& grid) {
+  int low = 0, high = 0;
+  for (const auto& [key, cell] : grid.cells.cells) {
+    if (!cell.estimate) continue;
+    low = low == 0 ? cell.estimate->samples : std::min(low, cell.estimate->samples);
+    high = std::max(high, cell.estimate->samples);
+  }
+  return low == high ? fmt::format("n = {}", low) : fmt::format("n = {} to {}", low, high);
+}
+
+// "mean", or what else is taken over samples.
+std::string what_of(const Measure& measure) {
+  if (!measure.ratio.empty()) return fmt::format("sum of {} over sum of {}", measure.ratio[0], measure.ratio[1]);
+  return measure.aggregate == Aggregate::kMean     ? "mean"
+         : measure.aggregate == Aggregate::kMedian ? "median"
+                                                   : "largest";
+}
+
+std::string number_note(const TablePlan& plan, const Grid& grid) {
+  const std::string what = what_of(plan.measure);
+  const bool interval = plan.interval != IntervalStyle::kNone;
+  if (!plan.paired) {
+    return fmt::format("Each number: {} over samples, {}{}.", what, count_note(grid),
+                       interval ? "; 95 % bootstrap interval" : "");
+  }
+  return fmt::format("Each number: {} over samples less that of {} on the same rows of the same samples{}, {}{}.", what,
+                     partner_name(plan), plan.paired->relative ? ", in % of the latter" : "", count_note(grid),
+                     interval ? "; 95 % interval of the paired bootstrap" : "");
+}
+
+std::string better_note(const TablePlan& plan) {
+  const bool lower = plan.better == Better::kLower;
+  if (plan.paired) {
+    return fmt::format("{} 0: {} is better.", lower ? "Above" : "Below", partner_name(plan));
+  }
+  std::string note = lower ? "\xe2\x86\x93 lower is better" : "\xe2\x86\x91 higher is better";
+  if (!plan.unranked.empty()) note += fmt::format("; not ranked: {}", fmt::join(plan.unranked, ", "));
+  return note + ".";
+}
+
+// What bold and the dagger mean.
+void add_mark_notes(const TablePlan& plan, const Grid& grid, std::vector<std::string>& notes) {
+  constexpr const char* kInterval = "the 95 % interval of the paired difference excludes zero (n of at least 8)";
+  if (plan.paired) {
+    if (plan.interval != IntervalStyle::kNone) notes.push_back(fmt::format("{}: {}.", kDagger, kInterval));
+    return;
+  }
+  if (plan.better == Better::kUnknown) return;
+  std::string note = "Bold: the best of its column by its number alone";
+  if (!grid.from_best.empty()) note += fmt::format("; {}: differs from it, {}", kDagger, kInterval);
+  notes.push_back(note + ".");
+}
+
+// Cells that are not shown, because nothing says which of several others each is to be compared with.
+void add_unclear_note(const TablePlan& plan, const Grid& grid, std::vector<std::string>& notes) {
+  if (grid.cells.unclear.empty()) return;
+  std::vector<std::string> columns = plan.rows, labels;
+  columns.insert(columns.end(), plan.columns.begin(), plan.columns.end());
+  for (const Key& key : grid.cells.unclear) labels.push_back(label_of(plan.labels, columns, key));
+  notes.push_back(
+      fmt::format("Left out, because each fits several cells of {}: {}.", partner_name(plan), fmt::join(labels, "; ")));
+}
+
+// A table without a row of ours.
+std::string empty_note(const TablePlan& plan) {
+  if (!plan.paired) return no_rows(plan.measure);
+  return fmt::format("No row can be compared: {} = {} has no value for metric {} where another row has one.",
+                     plan.paired->column, plan.paired->with,
+                     fmt::join(plan.measure.ratio.empty() ? plan.measure.metrics : plan.measure.ratio, ", "));
+}
+
+std::string skipped_text(const Skipped& skipped, const std::string& of) {
+  return skipped.samples == 0 ? "" : fmt::format("{} of {} skipped: {}.", skipped.samples, of, skipped.reason);
+}
+
+std::string unpaired_text(const Cell& cell, const std::string& partner) {
+  const auto& [own, theirs, partly, unclear] = cell.unpaired;
+  std::string text;
+  if (own + theirs > 0) {
+    text = fmt::format("{} pairs; {} of its samples and {} of {}'s have no partner.",
+                       cell.estimate ? cell.estimate->samples : 0, own, theirs, partner);
+  }
+  if (partly > 0) {
+    text += fmt::format("{}In {} of its pairs rows that one side lacks are left out.", text.empty() ? "" : " ", partly);
+  }
+  if (unclear > 0) {
+    text += fmt::format("{}In {} of its samples rows are left out that fit several of {}'s.", text.empty() ? "" : " ",
+                        unclear, partner);
+  }
+  return text;
+}
+
+// What its number lacks; of a cell that stands as skipped, that says enough.
+std::string lack_text(const TablePlan& plan, const Cell& cell) {
+  if (!cell.estimate && cell.skipped.samples + cell.partner_skipped.samples > 0) return "";
+  const std::string partner = partner_name(plan);
+  const bool alike = cell.skipped == cell.partner_skipped;
+  const std::array<std::string, 3> texts = {skipped_text(cell.skipped, alike ? "the samples of both" : "the samples"),
+                                            alike ? "" : skipped_text(cell.partner_skipped, partner + "'s samples"),
+                                            unpaired_text(cell, partner)};
+  std::string all;
+  for (const std::string& text : texts) {
+    if (!text.empty()) all += (all.empty() ? "" : " ") + text;
+  }
+  return all;
+}
+
+// Samples that numbers lack; once for a column where all of its numbers lack the same.
+void add_lack_notes(const TablePlan& plan, const Grid& grid, const Key& column, std::vector<std::string>& notes) {
+  std::vector<std::pair<Key, std::string>> texts;
+  for (const Key& row : grid.rows) {
+    const Cell* cell = find_cell(grid, row, column);
+    if (cell == nullptr) continue;
+    std::string text = lack_text(plan, *cell);
+    if (cell->estimate || !text.empty()) texts.emplace_back(row, std::move(text));
+  }
+  const bool alike = texts.size() > 1 && std::all_of(texts.begin(), texts.end(),
+                                                     [&](const auto& t) { return t.second == texts[0].second; });
+  if (alike && !texts[0].second.empty()) {
+    const std::string label = plan.columns.empty() ? "Every row" : label_of(plan.labels, plan.columns, column);
+    notes.push_back(label + ": " + texts[0].second);
+    return;
+  }
+  std::vector<std::string> columns = plan.rows;
+  columns.insert(columns.end(), plan.columns.begin(), plan.columns.end());
+  for (const auto& [row, text] : texts) {
+    if (!text.empty()) notes.push_back(label_of(plan.labels, columns, join(row, column)) + ": " + text);
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> notes_without_rows(const TablePlan& plan, const Grid& grid) {
+  std::vector<std::string> notes;
+  if (grid.cells.unclear.empty()) notes.push_back(empty_note(plan));
+  add_unclear_note(plan, grid, notes);
+  for (const std::string& reason : grid.cells.reasons) notes.push_back("Skipped: " + reason + ".");
+  return notes;
+}
+
+std::vector<std::string> table_notes(const TablePlan& plan, const PaperBlock* paper, const Grid& grid) {
+  std::vector<std::string> notes;
+  if (!plan.note.empty()) notes.push_back(plan.note);
+  const bool any = std::any_of(grid.cells.cells.begin(), grid.cells.cells.end(),
+                               [](const auto& entry) { return entry.second.estimate.has_value(); });
+  if (!any) {
+    if (grid.cells.unclear.empty()) notes.push_back(empty_note(plan));
+    for (const Key& column : grid.columns) add_lack_notes(plan, grid, column, notes);
+    add_unclear_note(plan, grid, notes);
+    return notes;
+  }
+  notes.push_back(number_note(plan, grid));
+  if (!grid.cells.averaged.empty()) {
+    notes.push_back(fmt::format("Each number is taken over all values of: {}.", fmt::join(grid.cells.averaged, ", ")));
+  }
+  if (plan.better != Better::kUnknown) notes.push_back(better_note(plan));
+  add_mark_notes(plan, grid, notes);
+  for (const Key& column : grid.columns) add_lack_notes(plan, grid, column, notes);
+  add_unclear_note(plan, grid, notes);
+  for (const std::string& reason : grid.cells.reasons) notes.push_back("Skipped: " + reason + ".");
+  if (paper == nullptr) return notes;
+  std::string source = "Paper: " + paper->table;
+  if (!paper->page.empty()) source += ", page " + paper->page;
+  if (!paper->caption.empty()) source += ", " + paper->caption;
+  notes.push_back(source + ".");
+  return notes;
+}
+
+}  // namespace kv
