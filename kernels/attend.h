@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/paged.h"
+#include "kernels/slots.h"
 
 namespace kv {
 
@@ -20,11 +21,10 @@ struct AttendArgs {
   PagedView cache;
   const Segment* segments = nullptr;  // [segment_count], at most one a sequence
   int64_t segment_count = 0;
-  int64_t max_count = 0;         // largest count, known on the host
-  Ref output;                    // [tokens, q_heads, head_dim]
-  float* column_sums = nullptr;  // [rows, group, column_pitch]
-  float* column_max = nullptr;   // [rows, group, column_pitch]
-  int64_t column_pitch = 0;      // >= cache.max_length
+  int64_t max_count = 0;     // largest count, known on the host
+  Ref output;                // [tokens, q_heads, head_dim]
+  Slots<float> column_sums;  // row · group + g, as column_max; pitch >= cache.max_length
+  Slots<float> column_max;
   int q_heads = 0;
   float scale = 0;  // 1 / sqrt(head_dim)
   bool on_any_card = false;

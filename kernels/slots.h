@@ -19,8 +19,10 @@ struct Slots {
   constexpr int64_t elements() const { return rows * pitch; }
   constexpr size_t bytes() const { return static_cast<size_t>(elements()) * sizeof(T); }
   constexpr explicit operator bool() const { return data != nullptr; }
-  constexpr operator Slots<const T>() const  // NOLINT: reading what one may write is always fine
-      requires(!std::is_const_v<T>) {
+  // Reading what one may write is always fine.
+  template <class Const>
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  requires(!std::is_const_v<T> && std::is_same_v<Const, const T>) constexpr operator Slots<Const>() const {
     return {data, rows, pitch};
   }
 };

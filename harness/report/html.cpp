@@ -60,7 +60,7 @@ thead th.group { text-align: center; border-bottom: 1px solid var(--line); }
   table.wide { font-size: 5.5pt; }
   th, td { padding: 0.12rem 0.3rem; }
   table.wide th, table.wide td { padding: 0.1rem 0.15rem; }
-  th, .skipped { overflow-wrap: anywhere; hyphens: none; }
+  table.wide th, .skipped { overflow-wrap: anywhere; }
   .number { white-space: normal; }
   td small { display: inline-block; font-size: inherit; }
   thead { display: table-header-group; }

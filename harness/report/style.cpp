@@ -45,7 +45,7 @@ constexpr std::array<NamedStyle, 21> kNamed = {{
     {"wg-kv", kPlum, Mark::kSquare, 0},
     {"global-retention", kForest, Mark::kWedge, 4},
     {"oracle", kOrange, Mark::kPentagon, 2},
-    {"uniform", kGrey, Mark::kSquare, 0},
+    {"uniform", kGrey, Mark::kSquare, 4},
     {"pyramid", kSky, Mark::kTriangle, 1},
     {"ada", kBlue, Mark::kDiamond, 3},
     {"lu-kv", kVermilion, Mark::kCircle, 0},

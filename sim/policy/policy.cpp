@@ -37,29 +37,29 @@ std::vector<PolicySlot> Policy::slots() const {
 
 bool Policy::oracle() const {
   const auto filled = slots();
-  return std::any_of(filled.begin(), filled.end(), [](const PolicySlot& slot) { return slot.slot.needs().future; });
+  return std::any_of(filled.begin(), filled.end(), [](const PolicySlot& place) { return place.slot.needs().future; });
 }
 
 const std::string& Policy::oracle_name() const {
-  for (const PolicySlot& slot : slots()) {
-    if (slot.slot.needs().future) return slot.name;
+  for (const PolicySlot& place : slots()) {
+    if (place.slot.needs().future) return place.name;
   }
   return name;
 }
 
 BaselineNeeds Policy::future_needs() const {
   BaselineNeeds all;
-  for (const PolicySlot& slot : slots()) {
-    if (const auto future = slot.slot.needs().future) all.merge(*future);
+  for (const PolicySlot& place : slots()) {
+    if (const auto future = place.slot.needs().future) all.merge(*future);
   }
   return all;
 }
 
 std::vector<InputFile> Policy::check(const ModelIdentity& model) const {
   std::vector<InputFile> files;
-  for (const PolicySlot& slot : slots()) {
-    for (InputFile& file : slot.slot.check(model, scorer_name)) {
-      file.slot = slot.kind;
+  for (const PolicySlot& place : slots()) {
+    for (InputFile& file : place.slot.check(model, scorer_name)) {
+      file.slot = place.kind;
       files.push_back(std::move(file));
     }
   }
@@ -67,11 +67,11 @@ std::vector<InputFile> Policy::check(const ModelIdentity& model) const {
 }
 
 void Policy::load(std::span<const InputFile> files) {
-  for (const PolicySlot& slot : slots()) {
+  for (const PolicySlot& place : slots()) {
     std::vector<InputFile> read;
     std::copy_if(files.begin(), files.end(), std::back_inserter(read),
-                 [&](const InputFile& file) { return file.slot == slot.kind; });
-    if (!read.empty()) slot.slot.load(read);
+                 [&](const InputFile& file) { return file.slot == place.kind; });
+    if (!read.empty()) place.slot.load(read);
   }
 }
 

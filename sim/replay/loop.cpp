@@ -20,9 +20,9 @@ void require(const Policy& policy, const Source& source, const Baseline* baselin
     throw UserError(fmt::format("{}: needs the full-cache pass (it is an oracle), which {} does not offer here",
                                 policy.oracle_name(), info.name));
   }
-  for (const PolicySlot& slot : policy.slots()) {
-    if (!slot.slot.needs().pre_rope_queries || info.has_pre_rope_queries) continue;
-    throw UserError(fmt::format("{}: needs pre-RoPE queries, which {} lacks", slot.name, info.name));
+  for (const PolicySlot& place : policy.slots()) {
+    if (!place.slot.needs().pre_rope_queries || info.has_pre_rope_queries) continue;
+    throw UserError(fmt::format("{}: needs pre-RoPE queries, which {} lacks", place.name, info.name));
   }
 }
 
@@ -71,7 +71,7 @@ void Loop::begin(std::span<const std::span<const int32_t>> ids, int64_t pages) {
   KV_CHECK(std::ssize(ids) == args_.sequences);
   const BatchShape shape = batch_shape();
   watch_.start();
-  for (const PolicySlot& slot : args_.policy.slots()) begin_slot(slot.slot, shape, args_.baseline);
+  for (const PolicySlot& place : args_.policy.slots()) begin_slot(place.slot, shape, args_.baseline);
   watch_.stop(result_.begin_seconds);
   // An onlooker is asked for nothing but its scores.
   for (Policy* onlooker : args_.onlookers) begin_slot(*onlooker->scorer, shape, args_.baseline);

@@ -119,7 +119,7 @@ LayerView Pass::view_of(int layer, const Projections& projections) {
 }
 
 Slots<float> Pass::column_buffer(Tensor& tensor, bool wanted, const LayerView& view) {
-  if (!wanted) return {.pitch = view.pitch};
+  if (!wanted) return {};
   return tensor.reserve_slots<float>(args_.backend, view.rows() * view.group(), view.pitch);
 }
 
@@ -137,9 +137,8 @@ void Pass::attend(LayerView& view) {
                         .segment_count = args_.sequences,
                         .max_count = block_.max_count,
                         .output = outputs_.ref(),
-                        .column_sums = sums.data,
-                        .column_max = max.data,
-                        .column_pitch = view.pitch,
+                        .column_sums = sums,
+                        .column_max = max,
                         .q_heads = info_.q_heads,
                         .scale = view.scale});
   if (args_.time_phases) timer_.stop(attention_seconds_);

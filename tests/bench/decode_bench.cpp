@@ -51,8 +51,7 @@ void run(Device& device, Samples& samples, const Shape& shape) {
                     .segment_count = shape.sequences,
                     .max_count = 1,
                     .output = output.ref(),
-                    .column_sums = shape.with_sums ? sums.ref().as<float>() : nullptr,
-                    .column_pitch = shape.length,
+                    .column_sums = shape.with_sums ? sums.slots<float>(shape.length) : Slots<float>{},
                     .q_heads = heads.query,
                     .scale = scale_of(shape.head_dim)});
   });

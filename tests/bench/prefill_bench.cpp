@@ -45,17 +45,17 @@ void run(Device& device, Samples& samples, const Shape& shape) {
   const Tensor segments =
       upload_segments(backend, {{.count = shape.count, .first_position = shape.length - shape.count}});
   samples.take(work_of(shape, heads, device.activation()), [&] {
-    backend.attend({.queries = queries.ref(),
-                    .cache = cache.view(),
-                    .segments = segments_of(segments),
-                    .segment_count = 1,
-                    .max_count = shape.count,
-                    .output = output.ref(),
-                    .column_sums = shape.columns == Columns::kNone ? nullptr : sums.ref().as<float>(),
-                    .column_max = shape.columns == Columns::kSumsAndMax ? maxima.ref().as<float>() : nullptr,
-                    .column_pitch = shape.length,
-                    .q_heads = heads.query,
-                    .scale = scale_of(shape.head_dim)});
+    backend.attend(
+        {.queries = queries.ref(),
+         .cache = cache.view(),
+         .segments = segments_of(segments),
+         .segment_count = 1,
+         .max_count = shape.count,
+         .output = output.ref(),
+         .column_sums = shape.columns == Columns::kNone ? Slots<float>{} : sums.slots<float>(shape.length),
+         .column_max = shape.columns == Columns::kSumsAndMax ? maxima.slots<float>(shape.length) : Slots<float>{},
+         .q_heads = heads.query,
+         .scale = scale_of(shape.head_dim)});
   });
 }
 

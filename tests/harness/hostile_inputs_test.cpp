@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
-#include <omp.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -18,6 +17,7 @@
 
 #include "harness/cli/verbs.h"
 #include "harness/rows.h"
+#include "kernels/cpu/parallel.h"
 #include "sim/budget/profile_file.h"
 #include "sim/io/finite.h"
 #include "sim/io/safetensors.h"
@@ -199,7 +199,7 @@ class HostileInputs : public testing::Test {
 
  private:
   static int run_words(const Words& words) {
-    omp_set_num_threads(1);
+    cpu::set_thread_count(1);
     std::vector<const char*> arguments = {"kvlab"};
     for (const std::string& word : words) arguments.push_back(word.c_str());
     return run_program(static_cast<int>(arguments.size()), arguments.data());

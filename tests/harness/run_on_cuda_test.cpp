@@ -20,8 +20,8 @@ class SlowRunOnCuda : public RunFixture, public testing::WithParamInterface<std:
 
   Rows run(const std::string& device, const std::string& text) const {
     write_atomically(spec_file(), "# The same?\nmodel: " + ref::source_path("experiments/models/reference") +
-                                      "\ndata: [{task: reason, tokens: 768}]\nsamples: 1\ndevice: " + device + "\n" +
-                                      text);
+                                      "\ndata: [{task: reason, tokens: 768}]\nsamples: 1\ntables: []\ndevice: " +
+                                      device + "\n" + text);
     const RunSummary summary = run_experiment(spec(), options(device));
     EXPECT_EQ(summary.failed, 0);
     Rows rows;

@@ -62,8 +62,7 @@ ref::Attended expect_attention(Backend& backend, const Attention& problem) {
                   .segment_count = std::ssize(problem.segments),
                   .max_count = problem.max_count(),
                   .output = output.ref(),
-                  .column_sums = ref::data_of<float>(sums),
-                  .column_pitch = pitch,
+                  .column_sums = sums.slots<float>(pitch),
                   .q_heads = problem.group,
                   .scale = static_cast<float>(scale)});
   ref::Attended want = ref::attend(rows, problem.queries, problem.segments, problem.group, scale, pitch);

@@ -56,10 +56,10 @@ void attend_decode(const AttendArgs& args, const Segment& segment, int64_t kv_he
     }
   });
   // With one query, its probabilities are the sums and the maxima.
-  for (float* columns : {args.column_sums, args.column_max}) {
+  for (const Slots<float> columns : {args.column_sums, args.column_max}) {
     if (!columns) continue;
     for (int64_t g = 0; g < group; ++g) {
-      std::copy_n(scores.data() + g * length, length, columns + (row * group + g) * args.column_pitch);
+      std::copy_n(scores.data() + g * length, length, columns.row(row * group + g));
     }
   }
 }

@@ -219,20 +219,22 @@ void run_share(const AttendArgs& args, const RowJob& job, const Shape& shape, in
 // Adds up the shares of one query head, into the caller's statistics.
 void reduce_columns(const AttendArgs& args, const RowJob& job, const Shape& shape, int64_t g) {
   const int64_t columns = shape.group * job.length;
-  const int64_t to = (job.row * shape.group + g) * args.column_pitch;
+  const int64_t vector = job.row * shape.group + g;
   if (job.sums) {
-    std::copy_n(job.sums + g * job.length, job.length, args.column_sums + to);
+    float* sums = args.column_sums.row(vector);
+    std::copy_n(job.sums + g * job.length, job.length, sums);
     for (int64_t share = 1; share < job.shares; ++share) {
       const float* from = job.sums + share * columns + g * job.length;
-      for (int64_t slot = 0; slot < job.length; ++slot) args.column_sums[to + slot] += from[slot];
+      for (int64_t slot = 0; slot < job.length; ++slot) sums[slot] += from[slot];
     }
   }
   if (job.maxima) {
-    std::copy_n(job.maxima + g * job.length, job.length, args.column_max + to);
+    float* maxima = args.column_max.row(vector);
+    std::copy_n(job.maxima + g * job.length, job.length, maxima);
     for (int64_t share = 1; share < job.shares; ++share) {
       const float* from = job.maxima + share * columns + g * job.length;
       for (int64_t slot = 0; slot < job.length; ++slot) {
-        args.column_max[to + slot] = std::max(args.column_max[to + slot], from[slot]);
+        maxima[slot] = std::max(maxima[slot], from[slot]);
       }
     }
   }

@@ -17,7 +17,8 @@ void attend(const AttendArgs& args) {
   work.vectors = args.segment_count * args.max_count * args.q_heads;
   work.group = args.q_heads / cache.kv_heads;
   const bool with_columns = args.column_sums || args.column_max;
-  KV_CHECK(!with_columns || args.column_pitch >= cache.max_length);
+  KV_CHECK(!args.column_sums || args.column_sums.pitch >= cache.max_length);
+  KV_CHECK(!args.column_max || args.column_max.pitch >= cache.max_length);
   const Scratch<Softmax> softmax(with_columns ? work.vectors : 0);
   work.softmax = softmax.data();
 

@@ -89,7 +89,7 @@ TEST(PolicySlots, AScorersFileOfAnotherModelIsRefused) {
 TEST(PolicySlots, TheFutureReachesOnlyTheSlotThatAskedForIt) {
   const Readers readers;
   const Baseline pass;
-  for (const PolicySlot& slot : readers.policy_.slots()) begin_slot(slot.slot, {}, &pass);
+  for (const PolicySlot& place : readers.policy_.slots()) begin_slot(place.slot, {}, &pass);
   EXPECT_EQ(readers.scorer_->future_, nullptr);
   EXPECT_EQ(readers.allocation_->future_, &pass);
   EXPECT_TRUE(readers.policy_.oracle());
@@ -103,7 +103,7 @@ TEST(PolicySlots, TheFutureReachesOnlyTheSlotThatAskedForIt) {
 TEST(PolicySlots, AreFilledWithTheirNullObjects) {
   const Policy policy = make_policy("full", {});
   std::vector<std::string> filled;
-  for (const PolicySlot& slot : policy.slots()) filled.push_back(std::string(slot.kind) + " " + slot.name);
+  for (const PolicySlot& place : policy.slots()) filled.push_back(std::string(place.kind) + " " + place.name);
   EXPECT_EQ(filled, (std::vector<std::string>{"allocation uniform", "admission none", "selection all"}));
   EXPECT_EQ(policy.admission->window(), std::numeric_limits<int>::max());
   EXPECT_FALSE(policy.oracle());

@@ -113,9 +113,9 @@ __global__ void __launch_bounds__(KeyTile<D>::kThreads)
       most = fmaxf(most, __shfl_xor_sync(kWarp, most, 2));
       const int64_t slot = first_slot + warp * 16 * M + m * 16 + lane / 4 + 8 * half;
       if (lane % 4 != 0 || slot >= length) continue;
-      const int64_t at = (block.row * work.group + g) * args.column_pitch + slot;
-      if (args.column_sums) args.column_sums[at] = sum;
-      if (args.column_max) args.column_max[at] = most;
+      const int64_t vector = block.row * work.group + g;
+      if (args.column_sums) args.column_sums.row(vector)[slot] = sum;
+      if (args.column_max) args.column_max.row(vector)[slot] = most;
     }
   }
 }

@@ -25,9 +25,9 @@ __device__ void write_columns(const AttendArgs& args, const decode::Row& row, in
       sum += probability;
       largest = fmaxf(largest, probability);
     }
-    const int64_t at = (int64_t{row.row} * group + g) * args.column_pitch + slot;
-    if (args.column_sums) args.column_sums[at] = sum;
-    if (args.column_max) args.column_max[at] = largest;
+    const int64_t vector = int64_t{row.row} * group + g;
+    if (args.column_sums) args.column_sums.row(vector)[slot] = sum;
+    if (args.column_max) args.column_max.row(vector)[slot] = largest;
   }
 }
 

@@ -145,9 +145,9 @@ __device__ __forceinline__ void write_columns(const AttendArgs& args, const Atte
     most = fmaxf(most, __shfl_xor_sync(kWarp, most, 2));
     const int64_t slot = tile.first_slot + row + 8 * half;
     if (lane % 4 != 0 || slot >= block.base + block.segment.count) continue;
-    const int64_t at = (block.row * work.group + tile.g) * args.column_pitch + slot;
-    if (args.column_sums) args.column_sums[at] = sum;
-    if (kMax) args.column_max[at] = most;
+    const int64_t vector = block.row * work.group + tile.g;
+    if (args.column_sums) args.column_sums.row(vector)[slot] = sum;
+    if (kMax) args.column_max.row(vector)[slot] = most;
   }
 }
 
