@@ -50,7 +50,7 @@ void check_model(const Spec& spec, const ModelChoice& model) {
   if (model.random) {
     config_of(model, {});
   } else {
-    load_model(resolve_path(spec, model.source));  // whose weights must be as its configuration says
+    load_model(find_folder(spec, model));  // whose weights must be as its configuration says
   }
 }
 
@@ -71,7 +71,7 @@ void check_data(const Spec& spec, const DataSpec& data) {
   if (data.kind == DataKind::kIds) return;
   for (const ModelChoice& model : spec.models) {
     if (model.random) refuse_text(model);
-    const fs::path file = resolve_path(spec, model.source) / "tokenizer.json";
+    const fs::path file = find_folder(spec, model) / "tokenizer.json";
     if (!fs::exists(file)) load_tokenizer(file.parent_path());
   }
 }

@@ -31,7 +31,7 @@ axes:                        # every combination runs; kvlab describe axes
   keep: [0.5, 0.2]           # share of the context that a head keeps
 metrics: [loss, recall]      # kvlab list metrics
 )",
-    .starter_policies = "[full, golden, snapkv, keydiff, expected-attention]",
+    .starter_policies = "[full, snapkv, keydiff, expected-attention, streaming]",
     .check_case = check_one_shot_case,
     .plan = replay_plan,
     .open = [](const UnitBatch& batch) -> std::unique_ptr<UnitRunner> {

@@ -116,8 +116,16 @@ std::string MapReader::required_text(const std::string& key, std::string_view he
 
 int MapReader::integer(const std::string& key, int fallback, IntegerRange range, std::string_view help) {
   declare(key, "integer", fmt::format("{}", fallback), help);
+  return has(key) ? integer_of(key, range) : fallback;
+}
+
+std::optional<int> MapReader::integer(const std::string& key, IntegerRange range, std::string_view help) {
+  declare(key, "integer", "none", help);
+  return has(key) ? std::optional(integer_of(key, range)) : std::nullopt;
+}
+
+int MapReader::integer_of(const std::string& key, IntegerRange range) const {
   const YAML::Node value = value_of(key);
-  if (!value.IsDefined()) return fallback;
   int number = 0;
   if (value.IsScalar() && parse(value.Scalar(), number) && number >= range.low && number <= range.high) return number;
   fail(key, range.high == IntegerRange{}.high

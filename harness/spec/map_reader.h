@@ -43,6 +43,7 @@ class MapReader {
   std::string text(const std::string& key, std::string_view fallback, std::string_view help);
   std::string required_text(const std::string& key, std::string_view help);
   int integer(const std::string& key, int fallback, IntegerRange range, std::string_view help);
+  std::optional<int> integer(const std::string& key, IntegerRange range, std::string_view help);
   uint64_t seed(const std::string& key, uint64_t fallback, std::string_view help);
   bool flag(const std::string& key, bool fallback, std::string_view help);
   // A value stands for a list of one; empty where the key is absent.
@@ -78,6 +79,7 @@ class MapReader {
  private:
   MapReader();
 
+  int integer_of(const std::string& key, IntegerRange range) const;
   std::string prefix() const { return owner_.empty() ? "" : owner_ + ": "; }
   YAML::Node value_of(const std::string& key) const { return node_[key]; }
   bool has_declared(const std::string& key) const;

@@ -10,7 +10,7 @@
 namespace kv {
 namespace {
 
-// As written where it is missing: whoever opens it says so.
+// Both as written where they are missing: whoever opens them says so.
 std::filesystem::path path_of(const Spec& spec, const Located& source) {
   try {
     return resolve_path(spec, source);
@@ -19,12 +19,12 @@ std::filesystem::path path_of(const Spec& spec, const Located& source) {
   }
 }
 
-std::filesystem::path folder_of(const Spec& spec, const Located& source) {
-  std::filesystem::path folder = path_of(spec, source);
-  std::error_code error;
-  if (std::filesystem::exists(folder, error)) return folder;
-  const std::filesystem::path snapshot = cached_model(source.text);
-  return snapshot.empty() ? folder : snapshot;
+std::filesystem::path folder_or_name(const Spec& spec, const ModelChoice& choice) {
+  try {
+    return find_folder(spec, choice);
+  } catch (const UserError&) {
+    return choice.source.text;
+  }
 }
 
 ModelIdentity::Shape shape_of_trace(const std::filesystem::path& file) {
@@ -33,6 +33,14 @@ ModelIdentity::Shape shape_of_trace(const std::filesystem::path& file) {
 }
 
 }  // namespace
+
+std::filesystem::path find_folder(const Spec& spec, const ModelChoice& choice) {
+  std::filesystem::path folder = path_of(spec, choice.source);
+  std::error_code error;
+  if (std::filesystem::is_directory(folder, error)) return folder;
+  if (std::filesystem::path snapshot = cached_model(choice.source.text); !snapshot.empty()) return snapshot;
+  throw UserError(fmt::format("{}: {}", choice.source.where, absent_model(choice.source.text)));
+}
 
 ModelConfig config_of(const ModelChoice& choice, const std::filesystem::path& folder) {
   if (!choice.random) {
@@ -52,7 +60,7 @@ ModelIdentity identity_of(const Spec& spec, int model) {
     return {{}, [file = path_of(spec, spec.traces.front())] { return shape_of_trace(file); }};
   }
   const ModelChoice& choice = spec.models[static_cast<size_t>(model)];
-  const std::filesystem::path folder = choice.random ? "" : folder_of(spec, choice.source);
+  const std::filesystem::path folder = choice.random ? "" : folder_or_name(spec, choice);
   return {folder, [choice, folder] {
             const ModelConfig config = config_of(choice, folder);
             return ModelIdentity::Shape{config.layers, config.kv_heads};

@@ -8,10 +8,10 @@
 // The host's own product of dense f32 matrices beside Eigen's, one thread each: c = a · bᵀ, rows x columns x depth. The
 // shapes are those of the code: a square one as a yardstick, the reference model's layers, and the quadratic forms,
 // windows and Gram matrices of scores at head dimensions 32 to 128.
-// GFLOP/s of one core (AVX-512, a shared machine, the best of many runs), ours and Eigen's:
-//   2048x2048x2048  64  78        16x1024x384   79  70        500x64x64     110  87
-//   4096x512x384    77  78         4x1024x384   42  41        2000x128x128  113  85
-//   512x1024x384    97  77         1x1024x384   16  42        128x32x32      86  61
+// GFLOP/s of one core (AVX-512, a machine under load, the best of many runs), ours and Eigen's:
+//   2048x2048x2048  63  80        16x1024x384   78  69        500x64x64     110  87
+//   4096x512x384    78  79         4x1024x384   42  40        2000x128x128  114  86
+//   512x1024x384    94  81         1x1024x384   16  42        128x32x32      86  61
 // One row never comes here: linear has its weights packed, and scores of one query are dot products. So ours stays for
 // f32, and Eigen has the sums of products in double (query_moments: 1.2 to 1.7 times as fast from 48 tokens on).
 

@@ -146,6 +146,7 @@ class HostileInputs : public testing::Test {
     }
     EXPECT_STREQ(report.problems, "");
     EXPECT_GT(report.refused, 0);
+    EXPECT_GT(report.accepted, 0);
     RecordProperty("accepted", report.accepted);
     RecordProperty("refused", report.refused);
     ::munmap(shared, sizeof(Report));
@@ -240,19 +241,19 @@ TEST_F(HostileInputs, SpecsRunOrAreRefused) {
       ids_spec(),
       head +
           "protocol: one-shot\ndata: [{task: kv, tokens: 600, questions: 2}]\npolicies: [full, {policy: keydiff, "
-          "label: mine, allocation: {ada: {floor: 0.2}}}]\naxes: {keep: [0.2, 0.5]}\nmetrics: [loss]\nsamples: 2\n",
+          "label: mine, allocation: {ada: {safeguard: 0.2}}}]\naxes: {keep: [0.2, 0.5]}\nmetrics: [loss]\nsamples: 2\n",
       head + "protocol: answer\ndata: [{jsonl: q.jsonl, name: qa}]\npolicies: [full, tova]\naxes: {keep: [0.5]}\n",
-      "model: {random: tiny}\nprotocol: latency\npolicies: [full, h2o]\naxes: {context: [64], budget: 32, interval: "
-      "16, "
+      "model: {random: tiny}\nprotocol: latency\npolicies: [full, keydiff]\naxes: {context: [64], keep: 0.5, "
       "batch: [1, 2]}\nsamples: 3\n",
       head +
           "protocol: profile\ndata: [{task: kv, tokens: 600, questions: 3}]\npolicies: [{policy: keydiff, sinks: 4}]\n",
       ids_spec() +
           "tables: [{name: t, rows: [policy], columns: [budget], metric: nll_mean}]\n"
-          "plots: [{name: p, kind: lines, metric: nll_mean, x: budget, series: [policy], log: [x]}]\n",
-      test::read_file(ref::source_path("tests/fuzz/corpus/spec/zipped.yaml")),
-      test::read_file(ref::source_path("experiments/quickstart.yaml")),
+          "plots: [{name: p, kind: curve, metric: nll_mean, x: budget, series: [policy], x_scale: log2}]\n",
+      test::replaced(test::read_file(ref::source_path("experiments/quickstart.yaml")), "experiments/models/reference",
+                     model()),
   };
+  for (const std::string& spec : specs) prepare({"validate", write("spec.yaml", spec)});
   attack(1, 300, [&](Random& random) -> Words {
     if (random.chance(0.3)) return run(write("spec.yaml", ref::hostile_text(specs[0], random)));
     return {"validate", write("spec.yaml", ref::hostile_text(random.choice(specs), random))};
@@ -263,6 +264,7 @@ TEST_F(HostileInputs, OverridesRunOrAreRefused) {
   write("spec.yaml", ids_spec());
   const std::vector<std::string> sets = {"samples=2", "data.noise.tokens=32", "policies.h2o.recent=4",
                                          "axes.budget=[16, 24]", "policies=[full, {policy: h2o, label: a}]"};
+  for (const std::string& set : sets) prepare({"validate", path("spec.yaml"), "--set", set});
   attack(2, 60, [&](Random& random) -> Words {
     std::string set = ref::hostile_text(random.choice(sets), random);
     std::erase(set, '\0');  // no command line can hold one
@@ -280,6 +282,9 @@ TEST_F(HostileInputs, ConfigurationsOfAModelRunOrAreRefused) {
     const size_t begin = config.find("\"rope_parameters\": {");
     const size_t value = config.find('{', begin);
     configs.push_back(config.replace(value, config.find('}', value) + 1 - value, scaling));
+  }
+  for (const std::string& config : configs) {
+    prepare(score(model_with("config.json", config), path("ids.safetensors")));
   }
   attack(3, 150, [&](Random& random) -> Words {
     const std::string changed = model_with("config.json", ref::hostile_text(random.choice(configs), random));
@@ -313,6 +318,7 @@ TEST_F(HostileInputs, TokenizersAndTextsRunOrAreRefused) {
     tokenizers.push_back(test::read_file(ref::source_path(fmt::format("tests/fuzz/corpus/tokenizer/{}.json", name))));
   }
   const std::string text = test::read_file(path("text.txt"));
+  prepare({"tokenize", "--model", model(), "--text", path("text.txt")});  // the others know few bytes
   attack(6, 130, [&](Random& random) -> Words {
     const std::string changed = model_with("tokenizer.json", ref::hostile_text(random.choice(tokenizers), random));
     return {"tokenize", "--model", changed, "--text", write("changed.txt", ref::hostile_text(text, random))};
@@ -325,6 +331,8 @@ TEST_F(HostileInputs, TracesRunOrAreRefused) {
   const std::string trace = test::read_file(path("good.safetensors"));
   const std::string checksum = trace_checksum(SafetensorsFile::open(path("good.safetensors")));
   write("trace.yaml", decode_spec("trace: changed.safetensors") + "metrics: [recall, cosine]\n");
+  write("changed.safetensors", trace);
+  prepare(run(path("trace.yaml")));
   attack(7, 130, [&](Random& random) -> Words {
     std::string changed = trace;
     if (random.chance(0.5)) {
@@ -354,6 +362,8 @@ TEST_F(HostileInputs, QuestionsRunOrAreRefused) {
   write("spec.yaml",
         "model: " + model() +
             "\ndata: [{jsonl: q.jsonl}]\nprotocol: answer\npolicies: [full, keydiff]\naxes: {keep: 0.5}\n");
+  write("q.jsonl", lines);
+  prepare(run(path("spec.yaml")));
   attack(8, 110, [&](Random& random) {
     write("q.jsonl", ref::hostile_text(lines, random));
     return run(path("spec.yaml"));
@@ -409,6 +419,8 @@ TEST_F(HostileInputs, BudgetProfilesRunOrAreRefused) {
                          "\ndata: [{name: noise, ids: ids.safetensors, tokens: 48}]\nprotocol: one-shot\n"
                          "policies: [{policy: keydiff, recent: 1, sinks: 4, allocation: {lu-kv: {profile: p.json}}}]\n"
                          "axes: {keep: 0.5}\nmetrics: [loss]\n");
+  write("p.json", good);
+  prepare(run(path("spec.yaml")));
   attack(10, 80, [&](Random& random) {
     write("p.json", ref::hostile_text(good, random));
     return run(path("spec.yaml"));
@@ -421,6 +433,8 @@ TEST_F(HostileInputs, BenchmarksAreTabulatedOrRefused) {
 {"by": "cpu", "kernel": "k", "shape": "s", "median_s": 0.002, "low_s": 0.001, "high_s": 0.003, "bytes": 10, "flops": 7, "samples": 3},
 {"by": "cuda", "kernel": "k", "shape": "s", "median_s": 0.002, "low_s": 0.001, "high_s": 0.003, "bytes": 10, "flops": 7, "samples": 3}]})";
   write("spec.yaml", "benchmarks: b.json\n");
+  write("b.json", good);
+  prepare({"run", "--quiet", "--no-draw", "--out", out(), path("spec.yaml")});
   attack(11, 80, [&](Random& random) -> Words {
     write("b.json", ref::hostile_text(good, random));
     return {"run", "--quiet", "--no-draw", "--out", out(), path("spec.yaml")};

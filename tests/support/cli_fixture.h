@@ -1,6 +1,7 @@
 #pragma once
 
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
@@ -42,7 +43,7 @@ class Cli : public RunFixture {
     const Output output = run(arguments);
     EXPECT_EQ(output.code, 2) << arguments;
     EXPECT_EQ(std::count(output.text.begin(), output.text.end(), '\n'), 1) << output.text;
-    EXPECT_EQ(output.text.substr(0, 7), "kvlab: ") << output.text;
+    EXPECT_THAT(output.text, testing::MatchesRegex("kvlab( [a-z]+)?: [^\n]+\n")) << arguments;
     EXPECT_NE(output.text.find(reason), std::string::npos) << output.text;
     return output.text;
   }

@@ -117,7 +117,7 @@ void truncate(std::string& text, Random& random) { text.resize(random.below(text
 void nest(std::string& text, Random& random) {
   const std::array<std::string_view, 4> kOpenings = {"[", "{\"a\":", "- ", "{a: "};
   std::string deep;
-  for (const std::string_view opening = random.choice(kOpenings); deep.size() < 20000;) deep += opening;
+  for (const std::string_view opening = random.choice(kOpenings); deep.size() < 3000;) deep += opening;
   text.insert(random.below(text.size() + 1), deep);
 }
 
@@ -139,10 +139,9 @@ void anchor(std::string& text, Random& random) {
 }
 
 using Change = void (*)(std::string&, Random&);
-// What goes to the values stands more than once: it reaches further than what breaks the syntax.
-constexpr std::array<Change, 15> kChanges = {
-    replace_number, replace_number, replace_number, replace_number, replace_word, replace_word, replace_word, flip_byte,
-    double_line,    remove_line,    move_piece,     truncate,       nest,         anchor,       mark_encoding};
+// What changes a value reaches further into a reader than what breaks the syntax, and is drawn three times as often.
+constexpr std::array<Change, 3> kOfValues = {replace_number, replace_word, double_line};
+constexpr std::array<Change, 7> kOfSyntax = {flip_byte, remove_line, move_piece, truncate, nest, anchor, mark_encoding};
 
 std::string with_length(const std::string& header, std::string_view data, uint64_t length) {
   std::string file(sizeof length, '\0');
@@ -154,7 +153,10 @@ std::string with_length(const std::string& header, std::string_view data, uint64
 
 std::string hostile_text(std::string text, Random& random) {
   if (random.chance(0.03)) change_line_ends(text, random);
-  for (uint64_t changes = 1 + random.below(3); changes > 0; --changes) random.choice(kChanges)(text, random);
+  const uint64_t changes = random.chance(0.6) ? 1 : 1 + random.below(3);
+  for (uint64_t change = 0; change < changes; ++change) {
+    (random.chance(0.75) ? random.choice(kOfValues) : random.choice(kOfSyntax))(text, random);
+  }
   return text;
 }
 
@@ -165,11 +167,14 @@ std::string hostile_safetensors(std::string_view file, Random& random) {
   std::string data(file.substr(sizeof length + length));
   const std::array<uint64_t, 5> kLies = {0, length + 1, uint64_t{1} << 40, std::numeric_limits<uint64_t>::max(),
                                          length / 2};
-  switch (random.below(4)) {
+  switch (random.below(5)) {
     case 0:
       return with_length(header, data, random.choice(kLies));
     case 1:
       data.resize(random.below(data.size() + 1));
+      return with_length(header, data, length);
+    case 2:
+      data[random.below(data.size())] = static_cast<char>(random.below(256));
       return with_length(header, data, length);
     default:
       header = hostile_text(header, random);

@@ -257,7 +257,8 @@ TEST(Allocation, RefusesAnUnknownOneAndOneForFull) {
     }
     return "";
   };
-  EXPECT_TRUE(message("h2o", "adaa").starts_with("unknown allocation 'adaa' (expected one of: ada, "))
+  EXPECT_TRUE(
+      message("h2o", "adaa").starts_with("unknown allocation 'adaa', did you mean 'ada'? (expected one of: ada, "))
       << message("h2o", "adaa");
   EXPECT_EQ(message("full", "ada"), "full: never evicts, so there is nothing to allocate (allocation: ada)");
 }
