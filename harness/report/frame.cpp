@@ -173,7 +173,8 @@ void draw_legend(Picture& picture, const std::vector<LegendEntry>& legend, Legen
   const int rows = (static_cast<int>(legend.size()) + columns - 1) / columns;
   for (std::size_t i = 0; i < legend.size(); ++i) {
     const double x = left + static_cast<int>(i) % columns * pitch;
-    const double y = picture.height + kLegendLine * (static_cast<int>(i) / columns + 0.5);
+    const int line = static_cast<int>(i) / columns;
+    const double y = picture.height + kLegendLine * (line + 0.5);
     if (mark == LegendMark::kLine) picture.line(x, y, x + kLegendMark - 8, y, line_stroke(legend[i].style));
     draw_mark(picture, x + (kLegendMark - 8) / 2, y, legend[i].style);
     picture.add(Text{.x = x + kLegendMark, .y = y, .text = legend[i].label});

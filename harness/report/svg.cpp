@@ -41,7 +41,9 @@ std::string path(const Shape& shape) {
     if (i == 1) out += 'l';
     if (i == 0) out += 'M';
     if (i > 1 && across.front() != '-') out += ' ';
-    out += across + (down.front() == '-' ? "" : " ") + down;
+    out += across;
+    if (down.front() != '-') out += ' ';
+    out += down;
     last_x = x;
     last_y = y;
   }
@@ -92,7 +94,8 @@ class Writer {
       if (raster.cells[i] == Raster::kBlank) continue;
       const auto columns = static_cast<std::size_t>(raster.columns);
       const double x = raster.box.left + width * static_cast<double>(i % columns);
-      const double y = raster.box.top + height * static_cast<double>(i / columns);
+      const auto line = i / columns;
+      const double y = raster.box.top + height * static_cast<double>(line);
       // Edges on tenths of a pixel, so that neighbours meet.
       const double left = std::round(x * 10) / 10, top = std::round(y * 10) / 10;
       body += fmt::format("<path d=\"M{} {}h{}v{}h{}z\" fill=\"{}\"/>\n", number(left), number(top),
@@ -111,7 +114,7 @@ class Writer {
       if (clips_[i] == shape) return fmt::format("clip{}", i);
     }
     clips_.push_back(shape);
-    const std::string id = fmt::format("clip{}", clips_.size() - 1);
+    std::string id = fmt::format("clip{}", clips_.size() - 1);
     definitions += fmt::format("<clipPath id=\"{}\">{}</clipPath>\n", id, shape);
     return id;
   }

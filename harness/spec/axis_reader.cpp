@@ -21,6 +21,7 @@ GivenParam axis_value(const YamlDocument& document, const std::string& column, c
 Axis read_axis(const YamlDocument& document, const YAML::Node& key, const YAML::Node& values) {
   Axis axis{.where = document.where(values)};
   const std::string& name = key.Scalar();
+  std::set<std::vector<std::string>> known;
   for (const YAML::Node& value : items_of(values)) {
     std::vector<GivenParam> point;
     if (value.IsMap()) {
@@ -35,11 +36,11 @@ Axis read_axis(const YamlDocument& document, const YAML::Node& key, const YAML::
       document.fail(value, fmt::format("axes: {}: has the keys {}, expected {} as in its first point", name,
                                        fmt::join(columns, ", "), fmt::join(axis.columns, ", ")));
     }
-    const bool doubled = std::any_of(axis.points.begin(), axis.points.end(), [&](const auto& other) {
-      return std::equal(other.begin(), other.end(), point.begin(),
-                        [](const GivenParam& a, const GivenParam& b) { return a.text == b.text; });
-    });
-    if (doubled) document.fail(value, fmt::format("axes: {}: the same point appears twice", name));
+    std::vector<std::string> texts;
+    for (const GivenParam& param : point) texts.push_back(param.text);
+    if (!known.insert(std::move(texts)).second) {
+      document.fail(value, fmt::format("axes: {}: the same point appears twice", name));
+    }
     axis.points.push_back(std::move(point));
   }
   if (axis.points.empty()) document.fail(key, fmt::format("axes: {}: expected at least one value", name));

@@ -30,7 +30,8 @@ DataSpec read_keys(MapReader& map, int samples) {
   }
   data.name = map.text("name", "", "what the rows call it; the task's or file's name where absent");
   data.tokens = map.integer("tokens", {.low = 1}, "a sample's length; of a file all of it where absent");
-  data.samples = map.integer("samples", samples, {.low = 1}, "how many; where absent, the spec's `samples`");
+  data.samples =
+      map.integer("samples", samples, {.low = 1, .high = kMostSamples}, "how many; where absent, the spec's `samples`");
   data.subset = map.text("subset", "", "of jsonl: lines with this value of `task`; all where absent");
   data.metric = map.text("metric", "", "of jsonl: how answers are graded; the data set's own where absent");
   return data;

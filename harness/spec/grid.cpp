@@ -64,6 +64,20 @@ void check_names(const Spec& spec) {
   }
 }
 
+// Beyond any study, and still checked in seconds.
+constexpr int64_t kMostCases = 20000;
+
+void check_number(const Spec& spec) {
+  auto cases = static_cast<int64_t>(spec.policies.size());
+  for (const Axis& axis : spec.axes) {
+    cases *= std::ssize(axis.points);
+    if (cases <= kMostCases) continue;
+    throw UserError(
+        fmt::format("{}: axes: the product of the axes makes more than {} cases, expected at most that many",
+                    axis.where, kMostCases));
+  }
+}
+
 // The product of all axes, the first one slowest.
 std::vector<Point> product(const std::vector<Axis>& axes) {
   std::vector<Point> points(1);
@@ -246,6 +260,7 @@ class GridMaker {
 
 Grid make_grid(const Spec& spec) {
   check_names(spec);
+  check_number(spec);
   return GridMaker(spec).make();
 }
 

@@ -161,7 +161,8 @@ void read_keys(MapReader& map, Spec& spec) {
                          "models with weights drawn from the seed"));
   spec.traces = read_paths(
       document, map.find("trace", "file or a list", "instead of model and data: what kvlab record wrote"), "trace");
-  spec.samples = map.integer("samples", spec.samples, {.low = 1}, "how many of each entry of data that states none");
+  spec.samples = map.integer("samples", spec.samples, {.low = 1, .high = kMostSamples},
+                             "how many of each entry of data that states none");
   spec.data = read_data(document, map.find("data", "list", "what a model reads: kvlab describe data"), spec.samples);
   spec.policies = read_components(
       document, map.find("policies", "list", "what is compared: kvlab list policies, kvlab describe NAME"), "policy");
@@ -275,7 +276,7 @@ Component parse_component(const std::string& yaml_or_file, const std::string& ki
 }
 
 fs::path resolve_path(const Spec& spec, const Located& path) {
-  const fs::path wanted(path.text);
+  fs::path wanted(path.text);
   std::error_code error;
   if (wanted.is_absolute()) {
     if (fs::exists(wanted, error)) return wanted;

@@ -34,6 +34,9 @@ struct Component {
 
 enum class DataKind { kTask, kText, kIds, kJsonl };
 
+// More than any machine answers in a year.
+inline constexpr int kMostSamples = 1'000'000;
+
 struct DataSpec {
   DataKind kind = DataKind::kTask;
   std::string name{};                 // the `data` column

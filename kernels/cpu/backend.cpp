@@ -105,7 +105,8 @@ class CpuBackend final : public Backend {
   // Every op comes through here.
   template <class Args>
   void run(void (*op)(const Args&), const Args& args) {
-    static_assert(sizeof(Args) > 0);  // of an incomplete type for_each_view() would see no view
+    // Of an incomplete type for_each_view() would see no view.
+    static_assert(sizeof(Args) > 0);  // NOLINT(bugprone-sizeof-expression)
     if (checks_every_op()) for_each_view(args, cpu::check_pages);
     op(args);
   }

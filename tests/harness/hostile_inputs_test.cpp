@@ -243,8 +243,8 @@ TEST_F(HostileInputs, SpecsRunOrAreRefused) {
           "protocol: one-shot\ndata: [{task: kv, tokens: 600, questions: 2}]\npolicies: [full, {policy: keydiff, "
           "label: mine, allocation: {ada: {safeguard: 0.2}}}]\naxes: {keep: [0.2, 0.5]}\nmetrics: [loss]\nsamples: 2\n",
       head + "protocol: answer\ndata: [{jsonl: q.jsonl, name: qa}]\npolicies: [full, tova]\naxes: {keep: [0.5]}\n",
-      "model: {random: tiny}\nprotocol: latency\npolicies: [full, keydiff]\naxes: {context: [64], keep: 0.5, "
-      "batch: [1, 2]}\nsamples: 3\n",
+      ("model: {random: tiny}\nprotocol: latency\npolicies: [full, keydiff]\naxes: {context: [64], keep: 0.5, "
+       "batch: [1, 2]}\nsamples: 3\n"),
       head +
           "protocol: profile\ndata: [{task: kv, tokens: 600, questions: 3}]\npolicies: [{policy: keydiff, sinks: 4}]\n",
       ids_spec() +

@@ -27,10 +27,10 @@ TinySample random_sample(const SourceInfo& info, int tokens, uint32_t seed) {
   TinySample sample;
   for (uint32_t layer = 0; layer < static_cast<uint32_t>(info.layers); ++layer) {
     const auto values = [&](int heads, float size, uint32_t stream) {
-      auto values =
+      std::vector<float> drawn =
           random_values(static_cast<size_t>(tokens * heads * info.head_dim), seed * 1000 + layer * 10 + stream);
-      for (float& x : values) x *= size;
-      return values;
+      for (float& x : drawn) x *= size;
+      return drawn;
     };
     sample.queries.push_back(values(info.q_heads, 4, 0));
     sample.keys.push_back(values(info.kv_heads, 1, 1));

@@ -69,6 +69,16 @@ TEST(Grid, DepthDistractorsAndWordingAreOptionsAndAxesOfTheData) {
   EXPECT_EQ(grid.workloads[0].options.depth, 0.0);
 }
 
+// 50 000 points are read, and counted, in a moment.
+TEST(Grid, RefusesMoreCasesThanAnybodyWaitsFor) {
+  std::string budgets;
+  for (int budget = 100; budget < 50100; ++budget) budgets += fmt::format("{}{}", budgets.empty() ? "" : ", ", budget);
+  EXPECT_EQ(error_of(std::string(kHead) + "policies: [full, streaming]\naxes: {budget: [" + budgets + "]}\n"),
+            "s.yaml:4:16: axes: the product of the axes makes more than 20000 cases, expected at most that many");
+  EXPECT_EQ(error_of(std::string(kHead) + "policies: [full]\nsamples: 2147483647\n"),
+            "s.yaml:4:10: samples = 2147483647: expected an integer from 1 to 1000000");
+}
+
 TEST(Grid, RefusesWhatATaskCannotBe) {
   const auto error = [](const std::string& task) {
     return error_of("model: m\ndata: [{task: " + task +

@@ -12,7 +12,7 @@ namespace {
 // One block on its way through two layers whose heads put out their own queries, beside whatever else runs.
 class Walk {
  public:
-  Walk(Backend& backend, const ForwardModel& model, std::vector<int32_t> ids, int32_t first_position)
+  Walk(Backend& backend, const ForwardModel& model, const std::vector<int32_t>& ids, int32_t first_position)
       : model_(model), tokens_(std::ssize(ids)), ids_(ref::upload_array(backend, ids)) {
     std::vector<int32_t> positions;
     for (int32_t i = 0; i < tokens_; ++i) positions.push_back(first_position + i);
