@@ -46,7 +46,7 @@ std::string ReportReader::column(const std::string& key, std::string_view help) 
 std::vector<std::string> ReportReader::columns(const std::string& key, std::string_view help) {
   const YAML::Node value = find(key, "a column or a list", help);
   if (!value.IsDefined()) return {};
-  const std::vector<std::string> names = scalars(value, key);
+  std::vector<std::string> names = scalars(value, key);
   for (size_t i = 0; i < names.size(); ++i) check_column(value.IsSequence() ? value[i] : value, key, names[i]);
   return names;
 }
