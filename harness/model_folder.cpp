@@ -71,7 +71,7 @@ std::string absent_model(const std::string& name) {
 fs::path find_model_folder(const std::string& name) {
   std::error_code error;
   if (fs::exists(name, error)) return name;
-  if (const fs::path folder = find_shipped(name); !folder.empty()) return folder;
+  if (fs::path folder = find_shipped(name); !folder.empty()) return folder;
   if (fs::path snapshot = cached_model(name); !snapshot.empty()) return snapshot;
   throw UserError(absent_model(name));
 }
