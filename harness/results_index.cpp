@@ -29,7 +29,7 @@ std::string text_at(const nlohmann::json& json, const std::vector<std::string>& 
 std::string device_of(const nlohmann::json& manifest) {
   for (const auto& path :
        {std::vector<std::string>{"machine", "gpu"}, {"benchmarks", "gpu"}, {"benchmarks", "device"}}) {
-    const std::string gpu = text_at(manifest, path);
+    std::string gpu = text_at(manifest, path);
     if (!gpu.empty()) return gpu;
   }
   const std::string device = text_at(manifest, {"device"});

@@ -48,8 +48,8 @@ TEST_P(Forward, PassesWithBuffersOfTheirOwnDoNotMeet) {
   const ModelFiles files = load_model(ref::source_path("tests/data/llama"));
   const ModelTensors weights = load_tensors(files, *backend);
   const ForwardModel model = forward_model(*backend, files.config(), weights);
-  const auto alone = [&](std::vector<int32_t> ids, int32_t position) {
-    Walk walk(*backend, model, std::move(ids), position);
+  const auto alone = [&](const std::vector<int32_t>& ids, int32_t position) {
+    Walk walk(*backend, model, ids, position);
     walk.embed();
     for (const int layer : {0, 1}) walk.take(layer);
     return walk.logits(*backend);
