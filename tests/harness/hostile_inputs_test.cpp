@@ -145,8 +145,11 @@ class HostileInputs : public testing::Test {
       report.next += stride();
     }
     EXPECT_STREQ(report.problems, "");
-    EXPECT_GT(report.refused, 0);
-    EXPECT_GT(report.accepted, 0);
+    EXPECT_GT(report.refused + report.accepted, 0);
+    if (stride() == 1) {  // a share of the inputs need not hold both
+      EXPECT_GT(report.refused, 0);
+      EXPECT_GT(report.accepted, 0);
+    }
     RecordProperty("accepted", report.accepted);
     RecordProperty("refused", report.refused);
     ::munmap(shared, sizeof(Report));
