@@ -1,10 +1,14 @@
 #include "harness/spec/yaml_document.h"
 
 #include <fmt/format.h>
+#include <yaml-cpp/eventhandler.h>
+#include <yaml-cpp/yaml.h>
 
 #include <algorithm>
 #include <charconv>
+#include <optional>
 #include <set>
+#include <sstream>
 #include <utility>
 
 #include "kernels/error.h"
@@ -22,16 +26,54 @@ bool parse(const std::string& text, T& value) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
+// Notes where a document holds something.
+class FirstValue final : public YAML::EventHandler {
+ public:
+  const std::optional<YAML::Mark>& mark() const { return mark_; }
+
+  void OnDocumentStart(const YAML::Mark&) override {}
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override { note(mark); }
+  void OnScalar(const YAML::Mark& mark, const std::string&, YAML::anchor_t, const std::string&) override { note(mark); }
+  void OnSequenceStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {
+    note(mark);
+  }
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {
+    note(mark);
+  }
+  void OnMapEnd() override {}
+
+ private:
+  void note(const YAML::Mark& mark) {
+    if (!mark_) mark_ = mark;
+  }
+
+  std::optional<YAML::Mark> mark_;
+};
+
+// Empty ones may follow the first document. The parser finds a next one without end in some texts that are no YAML
+// (those that begin with a comma), so it is asked a few times only.
+void refuse_second_document(const std::string& yaml, const std::string& file) {
+  constexpr int kMostDocuments = 16;
+  std::istringstream stream(yaml);
+  YAML::Parser parser(stream);
+  FirstValue first, other;
+  if (!parser.HandleNextDocument(first)) return;
+  for (int i = 1; i < kMostDocuments && !other.mark(); ++i) {
+    if (!parser.HandleNextDocument(other)) return;
+  }
+  if (!other.mark()) return;
+  throw UserError(fmt::format("{}:{}:{}: a second document begins here, expected one", file, other.mark()->line + 1,
+                              other.mark()->column + 1));
+}
+
 YAML::Node load(std::string_view yaml, const std::string& file) {
   try {
-    const std::vector<YAML::Node> documents = YAML::LoadAll(std::string(yaml));
-    if (documents.empty()) return {};
-    const auto second = std::find_if(documents.begin() + 1, documents.end(),
-                                     [](const YAML::Node& document) { return !document.IsNull(); });
-    if (second == documents.end()) return documents[0];
-    const YAML::Mark mark = second->Mark();
-    throw UserError(
-        fmt::format("{}:{}:{}: a second document begins here, expected one", file, mark.line + 1, mark.column + 1));
+    const std::string text(yaml);
+    refuse_second_document(text, file);
+    return YAML::Load(text);
   } catch (const YAML::Exception& error) {
     throw UserError(fmt::format("{}:{}:{}: {}", file, error.mark.line + 1, error.mark.column + 1, error.msg));
   }
