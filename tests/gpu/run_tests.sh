@@ -48,7 +48,7 @@ missing=$(ldd "$tests" | grep 'not found' || true)
 [[ -z $missing ]] || die "$tests lacks $(awk '{printf sep $1; sep = ", "}' <<< "$missing"); is LD_LIBRARY_PATH set?"
 
 shards=$((($(env -u OMP_NUM_THREADS nproc) + 1) / 2))  # nproc would take that variable for its answer
-export KV_REQUIRE_CUDA=1 OMP_WAIT_POLICY=passive OMP_NUM_THREADS=2
+export KV_REQUIRE_CUDA=1 OMP_NUM_THREADS=2
 
 # The output of each test that did not end well, the last one of a process that died among them.
 failures() {

@@ -43,7 +43,7 @@ TEST_F(ResultFolders, ReplacesAllFilesOrNone) {
   });
   EXPECT_THROW(folder.replace([](const fs::path& files) {
     write_atomically(files / "rows.csv", "new rows");
-    throw std::runtime_error("no gnuplot");
+    throw std::runtime_error("no picture");
   }),
                std::runtime_error);
   EXPECT_EQ(content("rows.csv"), "old rows");

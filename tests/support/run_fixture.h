@@ -44,7 +44,7 @@ class RunFixture : public testing::Test {
            "metrics: [loss]\n"
            "samples: 3\n"
            "seed: 5\n"
-           "tables: []\n";  // else kvlab's own tables and plots, which take gnuplot a second
+           "tables: []\n";  // else kvlab's own tables and plots, which these tests do not look at
   }
 
   std::filesystem::path spec_file() const { return folder_ / "tiny.yaml"; }
