@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "kernels/error.h"
+#include "tests/support/file_fixtures.h"
 
 namespace kv {
 namespace {
@@ -16,12 +17,9 @@ namespace fs = std::filesystem;
 class ModelFolder : public testing::Test {
  protected:
   void SetUp() override {
-    folder_ = fs::path(testing::TempDir()) / "model_folder_test";
-    fs::remove_all(folder_);
     for (const char* variable : kVariables) unsetenv(variable);
   }
   void TearDown() override {
-    fs::remove_all(folder_);
     for (const char* variable : kVariables) unsetenv(variable);
   }
 
@@ -34,7 +32,8 @@ class ModelFolder : public testing::Test {
   }
 
   static constexpr const char* kVariables[] = {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"};
-  fs::path folder_;
+  test::TempFolder temporary_;
+  const fs::path& folder_ = temporary_.path();
 };
 
 TEST_F(ModelFolder, IsTheSnapshotOfRefsMainInTheFirstCacheThatIsSet) {

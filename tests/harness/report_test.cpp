@@ -10,6 +10,7 @@
 #include "harness/report/svg.h"
 #include "harness/rows.h"
 #include "kernels/error.h"
+#include "tests/support/file_fixtures.h"
 
 namespace kv {
 namespace {
@@ -103,14 +104,9 @@ ReportPlan make_plan() {
 class Report : public testing::Test {
  protected:
   void SetUp() override {
-    dir_ = std::filesystem::path(testing::TempDir()) /
-           (std::string("report_") + testing::UnitTest::GetInstance()->current_test_info()->name());
-    std::filesystem::remove_all(dir_);
-    std::filesystem::create_directories(dir_);
     const RowTable rows = make_rows();
     write_rows_atomically(dir_ / "rows.csv", rows.axes, rows.rows);
   }
-  void TearDown() override { std::filesystem::remove_all(dir_); }
 
   std::map<std::string, std::string> files() const {
     std::map<std::string, std::string> out;
@@ -123,7 +119,8 @@ class Report : public testing::Test {
                          .question = "Who loses?",
                          .spec = "model: m\nnote: a < b\n",
                          .manifest = R"({"commit": "abc", "machine": {"cores": 2}})"};
-  std::filesystem::path dir_;
+  test::TempFolder folder_;
+  const std::filesystem::path& dir_ = folder_.path();
 };
 
 TEST_F(Report, IsAFunctionOfRowsAndPlan) {

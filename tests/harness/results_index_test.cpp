@@ -5,6 +5,7 @@
 #include "harness/report/index.h"
 #include "harness/rows.h"
 #include "kernels/error.h"
+#include "tests/support/file_fixtures.h"
 
 namespace kv {
 namespace {
@@ -12,8 +13,6 @@ namespace {
 class ResultsIndex : public testing::Test {
  protected:
   void SetUp() override {
-    root_ = std::filesystem::path(testing::TempDir()) / "results_index";
-    std::filesystem::remove_all(root_);
     for (const char* name : {"b", "a"}) {
       const std::filesystem::path folder = root_ / "results" / name;
       std::filesystem::create_directories(folder);
@@ -31,10 +30,10 @@ class ResultsIndex : public testing::Test {
     write_atomically(root_ / "experiments" / "x.yaml", "# x\n");
     write_atomically(root_ / "results" / "a" / "p.svg", "<svg/>");
   }
-  void TearDown() override { std::filesystem::remove_all(root_); }
   std::string index() const { return read_file(root_ / "results" / "README.md"); }
 
-  std::filesystem::path root_;
+  test::TempFolder folder_;
+  const std::filesystem::path& root_ = folder_.path();
 };
 
 TEST_F(ResultsIndex, HasALineAResultFromItsSpecAndManifest) {

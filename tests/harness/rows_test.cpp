@@ -10,6 +10,7 @@
 
 #include "kernels/error.h"
 #include "sim/io/stored_file.h"
+#include "tests/support/file_fixtures.h"
 
 namespace kv {
 namespace {
@@ -156,14 +157,6 @@ TEST(RowsReader, KeepsAnErrorOnOneShortLine) {
 
 class RowsFile : public testing::Test {
  protected:
-  void SetUp() override {
-    dir_ = std::filesystem::path(testing::TempDir()) /
-           (std::string("rows_") + testing::UnitTest::GetInstance()->current_test_info()->name());
-    std::filesystem::remove_all(dir_);
-    std::filesystem::create_directories(dir_);
-  }
-  void TearDown() override { std::filesystem::remove_all(dir_); }
-
   std::vector<std::string> names() const {
     std::vector<std::string> out;
     for (const auto& entry : std::filesystem::directory_iterator(dir_)) out.push_back(entry.path().filename());
@@ -177,7 +170,8 @@ class RowsFile : public testing::Test {
     return user_error([&] { pack_rows(dir_); });
   }
 
-  std::filesystem::path dir_;
+  test::TempFolder folder_;
+  const std::filesystem::path& dir_ = folder_.path();
 };
 
 TEST_F(RowsFile, IsReplacedWholeAndLeavesNothingBeside) {

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -12,6 +11,7 @@
 #include "harness/run.h"
 #include "sim/io/safetensors.h"
 #include "sim/tasks/random.h"
+#include "tests/support/file_fixtures.h"
 #include "tests/support/paths.h"
 
 namespace kv {
@@ -20,11 +20,6 @@ namespace kv {
 class RunFixture : public testing::Test {
  protected:
   RunFixture() {
-    const testing::TestInfo* test = testing::UnitTest::GetInstance()->current_test_info();
-    std::string name = std::string("kvlab-") + test->test_suite_name() + "-" + test->name();
-    std::replace(name.begin(), name.end(), '/', '-');  // between a test and its parameter
-    folder_ = std::filesystem::temp_directory_path() / (name + "-" + std::to_string(getpid()));
-    std::filesystem::create_directories(folder_);
     Random random(3);
     std::vector<int32_t> ids(kTokens);
     for (int32_t& id : ids) id = static_cast<int32_t>(random.below(1024));
@@ -33,7 +28,6 @@ class RunFixture : public testing::Test {
     write_safetensors(folder_ / "ids.safetensors", tensors);
     write_atomically(spec_file(), yaml());
   }
-  ~RunFixture() override { std::filesystem::remove_all(folder_); }
 
   static std::string yaml() {
     return "# Does it run?\nmodel: " + ref::source_path("tests/data/llama") +
@@ -64,7 +58,8 @@ class RunFixture : public testing::Test {
   }
 
   static constexpr int kTokens = 150;  // three samples of 48, and no fourth
-  std::filesystem::path folder_;
+  test::TempFolder temporary_;
+  const std::filesystem::path& folder_ = temporary_.path();
 };
 
 }  // namespace kv

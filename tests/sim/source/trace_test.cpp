@@ -24,9 +24,6 @@ namespace {
 class TraceOfLlama : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_ = std::filesystem::path(::testing::TempDir()) /
-              ("kvlab_trace_" + std::string(::testing::UnitTest::GetInstance()->current_test_info()->name()));
-    std::filesystem::create_directories(folder_);
     path_ = folder_ / "llama.safetensors";
     const auto file = SafetensorsFile::open(ref::source_path("tests/data/llama/expected.safetensors"));
     sample_.ids = file.read_i32(file.require("input_ids"));
@@ -34,7 +31,6 @@ class TraceOfLlama : public ::testing::Test {
     sample_.labels.assign(60, Label::kContext);
     for (int i = 40; i < 60; ++i) sample_.labels[static_cast<size_t>(i)] = i < 50 ? Label::kQuestion : Label::kAnswer;
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
 
   void record(RecordOptions options) {
     options.model = "llama";
@@ -52,7 +48,9 @@ class TraceOfLlama : public ::testing::Test {
   std::unique_ptr<Backend> backend_ = make_backend("cpu");
   ModelSource source_{*backend_, load_model(ref::source_path("tests/data/llama"))};
   Sample sample_;
-  std::filesystem::path folder_, path_;
+  test::TempFolder temporary_;
+  const std::filesystem::path& folder_ = temporary_.path();
+  std::filesystem::path path_;
 };
 
 // Keeps the head outputs of every layer and block.

@@ -15,6 +15,7 @@
 #include "sim/io/hash.h"
 #include "sim/io/xz.h"
 #include "sim/model/tokenizer/tokenizer.h"
+#include "tests/support/file_fixtures.h"
 #include "tests/support/paths.h"
 
 namespace kv {
@@ -486,8 +487,7 @@ TEST(TextDataFiles, AreSmallReadableAndLongEnough) {
 }
 
 TEST(TextDataFiles, NameTheLineThatIsDamaged) {
-  const auto folder = std::filesystem::temp_directory_path() / "kvlab_text_data_test";
-  std::filesystem::create_directories(folder);
+  const test::TempFolder folder;
   const auto error = [&](const std::string& content) -> std::string {
     std::ofstream(folder / "x.jsonl") << content;
     try {
@@ -510,8 +510,7 @@ TEST(TextDataFiles, NameTheLineThatIsDamaged) {
   std::filesystem::remove(folder / "x.jsonl");
   std::ofstream(folder / "x.jsonl.xz", std::ios::binary) << xz(good + good);
   EXPECT_EQ(load_documents(folder / "x.jsonl").size(), 2u);
-  std::filesystem::remove_all(folder);
-  EXPECT_THROW(TextData::load(folder), UserError);
+  EXPECT_THROW(TextData::load(folder / "nowhere"), UserError);
 }
 
 }  // namespace
