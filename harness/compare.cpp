@@ -9,7 +9,7 @@
 #include "harness/report/cells.h"
 #include "harness/report/escape.h"
 #include "harness/report/table.h"
-#include "harness/run.h"
+#include "harness/rows.h"
 #include "kernels/error.h"
 
 namespace kv {

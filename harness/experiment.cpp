@@ -39,7 +39,7 @@ class Experiment {
         folder_(options.out),
         journal_(options.out, code_identity()),
         progress_(options.verbosity, total()) {
-    if (options.start == Start::fresh) journal_.forget();
+    if (options.start == Start::kFresh) journal_.forget();
     last_store_ = begin;
     note_model();
   }

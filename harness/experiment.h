@@ -2,7 +2,7 @@
 
 #include <chrono>
 
-#include "harness/run.h"
+#include "harness/run_options.h"
 #include "harness/spec/spec.h"
 
 namespace kv {

@@ -32,7 +32,7 @@ Progress::Progress(Verbosity verbosity, int total)
 }
 
 Progress::~Progress() {
-  if (verbosity_ == Verbosity::normal && terminal_ && finished_ > 0) std::fputs("\n", stderr);
+  if (verbosity_ == Verbosity::kNormal && terminal_ && finished_ > 0) std::fputs("\n", stderr);
 }
 
 void Progress::doing(const std::string& what) {
@@ -62,7 +62,7 @@ std::string Progress::status() const {
 }
 
 void Progress::draw() {
-  if (verbosity_ == Verbosity::quiet) return;
+  if (verbosity_ == Verbosity::kQuiet) return;
   if (terminal_) {
     const int filled = total_ > 0 ? kBarCells * finished_ / total_ : kBarCells;
     const std::string bar(static_cast<size_t>(filled), '#'), rest(static_cast<size_t>(kBarCells - filled), '.');

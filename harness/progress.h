@@ -5,7 +5,7 @@
 
 namespace kv {
 
-enum class Verbosity { quiet, normal };
+enum class Verbosity { kQuiet, kNormal };
 
 // "1:02:03", "4:05"; what a bar shows of a number of seconds.
 std::string clock_text(double seconds);

@@ -12,12 +12,12 @@ std::string write_results(const ResultFolder& folder, const Spec& spec, Draw dra
     write_rows_atomically(files / "rows.csv", spec.axis_columns(), rows);
     write_atomically(files / "spec.yaml", spec.resolved);
     write_atomically(files / "manifest.json", manifest);
-    if (draw == Draw::later) return;
+    if (draw == Draw::kLater) return;
     tables =
         write_report(files, spec.report,
                      {.title = spec.title, .question = spec.question, .spec = spec.resolved, .manifest = manifest});
   });
-  if (draw == Draw::now) refresh_index_beside(folder.path());
+  if (draw == Draw::kNow) refresh_index_beside(folder.path());
   return tables;
 }
 

@@ -5,7 +5,7 @@
 
 #include "harness/result_folder.h"
 #include "harness/rows.h"
-#include "harness/run.h"
+#include "harness/run_options.h"
 #include "harness/spec/spec.h"
 
 namespace kv {

@@ -7,7 +7,7 @@
 
 #include "harness/report/index.h"
 #include "harness/rows.h"
-#include "harness/spec/spec.h"
+#include "harness/spec/spec_reader.h"
 #include "kernels/error.h"
 #include "sim/io/strict_json.h"
 

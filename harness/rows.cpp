@@ -246,6 +246,11 @@ void remove_file(const std::filesystem::path& path) {
 
 }  // namespace
 
+bool is_timing(std::string_view metric) {
+  return metric.ends_with("_time") || metric.ends_with("_throughput") || metric == "max_batch" ||
+         metric == "batch_size" || metric == "peak_bytes";
+}
+
 std::span<const std::string_view> standard_columns() { return kStandardColumns; }
 
 std::optional<double> parse_number(std::string_view text) {

@@ -25,6 +25,9 @@ struct Row {  // {}: every member may be left out of a designated initialiser
   bool operator==(const Row&) const = default;
 };
 
+// A row whose value depends on the clock, or on what else has taken memory.
+bool is_timing(std::string_view metric);
+
 struct RowTable {
   std::vector<std::string> axes{};  // the spec's axes: budget, interval, keep ...
   std::vector<Row> rows{};

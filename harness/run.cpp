@@ -78,11 +78,6 @@ void check_data(const Spec& spec, const DataSpec& data) {
 
 }  // namespace
 
-bool is_timing(std::string_view metric) {
-  return metric.ends_with("_time") || metric.ends_with("_throughput") || metric == "max_batch" ||
-         metric == "batch_size" || metric == "peak_bytes";
-}
-
 RunSummary run_experiment(const Spec& spec, const RunOptions& options) {
   const auto begin = Clock::now();
   validate_experiment(spec);

@@ -1,42 +1,18 @@
 #pragma once
 
-#include <filesystem>
-#include <functional>
 #include <string>
-#include <vector>
 
-#include "harness/progress.h"
+#include "harness/run_options.h"
 #include "harness/spec/spec.h"
 
 namespace kv {
-
-enum class Start { resume, fresh };
-enum class Draw { now, later };
-
-struct RunOptions {
-  std::filesystem::path out;  // the result folder, created where missing
-  Start start = Start::resume;
-  Draw draw = Draw::now;  // later: no tables, plots and index.html until write_report (harness/report/report.h)
-  Verbosity verbosity = Verbosity::normal;
-  std::vector<std::string> overrides{};      // as given to parse_spec, for the manifest
-  std::function<void()> after_case = [] {};  // called when a case is safe on disk
-};
-
-struct RunSummary {
-  int cases = 0;   // units of work: one a (case, batch of samples)
-  int reused = 0;  // of which finished earlier
-  int skipped = 0;
-  int failed = 0;                       // kept something else than asked
-  std::vector<std::string> problems{};  // one line a skipped or failed case
-  std::string markdown{};               // the tables; empty where nothing was drawn
-};
 
 // Runs an experiment: rows.csv, spec.yaml, manifest.json and the report in options.out. Every finished unit of work is
 // safe on disk at once and stays there (harness/journal.h): a killed run goes on where it stopped and ends with the
 // same rows, a complete one that is started again ends at once, and one whose spec was narrowed or widened computes
 // only what is new. rows.csv holds what the spec asks for, no more; what it leaves out is kept for the next time. Units
 // are of use to the code and the inputs that made them alone, but those of other code stay, too, so that going back to
-// it costs nothing: only Start::fresh discards, and <out>/units may be deleted at any time. Results of an earlier run
+// it costs nothing: only Start::kFresh discards, and <out>/units may be deleted at any time. Results of an earlier run
 // stay as they are until all new ones replace them (harness/result_folder.h). The manifest's seconds are those of this
 // run and of the units that earlier ones finished. A folder that another run writes to is refused. What the spec alone
 // shows to be wrong, and a folder that cannot be written, throw UserError before anything runs; a case that throws
@@ -47,8 +23,5 @@ RunSummary run_experiment(const Spec& spec, const RunOptions& options);
 // Everything that can be known without running: the grid, the device, the models' configurations, the files. UserError.
 // Returns one line that says what would run.
 std::string validate_experiment(const Spec& spec);
-
-// A row whose value depends on the clock, or on what else has taken memory.
-bool is_timing(std::string_view metric);
 
 }  // namespace kv

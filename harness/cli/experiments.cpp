@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "harness/shipped.h"
+#include "harness/spec/spec_reader.h"
 #include "kernels/error.h"
 #include "sim/policy/spelling.h"
 

@@ -8,7 +8,7 @@
 
 #include "harness/model_folder.h"
 #include "harness/rows.h"
-#include "harness/spec/spec.h"
+#include "harness/spec/component_reader.h"
 #include "harness/subject.h"
 #include "kernels/error.h"
 #include "sim/model/model_config.h"

@@ -11,7 +11,7 @@
 #include "harness/cli/verbs.h"
 #include "harness/metrics/metric.h"
 #include "harness/protocols/protocol.h"
-#include "harness/spec/spec.h"
+#include "harness/spec/spec_reader.h"
 #include "kernels/error.h"
 #include "sim/model/named_models.h"
 #include "sim/policy/policy.h"

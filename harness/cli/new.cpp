@@ -11,7 +11,7 @@
 #include "harness/protocols/protocol.h"
 #include "harness/rows.h"
 #include "harness/run.h"
-#include "harness/spec/spec.h"
+#include "harness/spec/spec_reader.h"
 #include "kernels/error.h"
 #include "sim/policy/policy.h"
 #include "sim/policy/spelling.h"

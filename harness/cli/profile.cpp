@@ -22,7 +22,7 @@ struct Arguments {
 void run_profile(const Arguments& arguments) {
   const auto profiles =
       make_profiles(load_named_spec(arguments.spec, arguments.overrides.texts()),
-                    {.out = arguments.out, .verbosity = arguments.quiet ? Verbosity::quiet : Verbosity::normal});
+                    {.out = arguments.out, .verbosity = arguments.quiet ? Verbosity::kQuiet : Verbosity::kNormal});
   if (arguments.quiet) return;
   fmt::print("{}", profile_table(profiles));
   for (const MadeProfile& profile : profiles) notice(profile.file.string());

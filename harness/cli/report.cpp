@@ -9,7 +9,7 @@
 #include "harness/cli/verbs.h"
 #include "harness/results_index.h"
 #include "harness/rows.h"
-#include "harness/spec/spec.h"
+#include "harness/spec/spec_reader.h"
 #include "kernels/error.h"
 
 namespace kv {

@@ -30,9 +30,9 @@ void run_one(const std::string& file, const Arguments& arguments, Verbs& verbs) 
   const std::vector<std::string> overrides = arguments.overrides.texts();
   const Spec spec = load_named_spec(file, overrides);
   const RunOptions options{.out = arguments.out.empty() ? fs::path("results") / spec.name : fs::path(arguments.out),
-                           .start = arguments.fresh ? Start::fresh : Start::resume,
-                           .draw = arguments.no_draw ? Draw::later : Draw::now,
-                           .verbosity = arguments.quiet ? Verbosity::quiet : Verbosity::normal,
+                           .start = arguments.fresh ? Start::kFresh : Start::kResume,
+                           .draw = arguments.no_draw ? Draw::kLater : Draw::kNow,
+                           .verbosity = arguments.quiet ? Verbosity::kQuiet : Verbosity::kNormal,
                            .overrides = overrides};
   if (!arguments.quiet) notice(validate_experiment(spec));
   const RunSummary summary = run_experiment(spec, options);

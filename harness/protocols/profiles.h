@@ -17,7 +17,7 @@ inline constexpr std::string_view kProfileProtocol = "profile";
 
 struct ProfileOptions {
   std::filesystem::path out;  // folder; empty: the model's own, profiles/
-  Verbosity verbosity = Verbosity::normal;
+  Verbosity verbosity = Verbosity::kNormal;
 };
 
 // Protocol profile: makes the budget profiles of every policy of a spec, and the one in the oracle's order, which comes

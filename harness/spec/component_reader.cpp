@@ -4,6 +4,8 @@
 
 #include <set>
 
+#include "harness/rows.h"
+
 namespace kv {
 namespace {
 
@@ -75,6 +77,25 @@ std::vector<Component> read_components(const YamlDocument& document, const YAML:
                                     kind == "policy" ? ", expected a label of its own for each" : ""));
   }
   return components;
+}
+
+Component parse_component(const std::string& yaml_or_file, const std::string& kind) {
+  std::error_code error;
+  const bool is_file = std::filesystem::is_regular_file(yaml_or_file, error);
+  const std::string text = is_file ? read_file(yaml_or_file) : yaml_or_file;
+  const std::string owner = is_file ? yaml_or_file : "--" + kind;
+  YAML::Node node;
+  try {
+    node = YAML::Load(text);
+  } catch (const YAML::Exception& failed) {
+    throw UserError(fmt::format("{}:{}:{}: {}", owner, failed.mark.line + 1, failed.mark.column + 1, failed.msg));
+  }
+  if (node.IsScalar() && !node.Scalar().empty()) {
+    return {.name = node.Scalar(), .label = node.Scalar(), .options = {}, .where = owner};
+  }
+  if (!node.IsMap()) throw UserError(fmt::format("{0}: expected a name or {{{1}: name, option: value}}", owner, kind));
+  const YamlDocument document(text, owner);
+  return read_component(document, document.root(), kind);
 }
 
 std::vector<KeySection> component_keys(const std::string& kind) {

@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <map>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -92,21 +91,6 @@ struct Spec {
   // UserError at that key, if the spec has it: "<where>: <key> = <value>: <message>".
   void refuse_key(std::string_view key, std::string_view message) const;
 };
-
-// Precedence: defaults < file < overrides ("dotted.path=YAML"). Throws UserError "file:line:column: …" for whatever the
-// text alone shows to be wrong: syntax, unknown or doubled keys (with the nearest known one), wrong types, doubled
-// names.
-Spec parse_spec(std::string_view yaml, const std::string& file, std::span<const std::string> overrides = {});
-Spec load_spec(const std::filesystem::path& file, std::span<const std::string> overrides = {});
-
-// Every key that a spec's top level accepts.
-std::vector<DeclaredParam> spec_keys();
-// The keys of `model` where it is a map.
-std::vector<DeclaredParam> model_keys();
-
-// One policy, metric or task in the form of a spec's list entry: a name, or {<kind>: name, option: value}. Inline YAML
-// or, where that names a file, the file.
-Component parse_component(const std::string& yaml_or_file, const std::string& kind);
 
 // A path of a spec: absolute, or relative to the spec's folder, the current one, the program's, or one above these.
 // Throws UserError where nothing is there.

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "harness/spec/grid.h"
-#include "harness/spec/spec.h"
+#include "harness/spec/spec_reader.h"
 #include "kernels/error.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

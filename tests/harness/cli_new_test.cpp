@@ -5,6 +5,7 @@
 #include "harness/spec/component_reader.h"
 #include "harness/spec/data_reader.h"
 #include "harness/spec/report_plan.h"
+#include "harness/spec/spec_reader.h"
 #include "tests/support/cli_fixture.h"
 
 namespace kv {

@@ -57,7 +57,7 @@ TEST_F(Manifest, TheSecondsOfUnitsThatAreTakenOverAddUp) {
   slow.after_case = [] { std::this_thread::sleep_for(std::chrono::milliseconds(300)); };
   run_experiment(spec(overrides), slow);
   RunOptions again = options("a");
-  again.draw = Draw::later;
+  again.draw = Draw::kLater;
   EXPECT_EQ(run_experiment(spec(overrides), again).reused, 8);
   EXPECT_GE(Json::parse(read_file(folder_ / "a" / "manifest.json"))["seconds"].get<int>(), 2);
 }

@@ -7,7 +7,7 @@
 #include "harness/report/plot.h"
 #include "harness/report/svg.h"
 #include "harness/rows.h"
-#include "harness/spec/spec.h"
+#include "harness/spec/spec_reader.h"
 #include "tests/support/paths.h"
 
 namespace kv {

@@ -153,7 +153,7 @@ TEST_F(Run, FreshStartsOverAndAChangedSpecReusesOnlyWhatIsTheSame) {
   EXPECT_EQ(run_experiment(spec({"axes.budget=[16, 32]"}), changed).reused, 12);
   run_and_die("b", 24);
   RunOptions fresh = options("b");
-  fresh.start = Start::fresh;
+  fresh.start = Start::kFresh;
   EXPECT_EQ(run_experiment(spec(), fresh).reused, 0);
 }
 
@@ -189,7 +189,7 @@ TEST_F(Run, AKilledRunLeavesTheEarlierResultAsItWas) {
   for (const char* file : {"rows.csv", "spec.yaml", "manifest.json", "index.html", "table.md"}) {
     before[file] = read_file(folder_ / "a" / file);
   }
-  for (const Start start : {Start::resume, Start::fresh}) {
+  for (const Start start : {Start::kResume, Start::kFresh}) {
     RunOptions dying = options("a");
     dying.start = start;
     dying.after_case = [] { throw Killed(); };

@@ -9,6 +9,7 @@
 
 #include "harness/rows.h"
 #include "harness/run.h"
+#include "harness/spec/spec_reader.h"
 #include "sim/io/safetensors.h"
 #include "sim/tasks/random.h"
 #include "tests/support/file_fixtures.h"
@@ -46,7 +47,7 @@ class RunFixture : public testing::Test {
   RunOptions options(const std::string& out) const {
     RunOptions options;
     options.out = folder_ / out;
-    options.verbosity = Verbosity::quiet;
+    options.verbosity = Verbosity::kQuiet;
     return options;
   }
 

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "harness/spec/grid.h"
+#include "harness/spec/spec_reader.h"
 #include "harness/subject.h"
 #include "kernels/error.h"
 #include "tests/support/file_fixtures.h"
@@ -33,7 +34,7 @@ class Answers : public RunFixture {
   std::vector<Row> run(const std::string& yaml, const std::string& out = "out") {
     const Spec spec = parse_spec(yaml, (folder_ / "asked.yaml").string());
     RunOptions run_options = options(out);
-    run_options.draw = Draw::later;
+    run_options.draw = Draw::kLater;
     summary_ = run_experiment(spec, run_options);
     return read_rows(run_options.out / "rows.csv").rows;
   }
@@ -235,7 +236,7 @@ TEST_F(Answers, RowsDependOnNeitherBatchesNorAKill) {
   struct Killed {};
   const Spec spec = parse_spec(questions_spec(), (folder_ / "asked.yaml").string());
   RunOptions run_options = options("killed");
-  run_options.draw = Draw::later;
+  run_options.draw = Draw::kLater;
   int left = 4;
   run_options.after_case = [&] {
     if (--left == 0) throw Killed{};

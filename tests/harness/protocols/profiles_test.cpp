@@ -9,6 +9,7 @@
 #include "harness/protocols/answer_importance.h"
 #include "harness/rows.h"
 #include "harness/run.h"
+#include "harness/spec/spec_reader.h"
 #include "kernels/error.h"
 #include "sim/budget/oracle_importance.h"
 #include "sim/budget/profile_file.h"
@@ -47,7 +48,7 @@ std::string content(const std::filesystem::path& file) {
 class Profile : public testing::Test {
  protected:
   std::vector<MadeProfile> make(const std::string& text, const std::string& out) {
-    return make_profiles(parse_spec(text, "p.yaml"), {.out = folder_ / out, .verbosity = Verbosity::quiet});
+    return make_profiles(parse_spec(text, "p.yaml"), {.out = folder_ / out, .verbosity = Verbosity::kQuiet});
   }
   std::string refusal(const std::string& text) {
     try {
@@ -97,8 +98,8 @@ TEST_F(Profile, SaysOfCodeMachineAndTimeWhatAManifestSays) {
   const auto profiles = make(replaced(yaml("[h2o]"), "samples: 2", "samples: 1"), "a");
   RunOptions options;
   options.out = folder_ / "run";
-  options.draw = Draw::later;
-  options.verbosity = Verbosity::quiet;
+  options.draw = Draw::kLater;
+  options.verbosity = Verbosity::kQuiet;
   run_experiment(
       parse_spec(fmt::format("model: {}\ndata: [{{task: kv, tokens: 64}}]\npolicies: [full]\n", reference()), "r.yaml"),
       options);
@@ -131,8 +132,8 @@ TEST_F(Profile, ServesLuKvAndIsNamedByItsContent) {
       reference(), profiles[0].file.string());
   RunOptions options;
   options.out = folder_ / "run";
-  options.draw = Draw::later;
-  options.verbosity = Verbosity::quiet;
+  options.draw = Draw::kLater;
+  options.verbosity = Verbosity::kQuiet;
   options.after_case = [] { throw std::runtime_error("killed"); };
   EXPECT_THROW(run_experiment(parse_spec(text, "r.yaml"), options), std::runtime_error);
   BudgetProfile other = profile_in(profiles[0].file);

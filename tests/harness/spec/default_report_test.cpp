@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "harness/rows.h"
+#include "harness/spec/spec_reader.h"
 #include "tests/support/paths.h"
 
 namespace kv {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "harness/spec/spec_reader.h"
 #include "kernels/error.h"
 #include "sim/budget/profile_file.h"
 #include "tests/support/file_fixtures.h"

@@ -1,10 +1,11 @@
-#include "harness/spec/spec.h"
+#include "harness/spec/spec_reader.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "harness/spec/component_reader.h"
 #include "harness/spec/data_reader.h"
+#include "harness/spec/model_reader.h"
 #include "kernels/error.h"
 
 namespace kv {

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "harness/progress.h"
+
+namespace kv {
+
+enum class Start { kResume, kFresh };
+enum class Draw { kNow, kLater };
+
+struct RunOptions {
+  std::filesystem::path out;  // the result folder, created where missing
+  Start start = Start::kResume;
+  Draw draw = Draw::kNow;  // kLater: no tables, plots and index.html until write_report (harness/report/report.h)
+  Verbosity verbosity = Verbosity::kNormal;
+  std::vector<std::string> overrides{};      // as given to parse_spec, for the manifest
+  std::function<void()> after_case = [] {};  // called when a case is safe on disk
+};
+
+struct RunSummary {
+  int cases = 0;   // units of work: one a (case, batch of samples)
+  int reused = 0;  // of which finished earlier
+  int skipped = 0;
+  int failed = 0;                       // kept something else than asked
+  std::vector<std::string> problems{};  // one line a skipped or failed case
+  std::string markdown{};               // the tables; empty where nothing was drawn
+};
+
+}  // namespace kv

@@ -1,0 +1,210 @@
+#include "harness/spec/spec_reader.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+
+#include "harness/protocols/protocol.h"
+#include "harness/rows.h"
+#include "harness/spec/axis_reader.h"
+#include "harness/spec/component_reader.h"
+#include "harness/spec/data_reader.h"
+#include "harness/spec/default_report.h"
+#include "harness/spec/map_reader.h"
+#include "harness/spec/model_reader.h"
+#include "harness/spec/report_plan.h"
+#include "kernels/error.h"
+
+namespace kv {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string first_comment(std::string_view yaml) {
+  std::string question;
+  while (!yaml.empty()) {
+    const size_t end = std::min(yaml.find('\n'), yaml.size());
+    std::string_view line = yaml.substr(0, end);
+    yaml.remove_prefix(std::min(end + 1, yaml.size()));
+    if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
+    const size_t start = line.find_first_not_of("# \t");
+    if (line.empty() && question.empty()) continue;
+    if (line.empty() || line[0] != '#') break;
+    if (start == line.npos) continue;
+    question += (question.empty() ? "" : " ") + std::string(line.substr(start));
+  }
+  return question;
+}
+
+std::vector<Located> read_paths(const YamlDocument& document, const YAML::Node& node, const char* key) {
+  std::vector<Located> paths;
+  for (const YAML::Node& item : items_of(node)) {
+    if (!item.IsScalar() || item.Scalar().empty()) document.fail(item, fmt::format("{}: expected a path", key));
+    paths.push_back({item.Scalar(), document.where(item)});
+  }
+  return paths;
+}
+
+std::string emitted(const YamlDocument& document, const std::string& question) {
+  YAML::Node root = YAML::Clone(document.root());
+  root.SetStyle(YAML::EmitterStyle::Block);  // so that further keys can follow
+  YAML::Emitter emitter;
+  emitter << root;
+  return fmt::format("{}{}{}\n", question.empty() ? "" : "# ", question.empty() ? "" : question + "\n",
+                     emitter.c_str());
+}
+
+// Whether keys that are written below the text belong to its map.
+bool can_be_continued(const YamlDocument& document, std::string_view yaml) {
+  return document.root().Style() != YAML::EmitterStyle::Flow && yaml.find("\n...") == yaml.npos;
+}
+
+// The options of every key that belongs to the spec's protocol; a key of another one is refused.
+std::map<std::string, std::vector<GivenParam>> read_protocol_options(const YamlDocument& document, MapReader& map,
+                                                                     const Protocol& chosen) {
+  std::map<std::string, std::vector<GivenParam>> options;
+  for (const Protocol* protocol : protocols()) {
+    for (const ProtocolKey& key : protocol->keys) {
+      const YAML::Node node =
+          map.find(key.name, "{option: value}", fmt::format("of protocol {}: {}", protocol->name, key.help));
+      if (!is_given(node)) continue;
+      if (protocol != &chosen) {
+        map.fail(key.name, fmt::format("only protocol {} has it, expected no such key", protocol->name));
+      }
+      options[key.name] = MapReader(document, node, key.name).rest();
+    }
+  }
+  return options;
+}
+
+const Protocol* read_protocol(MapReader& map) {
+  Words<const Protocol*> words;
+  for (const Protocol* protocol : protocols()) words.emplace_back(protocol->name, protocol);
+  return map.word<const Protocol*>("protocol", &default_protocol(), words,
+                                   "how policies are tried: kvlab describe protocols");
+}
+
+void refuse_questions(const Spec& spec) {
+  std::vector<std::string> asking;
+  for (const Protocol* protocol : protocols()) {
+    if (protocol->takes_questions) asking.push_back(protocol->name);
+  }
+  for (const DataSpec& data : spec.data) {
+    if (data.kind != DataKind::kJsonl) continue;
+    throw UserError(fmt::format("{}: data: '{}': questions are for protocol {}", data.source.where, data.name,
+                                fmt::join(asking, " or ")));
+  }
+}
+
+// A file of timings has its rows; what a run would be made of has no meaning beside it.
+Located read_benchmarks(const YamlDocument& document, MapReader& map) {
+  const YAML::Node node = map.find("benchmarks", "file", "timings, whose rows are shown; nothing runs");
+  if (!is_given(node)) return {};
+  const std::vector<Located> files = read_paths(document, node, "benchmarks");
+  if (files.size() != 1) map.fail("benchmarks", "expected one file");
+  for (const char* key : {"model", "trace", "data", "samples", "policies", "protocol", "axes", "metrics", "seed",
+                          "batch", "device", "prefill_chunk"}) {
+    if (map.has(key)) map.fail(key, "'benchmarks' brings its rows, expected no such key");
+  }
+  return files[0];
+}
+
+void check_sources(const Spec& spec, const MapReader& map) {
+  if (!spec.benchmarks.text.empty()) return;
+  if (spec.models.empty() == spec.traces.empty()) {
+    map.fail_here("expected one of the keys 'model', 'trace' and 'benchmarks'");
+  }
+  if (spec.protocol->reads_data && !spec.models.empty() && spec.data.empty()) {
+    map.fail_here("lacks the key 'data': what the model reads");
+  }
+  if (!spec.traces.empty() && !spec.data.empty()) map.fail("data", "a trace brings its own data, expected no such key");
+  if (spec.policies.empty()) map.fail_here("lacks the key 'policies'");
+  if (spec.protocol->check) spec.protocol->check(spec);
+  if (!spec.protocol->takes_questions) refuse_questions(spec);
+}
+
+// Every key of a spec but its tables, plots and paper.
+void read_keys(MapReader& map, Spec& spec) {
+  const YamlDocument& document = map.document();
+  spec.title = map.text("title", "", "what stands above the page; the file's name where absent");
+  if (spec.title.empty()) spec.title = spec.name;
+  spec.benchmarks = read_benchmarks(document, map);
+  spec.models = read_models(
+      document, map.find("model", "folder, OWNER/NAME, {random: SHAPE} or a list",
+                         "a Hugging Face folder, a model of the local Hugging Face cache, or a shape of kvlab list "
+                         "models with weights drawn from the seed"));
+  spec.traces = read_paths(
+      document, map.find("trace", "file or a list", "instead of model and data: what kvlab record wrote"), "trace");
+  spec.samples = map.integer("samples", spec.samples, {.low = 1, .high = kMostSamples},
+                             "how many of each entry of data that states none");
+  spec.data = read_data(document, map.find("data", "list", "what a model reads: kvlab describe data"), spec.samples);
+  spec.policies = read_components(
+      document, map.find("policies", "list", "what is compared: kvlab list policies, kvlab describe NAME"), "policy");
+  spec.protocol = read_protocol(map);
+  spec.protocol_options = read_protocol_options(document, map, *spec.protocol);
+  spec.axes = read_axes(document, map.find("axes", "{name: [values]}", "what is varied: kvlab describe axes"));
+  spec.metrics =
+      read_components(document, map.find("metrics", "list", "what is measured: kvlab list metrics"), "metric");
+  spec.seed = map.seed("seed", spec.seed, "of samples, of policies that draw and of random weights");
+  spec.batch = map.integer("batch", spec.batch, {.low = 1}, "samples that run together");
+  spec.device = map.text("device", spec.device, "cpu, or cuda in a build for it");
+  spec.prefill_chunk = map.integer("prefill_chunk", spec.prefill_chunk, {.low = 1}, "tokens of a step of the prefill");
+}
+
+// kvlab's own tables and plots, for a spec that says nothing of either.
+void add_default_report(const MapReader& map, Spec& spec) {
+  if (map.has("tables") || map.has("plots")) return;
+  const std::string report = default_report(spec);
+  if (report.empty()) return;
+  const YamlDocument document(report, "kvlab's own tables and plots");
+  MapReader reader(document, document.root(), "");
+  const std::vector<std::string> columns = spec.axis_columns();
+  ReportPlan plan = read_report(reader, columns);
+  spec.report.tables = std::move(plan.tables);
+  spec.report.plots = std::move(plan.plots);
+  const std::string text =
+      can_be_continued(map.document(), spec.resolved) ? spec.resolved : emitted(map.document(), spec.question);
+  spec.resolved = fmt::format("{}{}\n# The spec names neither tables nor plots; these are kvlab's own.\n{}", text,
+                              text.ends_with('\n') ? "" : "\n", report);
+}
+
+Spec parse_document(std::string_view yaml, const std::string& file, std::span<const std::string> overrides) {
+  const YamlDocument document(yaml, file, overrides);
+  MapReader map(document, document.root(), "");
+  Spec spec{.file = file, .name = fs::path(file).stem().string(), .question = first_comment(yaml)};
+  read_keys(map, spec);
+  const std::vector<std::string> columns = spec.axis_columns();
+  spec.report = read_report(map, columns);
+  map.finish();
+  spec.written = map.written();
+  check_sources(spec, map);
+  spec.resolved = overrides.empty() ? std::string(yaml) : emitted(document, spec.question);
+  add_default_report(map, spec);
+  return spec;
+}
+
+}  // namespace
+
+Spec parse_spec(std::string_view yaml, const std::string& file, std::span<const std::string> overrides) {
+  try {
+    return parse_document(yaml, file, overrides);
+  } catch (const YAML::Exception& error) {  // what yaml-cpp itself refuses while a tree is read
+    throw UserError(fmt::format("{}:{}:{}: {}", file, error.mark.line + 1, error.mark.column + 1, error.msg));
+  }
+}
+
+Spec load_spec(const fs::path& file, std::span<const std::string> overrides) {
+  return parse_spec(read_file(file), file.string(), overrides);
+}
+
+std::vector<DeclaredParam> spec_keys() {
+  MapReader map = MapReader::blank();
+  Spec spec;
+  read_keys(map, spec);
+  read_report(map, {});
+  return map.declared();
+}
+
+}  // namespace kv
