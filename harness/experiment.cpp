@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 
+#include "harness/auto_batch.h"
 #include "harness/journal.h"
 #include "harness/manifest.h"
 #include "harness/protocols/protocol.h"
@@ -56,19 +57,22 @@ class Experiment {
   const ModelIdentity& identity() const { return grid_.models[static_cast<size_t>(model_)]; }
 
   int total() const {
-    int units = 0;
+    int cases = 0;
     for (const Workload& workload : grid_.workloads) {
-      units += batches(workload) * static_cast<int>(workload.cases.size());
+      cases += weight(workload.samples) * static_cast<int>(workload.cases.size());
     }
-    return units;
+    return cases;
   }
 
-  int batch_size(const Workload& workload) const {
-    return spec_.protocol->samples_repeat ? workload.samples : spec_.batch;
-  }
+  // What counts as a case where `samples` of one run together: each of them, but for repetitions of one measurement.
+  int weight(int samples) const { return spec_.protocol->samples_repeat ? 1 : samples; }
 
-  int batches(const Workload& workload) const {
-    return (workload.samples + batch_size(workload) - 1) / batch_size(workload);
+  int batch_size(const Workload& workload) {
+    if (spec_.protocol->samples_repeat) return workload.samples;
+    const UnitBatch whole = batch_of(workload, 0, workload.samples);
+    const int size = spec_.batch > 0 ? spec_.batch : auto_batch(whole);
+    manifest_.batches[name_of(whole)] = size;
+    return size;
   }
 
   void run_workload(const Workload& workload) {
@@ -76,8 +80,9 @@ class Experiment {
     note_profiles(workload);
     if (spec_.protocol->remarks) note_remarks(spec_.protocol->remarks(batch_of(workload, 0, workload.samples)));
     CaseRows rows(workload.cases.size());
-    for (int first = 0; first < workload.samples; first += batch_size(workload)) {
-      run_batch(batch_of(workload, first, std::min(batch_size(workload), workload.samples - first)), rows);
+    const int size = batch_size(workload);
+    for (int first = 0; first < workload.samples; first += size) {
+      run_batch(batch_of(workload, first, std::min(size, workload.samples - first)), rows);
     }
     if (spec_.protocol->finish) spec_.protocol->finish(spec_, workload.cases, rows);
     for (std::vector<Row>& case_rows : rows) rows_.insert(rows_.end(), case_rows.begin(), case_rows.end());
@@ -112,12 +117,12 @@ class Experiment {
     for (size_t i = 0; i < cases.size(); ++i) {
       const bool known = found[i].has_value();
       if (!known) found[i] = finish_unit(keys[i], run_unit(batch, *runner, cases[i]));
-      ++summary_.cases;
-      summary_.reused += known ? 1 : 0;
+      summary_.cases += weight(batch.count);
+      summary_.reused += known ? weight(batch.count) : 0;
       earlier_seconds_ += known ? found[i]->seconds : 0;
       note_problems(batch, cases[i], found[i]->rows);
       rows[i].insert(rows[i].end(), found[i]->rows.begin(), found[i]->rows.end());
-      known ? progress_.reused() : progress_.done();
+      known ? progress_.reused(weight(batch.count)) : progress_.done(weight(batch.count));
     }
   }
 
@@ -166,20 +171,25 @@ class Experiment {
     summary_.problems.insert(summary_.problems.end(), remarks.problems.begin(), remarks.problems.end());
   }
 
-  void note_prompts(const UnitBatch& batch, const std::vector<std::string>& hashes) {
-    if (hashes.empty()) return;
+  std::string name_of(const UnitBatch& batch) const {
     const int tokens = batch.workload.tokens;
     const std::string length = tokens > 0 ? fmt::format("/{} tokens", tokens) : "";
-    std::string& all = manifest_.prompts[fmt::format("{}/{}{}", subject_->name(), batch.data(), length)];
+    return fmt::format("{}/{}{}", subject_->name(), batch.data(), length);
+  }
+
+  void note_prompts(const UnitBatch& batch, const std::vector<std::string>& hashes) {
+    if (hashes.empty()) return;
+    std::string& all = manifest_.prompts[name_of(batch)];
     for (const std::string& hash : hashes) all += hash;
   }
 
   void note_problems(const UnitBatch& batch, const Case& unit_case, const std::vector<Row>& rows) {
-    const auto whole = std::find_if(rows.begin(), rows.end(),
-                                    [](const Row& row) { return row.metric.empty() && !row.skipped.empty(); });
+    const auto is_whole = [](const Row& row) { return row.metric.empty() && !row.skipped.empty(); };
+    const auto whole = std::find_if(rows.begin(), rows.end(), is_whole);
     if (whole == rows.end()) return;
     const bool failed = whole->skipped.starts_with(kFailedPrefix);
-    (failed ? summary_.failed : summary_.skipped) += 1;
+    (failed ? summary_.failed : summary_.skipped) +=
+        static_cast<int>(std::count_if(rows.begin(), rows.end(), is_whole));
     std::string axes;
     for (size_t i = 0; i < axes_.size(); ++i) axes += fmt::format(", {} {}", axes_[i], unit_case.axes[i]);
     summary_.problems.push_back(fmt::format("{}: {}, {} from sample {}{}: {}", failed ? "failed" : "skipped",

@@ -69,7 +69,11 @@ void add_run(Json& out, const ManifestInputs& inputs) {
   out["prompts_sha256"] = Json::object();
   for (const auto& [name, hashes] : inputs.prompts) out["prompts_sha256"][name] = sha256_hex(hashes);
   out["seed"] = spec.seed;
-  out["batch"] = spec.batch;
+  if (spec.batch > 0) {
+    out["batch"] = spec.batch;
+  } else {
+    out["batch"] = {{"auto", inputs.batches}};
+  }
   out["device"] = spec.device;
   out["cases"] = inputs.cases;
 }

@@ -25,6 +25,7 @@ struct ManifestInputs {
   std::vector<std::pair<std::string, std::string>> models;  // name, SHA-256 of its files
   std::vector<Profile> profiles;
   std::map<std::string, std::string> prompts;  // by "model/data …": the SHA-256 of each sample's token ids, one by one
+  std::map<std::string, int> batches;          // by the same names: samples that ran together
   Facts accelerator;                           // Backend::accelerator()
   std::string rows;                            // rows.csv, without its timing rows
   std::string benchmarks{};                    // of timings: what their file says of device and versions, a JSON object

@@ -40,14 +40,14 @@ void Progress::doing(const std::string& what) {
   if (terminal_) draw();
 }
 
-void Progress::done() {
-  ++finished_;
-  ++computed_;
+void Progress::done(int cases) {
+  finished_ += cases;
+  computed_ += cases;
   draw();
 }
 
-void Progress::reused() {
-  ++finished_;
+void Progress::reused(int cases) {
+  finished_ += cases;
   if (terminal_) draw();
 }
 

@@ -19,8 +19,8 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
 
   void doing(const std::string& what);  // what the next stretch of work is
-  void done();                          // one case computed
-  void reused();                        // one case taken from an earlier run: does not count for the rate
+  void done(int cases = 1);             // computed
+  void reused(int cases);               // taken from an earlier run: do not count for the rate
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -22,7 +22,7 @@ struct RunOptions {
 };
 
 struct RunSummary {
-  int cases = 0;   // units of work: one a (case, batch of samples)
+  int cases = 0;   // one a case and sample; one a case where samples are repetitions
   int reused = 0;  // of which finished earlier
   int skipped = 0;
   int failed = 0;                       // kept something else than asked

@@ -79,8 +79,8 @@ void add(KeyText& key, const Case& unit_case, const Spec& spec, const BaselineNe
   add(key, needs, needs_of_all, on_host);
 }
 
-// Models, traces and data are in the key as the bytes they hold, samples as those of the batch, policies and axes as
-// the case; file, question, title, tables and plots change no row.
+// Models, traces and data are in the key as the bytes they hold, samples and batch as those of the unit's batch,
+// policies and axes as the case; file, question, title, tables and plots change no row.
 void add(KeyText& key, const Spec& spec) {
   const auto& [file, name, question, title, models, traces, benchmarks, data, policies, protocol, axes, metrics,
                protocol_options, seed, samples, batch, device, prefill_chunk, report, resolved, written] = spec;
@@ -89,7 +89,6 @@ void add(KeyText& key, const Spec& spec) {
   for (const auto& [option, params] : protocol_options) add(key, option, params);
   for (const Component& metric : metrics) add(key, metric);
   key.add_number("seed", seed);
-  key.add_number("batch", batch);
   key.add("device", device);
   key.add_number("prefill_chunk", prefill_chunk);
 }

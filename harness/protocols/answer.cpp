@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "harness/protocols/answer_runner.h"
+#include "harness/protocols/batch_memory.h"
 #include "harness/protocols/protocol.h"
 #include "harness/spec/case_check.h"
 #include "harness/spec/grid.h"
@@ -87,6 +88,7 @@ axes:                                              # every combination runs; kvl
     .check = check_answer,
     .check_case = check_answer_case,
     .plan = answer_plan,
+    .memory = answer_memory,
     .remarks = malformed_lines,
     .open = [](const UnitBatch& batch) -> std::unique_ptr<UnitRunner> {
       return std::make_unique<AnswerRunner>(batch, read_answer_samples(batch));

@@ -1,5 +1,6 @@
 #include <numeric>
 
+#include "harness/protocols/batch_memory.h"
 #include "harness/protocols/protocol.h"
 #include "harness/protocols/replay_runner.h"
 #include "harness/spec/case_check.h"
@@ -47,6 +48,7 @@ metrics: [loss, recall]                     # kvlab list metrics
     .check_case = check_decode_case,
     .needs = decode_needs,
     .plan = replay_plan,
+    .memory = replay_memory,
     .open = [](const UnitBatch& batch) -> std::unique_ptr<UnitRunner> {
       return std::make_unique<ReplayRunner>(batch, ReplayRunner::Events::kMany, plan_pruning);
     },

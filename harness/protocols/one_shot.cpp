@@ -1,3 +1,4 @@
+#include "harness/protocols/batch_memory.h"
 #include "harness/protocols/protocol.h"
 #include "harness/protocols/replay_runner.h"
 #include "harness/spec/case_check.h"
@@ -34,6 +35,7 @@ metrics: [loss, recall]      # kvlab list metrics
     .starter_policies = "[full, snapkv, keydiff, expected-attention, streaming]",
     .check_case = check_one_shot_case,
     .plan = replay_plan,
+    .memory = replay_memory,
     .open = [](const UnitBatch& batch) -> std::unique_ptr<UnitRunner> {
       return std::make_unique<ReplayRunner>(batch, ReplayRunner::Events::kOne, plan_cut);
     },

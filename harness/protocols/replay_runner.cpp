@@ -90,21 +90,25 @@ void add_measured(std::vector<Row>& rows, const Row& blank, const Measured& meas
 
 ReplayRunner::ReplayRunner(const UnitBatch& batch, Events events, PlanEviction plan)
     : batch_(batch), events_(events), plan_(std::move(plan)) {
-  try {
-    samples_ = batch_.subject.samples(batch_.workload, batch_.first, batch_.count);
-  } catch (const UserError& error) {
-    unavailable_ = error.what();
+  for (int number = batch_.first; number < batch_.first + batch_.count; ++number) {
+    try {
+      samples_.push_back(std::move(batch_.subject.samples(batch_.workload, number, 1).front()));
+      numbers_.push_back(number);
+    } catch (const UserError& error) {
+      unavailable_.emplace(number, error.what());
+    }
   }
   for (const Sample& sample : samples_) {
     views_.push_back(&sample);
     sequences_.emplace_back(sample.ids);
     lengths_.push_back(static_cast<int32_t>(sample.ids.size()));
-    numbers_.push_back(batch_.first + static_cast<int32_t>(numbers_.size()));
   }
 }
 
 std::string ReplayRunner::inputs() const {
-  return unavailable_.empty() ? hash_of_samples(samples_) : sha256_hex(unavailable_);
+  std::string reasons;
+  for (const auto& [number, reason] : unavailable_) reasons += fmt::format("\n{} {}", number, reason);
+  return sha256_hex(hash_of_samples(samples_) + reasons);
 }
 
 std::vector<std::string> ReplayRunner::prompts() const {
@@ -115,14 +119,14 @@ std::vector<std::string> ReplayRunner::prompts() const {
 
 const Baseline& ReplayRunner::baseline() {
   // The pass fails for every case in the same way; computing it again would only fail again.
-  if (!baseline_error_.empty()) throw UserError(baseline_error_);
+  if (baseline_error_) std::rethrow_exception(baseline_error_);
   if (baseline_) return *baseline_;
   BaselineNeeds needs = batch_.needs;
   if (!source_->info().has_output_weight) needs.value_norms = false;
   try {
     baseline_ = compute_baseline(batch_.backend, *source_, sequences_, needs);
-  } catch (const UserError& error) {
-    baseline_error_ = error.what();
+  } catch (const UserError&) {
+    baseline_error_ = std::current_exception();
     throw;
   }
   return *baseline_;
@@ -133,14 +137,14 @@ ReplayRunner::Outcome ReplayRunner::replay_case(const Case& unit_case) {
   // Independent of the budget, so that one pass stands for all points of the axes.
   const EvictionPlan plan = policy.scorer ? plan_(batch_.spec, unit_case, policy, views_)
                                           : EvictionPlan{full_schedule(lengths_, batch_.spec.prefill_chunk)};
-  source_ = &batch_.subject.source(batch_.first, batch_.count);
+  source_ = &batch_.subject.source(numbers_.front(), static_cast<int>(numbers_.size()));
   const Baseline& full = baseline();
 
   const std::vector<int32_t> first = first_events(plan.schedule, sequences_.size());
   CaseView view;
   view.batch = {.backend = &batch_.backend,
                 .source = &source_->info(),
-                .sequences = batch_.count,
+                .sequences = static_cast<int>(sequences_.size()),
                 .budget = plan.budget,
                 .interval = plan.interval,
                 .seed = batch_.spec.seed,
@@ -181,7 +185,45 @@ ReplayRunner::Outcome ReplayRunner::replay_case(const Case& unit_case) {
 }
 
 std::vector<Row> ReplayRunner::run(const Case& unit_case) {
-  if (!unavailable_.empty()) throw UserError(unavailable_);
+  std::vector<Row> rows;
+  if (!samples_.empty()) rows = run_available(unit_case);
+  for (const auto& [number, reason] : unavailable_) {
+    rows.push_back(batch_.blank(unit_case, number));
+    rows.back().skipped = reason;
+  }
+  std::stable_sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.sample < b.sample; });
+  return rows;
+}
+
+std::vector<Row> ReplayRunner::run_available(const Case& unit_case) {
+  try {
+    return run_together(unit_case);
+  } catch (const MemoryError&) {
+    throw;  // fewer at a time would not be the batch that was asked for
+  } catch (const UserError&) {
+    if (samples_.size() == 1) throw;
+    return run_alone(unit_case);
+  }
+}
+
+std::vector<Row> ReplayRunner::run_alone(const Case& unit_case) const {
+  std::vector<Row> rows;
+  for (const int number : numbers_) {
+    UnitBatch single = batch_;
+    single.first = number;
+    single.count = 1;
+    std::vector<Row> its_rows;
+    try {
+      its_rows = ReplayRunner(single, events_, plan_).run(unit_case);
+    } catch (const UserError& error) {
+      its_rows = single.skipped(unit_case, error.what());
+    }
+    rows.insert(rows.end(), its_rows.begin(), its_rows.end());
+  }
+  return rows;
+}
+
+std::vector<Row> ReplayRunner::run_together(const Case& unit_case) {
   const Component& policy = batch_.spec.policies[static_cast<size_t>(unit_case.policy)];
   if (make_case_policy(batch_.spec, unit_case).scorer) return rows_of(unit_case, replay_case(unit_case));
   std::string key = policy.label;
@@ -195,10 +237,10 @@ std::vector<Row> ReplayRunner::rows_of(const Case& unit_case, const Outcome& out
   const bool oracle = make_case_policy(batch_.spec, unit_case).oracle();
   const ReplayResult& result = outcome.result;
   // Pools and clocks belong to the batch; its samples share them evenly, so that means and sums stay right.
-  const double share = 1.0 / batch_.count;
+  const double share = 1.0 / static_cast<double>(samples_.size());
   std::vector<Row> rows;
-  for (int s = 0; s < batch_.count; ++s) {
-    Row blank = batch_.blank(unit_case, batch_.first + s);
+  for (int s = 0; s < std::ssize(samples_); ++s) {
+    Row blank = batch_.blank(unit_case, numbers_[static_cast<size_t>(s)]);
     if (!outcome.failures[static_cast<size_t>(s)].empty()) {
       rows.push_back(blank);
       rows.back().skipped = outcome.failures[static_cast<size_t>(s)];

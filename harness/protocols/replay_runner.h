@@ -1,5 +1,6 @@
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
@@ -48,6 +49,10 @@ class ReplayRunner final : public UnitRunner {
     std::vector<std::string> failures;  // [sequences], empty: kept what was asked
   };
 
+  std::vector<Row> run_available(const Case& unit_case);
+  std::vector<Row> run_together(const Case& unit_case);
+  // One sample's error must not cost the others their rows.
+  std::vector<Row> run_alone(const Case& unit_case) const;
   Outcome replay_case(const Case& unit_case);
   const Baseline& baseline();
   std::vector<Row> rows_of(const Case& unit_case, const Outcome& outcome) const;
@@ -55,15 +60,15 @@ class ReplayRunner final : public UnitRunner {
   UnitBatch batch_;
   Events events_;
   PlanEviction plan_;
-  std::vector<Sample> samples_;
-  std::string unavailable_;  // why there are no samples; then nothing can run
+  std::vector<Sample> samples_;             // that could be had
+  std::vector<int32_t> numbers_;            // theirs
+  std::map<int, std::string> unavailable_;  // by the others' numbers: why not
   std::vector<const Sample*> views_;
   std::vector<std::span<const int32_t>> sequences_;
   std::vector<int32_t> lengths_;
-  std::vector<int32_t> numbers_;
   Source* source_ = nullptr;
   std::optional<Baseline> baseline_;
-  std::string baseline_error_;
+  std::exception_ptr baseline_error_;
   std::map<std::string, Outcome> without_scorer_;  // policies that no budget changes, by name and options
 };
 

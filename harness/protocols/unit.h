@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstddef>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -34,6 +36,9 @@ struct UnitBatch {
   // One row a sample, or of the whole where samples are repetitions.
   std::vector<Row> skipped(const Case& unit_case, const std::string& reason) const;
 };
+
+// Bytes that so many samples of a workload take on the device when they run together, the model's weights left out.
+using BatchBytes = std::function<size_t(int samples)>;
 
 // Runs the units of one batch.
 class UnitRunner {

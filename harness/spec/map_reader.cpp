@@ -124,13 +124,20 @@ std::optional<int> MapReader::integer(const std::string& key, IntegerRange range
   return has(key) ? std::optional(integer_of(key, range)) : std::nullopt;
 }
 
-int MapReader::integer_of(const std::string& key, IntegerRange range) const {
+int MapReader::integer_or_word(const std::string& key, WordForInteger word, IntegerRange range, std::string_view help) {
+  declare(key, fmt::format("integer | {}", word.word), std::string(word.word), help);
+  const YAML::Node value = value_of(key);
+  if (!value.IsDefined() || (value.IsScalar() && value.Scalar() == word.word)) return word.value;
+  return integer_of(key, range, fmt::format("{} or ", word.word));
+}
+
+int MapReader::integer_of(const std::string& key, IntegerRange range, std::string_view alternative) const {
   const YAML::Node value = value_of(key);
   int number = 0;
   if (value.IsScalar() && parse(value.Scalar(), number) && number >= range.low && number <= range.high) return number;
   fail(key, range.high == IntegerRange{}.high
-                ? fmt::format("expected an integer of at least {}", range.low)
-                : fmt::format("expected an integer from {} to {}", range.low, range.high));
+                ? fmt::format("expected {}an integer of at least {}", alternative, range.low)
+                : fmt::format("expected {}an integer from {} to {}", alternative, range.low, range.high));
 }
 
 uint64_t MapReader::seed(const std::string& key, uint64_t fallback, std::string_view help) {

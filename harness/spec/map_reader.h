@@ -26,6 +26,12 @@ struct IntegerRange {
   int high = std::numeric_limits<int>::max();
 };
 
+// A word that stands where an integer may, and the integer that it becomes.
+struct WordForInteger {
+  std::string_view word;
+  int value = 0;
+};
+
 // Reads one map of a document. Each accessor states its key, default and meaning once: declared() is what `kvlab
 // describe` prints, and finish() refuses every other key, with the nearest declared one. A value that is no such thing
 // throws UserError "<place>: <owner>: <key> = <value>: expected …".
@@ -44,6 +50,8 @@ class MapReader {
   std::string required_text(const std::string& key, std::string_view help);
   int integer(const std::string& key, int fallback, IntegerRange range, std::string_view help);
   std::optional<int> integer(const std::string& key, IntegerRange range, std::string_view help);
+  // The word is the default.
+  int integer_or_word(const std::string& key, WordForInteger word, IntegerRange range, std::string_view help);
   uint64_t seed(const std::string& key, uint64_t fallback, std::string_view help);
   bool flag(const std::string& key, bool fallback, std::string_view help);
   // A value stands for a list of one; empty where the key is absent.
@@ -79,7 +87,7 @@ class MapReader {
  private:
   MapReader();
 
-  int integer_of(const std::string& key, IntegerRange range) const;
+  int integer_of(const std::string& key, IntegerRange range, std::string_view alternative = "") const;
   std::string prefix() const { return owner_.empty() ? "" : owner_ + ": "; }
   YAML::Node value_of(const std::string& key) const { return node_[key]; }
   bool has_declared(const std::string& key) const;

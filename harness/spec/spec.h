@@ -77,7 +77,7 @@ struct Spec {
   std::map<std::string, std::vector<GivenParam>> protocol_options{};  // by the protocol's own keys, as written
   uint64_t seed = 0;
   int samples = 1;
-  int batch = 1;
+  int batch = 0;  // samples that run together; 0 = auto (harness/auto_batch.h)
   std::string device = "cpu";
   int prefill_chunk = 1024;
   ReportPlan report{};

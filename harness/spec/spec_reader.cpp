@@ -148,7 +148,9 @@ void read_keys(MapReader& map, Spec& spec) {
   spec.metrics =
       read_components(document, map.find("metrics", "list", "what is measured: kvlab list metrics"), "metric");
   spec.seed = map.seed("seed", spec.seed, "of samples, of policies that draw and of random weights");
-  spec.batch = map.integer("batch", spec.batch, {.low = 1}, "samples that run together");
+  spec.batch = map.integer_or_word("batch", {.word = "auto", .value = spec.batch}, {.low = 1},
+                                   "samples that run together; auto: 1 on the CPU, else what model, lengths, policies "
+                                   "and the device's memory allow, up to 16");
   spec.device = map.text("device", spec.device, "cpu, or cuda in a build for it");
   spec.prefill_chunk = map.integer("prefill_chunk", spec.prefill_chunk, {.low = 1}, "tokens of a step of the prefill");
 }

@@ -13,32 +13,47 @@ namespace kv {
 
 namespace {
 
-constexpr int kPlainBlock = 1024;     // tokens a step when no statistics are wanted
 constexpr int64_t kMostBlocks = 512;  // rows of statistics a head; without a bound, a block of 1 would make them T x T
+
+// Elements a layer of each tensor that a Baseline may hold; 0 = not needed.
+struct LayerElements {
+  int64_t block_sums, block_max, value_norms, outputs, queries, keys, values;
+
+  LayerElements(const BaselineNeeds& needs, const SourceInfo& info, int64_t sequences, int64_t tokens, int64_t blocks) {
+    const int64_t rows = sequences * tokens;
+    const int64_t query = rows * info.q_heads * info.head_dim, key = rows * info.kv_heads * info.head_dim;
+    block_sums = needs.block_sums ? rows * info.kv_heads * blocks : 0;
+    block_max = needs.block_max ? rows * info.q_heads * blocks : 0;
+    value_norms = needs.value_norms ? rows * info.q_heads : 0;
+    outputs = needs.outputs ? query : 0;
+    queries = needs.projections ? query : 0;
+    keys = values = needs.projections ? key : 0;
+  }
+};
+
+bool has_statistics(const BaselineNeeds& needs) { return needs.block_sums || needs.block_max; }
+
+int block_tokens(const BaselineNeeds& needs) { return has_statistics(needs) ? needs.statistics_block : kPlainBlock; }
+
+int64_t blocks_of(const BaselineNeeds& needs, int64_t tokens) {
+  return (tokens + block_tokens(needs) - 1) / block_tokens(needs);
+}
 
 // Collects the full-cache pass of a replay that never evicts.
 class Collector final : public Observer {
  public:
   Collector(Backend& backend, Source& source, Baseline& baseline)
       : backend_(backend), source_(source), info_(source.info()), baseline_(baseline) {
-    const int64_t sequences = baseline.sequences;
-    const int64_t tokens = baseline.max_tokens;
-    const BaselineNeeds& has = baseline.has;
+    const LayerElements elements(baseline.has, info_, baseline.sequences, baseline.max_tokens, baseline.blocks);
     const DType type = backend.activation_type();
-    const int64_t query = static_cast<int64_t>(info_.q_heads) * info_.head_dim;
-    const int64_t key = static_cast<int64_t>(info_.kv_heads) * info_.head_dim;
     for (int layer = 0; layer < info_.layers; ++layer) {
-      BaselineLayer& collected = baseline.layers.emplace_back();
-      if (has.block_sums)
-        collected.block_sums = zeros(DType::f32, sequences * info_.kv_heads * baseline.blocks * tokens);
-      if (has.block_max) collected.block_max = zeros(DType::f32, sequences * info_.q_heads * baseline.blocks * tokens);
-      if (has.value_norms) collected.value_norms = zeros(DType::f32, sequences * tokens * info_.q_heads);
-      if (has.outputs) collected.outputs = zeros(type, sequences * tokens * query);
-      if (has.projections) {
-        collected.queries = zeros(type, sequences * tokens * query);
-        collected.keys = zeros(type, sequences * tokens * key);
-        collected.values = zeros(type, sequences * tokens * key);
-      }
+      baseline.layers.push_back({.block_sums = zeros(DType::f32, elements.block_sums),
+                                 .block_max = zeros(DType::f32, elements.block_max),
+                                 .value_norms = zeros(DType::f32, elements.value_norms),
+                                 .outputs = zeros(type, elements.outputs),
+                                 .queries = zeros(type, elements.queries),
+                                 .keys = zeros(type, elements.keys),
+                                 .values = zeros(type, elements.values)});
     }
   }
 
@@ -75,6 +90,7 @@ class Collector final : public Observer {
 
  private:
   Tensor zeros(DType type, int64_t elements) {
+    if (elements == 0) return {};
     Tensor tensor(backend_, type, elements);
     tensor.fill_zero();
     return tensor;
@@ -159,10 +175,9 @@ Baseline compute_baseline(Backend& backend, Source& source, std::span<const std:
     baseline.lengths.push_back(static_cast<int32_t>(ids.size()));
     baseline.max_tokens = std::max<int64_t>(baseline.max_tokens, std::ssize(ids));
   }
-  const bool statistics = needs.block_sums || needs.block_max;
-  const int block = statistics ? needs.statistics_block : kPlainBlock;
-  baseline.blocks = (baseline.max_tokens + block - 1) / block;
-  if (statistics && baseline.blocks > kMostBlocks) {
+  const int block = block_tokens(needs);
+  baseline.blocks = blocks_of(needs, baseline.max_tokens);
+  if (has_statistics(needs) && baseline.blocks > kMostBlocks) {
     throw UserError(
         fmt::format("full-cache pass: attention statistics in blocks of {} tokens make {} blocks of {} tokens, "
                     "expected at most {} (choose budgets that are multiples of the interval)",
@@ -184,6 +199,15 @@ Baseline compute_baseline(Backend& backend, Source& source, std::span<const std:
                                       .observers = observers});
   baseline.pass_seconds = result.total_seconds;
   return baseline;
+}
+
+size_t baseline_bytes(const Backend& backend, const SourceInfo& info, const BaselineNeeds& needs, int64_t sequences,
+                      int64_t tokens) {
+  const LayerElements layer(needs, info, sequences, tokens, blocks_of(needs, tokens));
+  const int64_t statistics = layer.block_sums + layer.block_max + layer.value_norms;
+  const int64_t states = layer.outputs + layer.queries + layer.keys + layer.values;
+  return static_cast<size_t>(info.layers) * (static_cast<size_t>(statistics) * bytes_of(DType::f32) +
+                                             static_cast<size_t>(states) * bytes_of(backend.activation_type()));
 }
 
 }  // namespace kv

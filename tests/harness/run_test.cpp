@@ -340,6 +340,48 @@ TEST_F(Run, DataThatIsTooShortIsSkippedWithItsReason) {
   EXPECT_EQ(skipped, 2);
 }
 
+TEST_F(Run, ASampleThatCannotBeHadCostsTheOthersOfItsBatchNothing) {
+  for (const char* batch : {"batch=1", "batch=4"}) {
+    const RunSummary summary = run_experiment(spec({"samples=4", "policies=[streaming]", batch}), options(batch));
+    EXPECT_EQ(summary.cases, 8);
+    EXPECT_EQ(summary.skipped, 2) << batch;
+    std::set<int> measured;
+    for (const Row& row : read_rows(folder_ / batch / "rows.csv").rows) {
+      if (row.value) measured.insert(row.sample.value());
+    }
+    EXPECT_EQ(measured, (std::set{0, 1, 2})) << batch;
+  }
+}
+
+// One context is a token longer than the other, and the window leaves room in that one alone.
+TEST_F(Run, ASampleThatAPolicyRefusesCostsTheOthersOfItsBatchNothing) {
+  write_atomically(spec_file(), "# Who is refused?\nmodel: " + ref::source_path("experiments/models/reference") +
+                                    "\ndata: [{task: kv, tokens: 256}]\nprotocol: one-shot\nsamples: 4\ntables: []\n"
+                                    "policies: [{policy: snapkv, window: 8}]\naxes: {keep: 0.5}\nmetrics: [loss]\n");
+  run_experiment(spec(), options("all"));
+  std::map<int, double> kept;
+  for (const Row& row : read_rows(folder_ / "all" / "rows.csv").rows) {
+    if (row.metric == "kept_tokens") kept[row.sample.value()] = row.value.value();
+  }
+  const auto by_value = [](const auto& a, const auto& b) { return a.second < b.second; };
+  const double least = std::min_element(kept.begin(), kept.end(), by_value)->second;
+  ASSERT_LT(least, std::max_element(kept.begin(), kept.end(), by_value)->second) << "contexts of one length";
+  const std::string window = fmt::format("policies=[{{policy: snapkv, window: {}}}]", least);
+  run_experiment(spec({window, "batch=1"}), options("one"));
+  run_experiment(spec({window, "batch=4"}), options("four"));
+  std::map<int, std::string> reasons;
+  const std::vector<Row> rows = read_rows(folder_ / "four" / "rows.csv").rows;
+  for (const Row& row : rows) {
+    if (!row.skipped.empty() && row.metric.empty()) reasons[row.sample.value()] = row.skipped;
+  }
+  EXPECT_FALSE(reasons.empty());
+  EXPECT_LT(reasons.size(), 4u);
+  for (const auto& [sample, reason] : reasons) {
+    EXPECT_EQ(reason, fmt::format("snapkv: budget {} does not exceed the window {}", kept[sample], least));
+  }
+  EXPECT_EQ(rows_of("four"), rows_of("one"));
+}
+
 TEST_F(Run, ANamedShapeRunsWithRandomWeights) {
   const std::vector<std::string> random = {"model={random: tiny}"};
   EXPECT_EQ(run_experiment(spec(random), options("a")).skipped, 0);

@@ -67,7 +67,7 @@ TEST(Spec, ReadsEveryPart) {
   EXPECT_EQ(spec.axes[1].points.size(), 2u);
   EXPECT_EQ(spec.metrics[1].options[0].text, "16");
   EXPECT_EQ(spec.seed, 7u);
-  EXPECT_EQ(spec.batch, 1);
+  EXPECT_EQ(spec.batch, 0);  // auto
   EXPECT_EQ(spec.device, "cpu");
 }
 
@@ -82,7 +82,7 @@ TEST(Spec, SuggestsTheNearestKeyForAMisspeltOne) {
 TEST(Spec, RefusesWrongTypesWithTheValueAndWhatWasExpected) {
   EXPECT_EQ(error_of(with("samples: many")), "s.yaml:1:10: samples = many: expected an integer from 1 to 1000000");
   EXPECT_EQ(error_of(with("samples: 0")), "s.yaml:1:10: samples = 0: expected an integer from 1 to 1000000");
-  EXPECT_EQ(error_of(with("batch: [1]")), "s.yaml:1:8: batch = a list: expected an integer of at least 1");
+  EXPECT_EQ(error_of(with("batch: [1]")), "s.yaml:1:8: batch = a list: expected auto or an integer of at least 1");
   EXPECT_EQ(error_of(with("seed: -1")), "s.yaml:1:7: seed = -1: expected an integer from 0 to 9223372036854775807");
   EXPECT_TRUE(
       error_of(with("protocol: both"))
@@ -175,7 +175,7 @@ TEST(SpecOverride, GoesBeforeTheFileAndTheFileBeforeTheDefaults) {
                                               "policies.h2o per step.recent=16"};
   const Spec spec = parse_spec(kGood, "s.yaml", overrides);
   EXPECT_EQ(spec.seed, 9u);             // file said 7
-  EXPECT_EQ(spec.batch, 2);             // default 1
+  EXPECT_EQ(spec.batch, 2);             // default auto
   EXPECT_EQ(spec.prefill_chunk, 1024);  // untouched default
   ASSERT_EQ(spec.axes[0].points.size(), 1u);
   EXPECT_EQ(spec.axes[0].points[0][0].text, "128");
