@@ -40,13 +40,13 @@ class Reader {
   }
   std::string text(const std::string& key) {
     const Json& value = at(key);
-    if (!value.is_string() || value.get<std::string>().empty()) wrong(key, value, "a text");
+    if (!value.is_string() || value.get<std::string>().empty()) refuse(key, value, "a text");
     return value.get<std::string>();
   }
   double number(const std::string& key, NumberRange range) {
     const Json& value = at(key);
-    const bool good = value.is_number() && value.get<double>() >= range.least && value.get<double>() <= range.most;
-    if (!good) wrong(key, value, fmt::format("a number from {} to {}", range.least, range.most));
+    const bool in_range = value.is_number() && value.get<double>() >= range.least && value.get<double>() <= range.most;
+    if (!in_range) refuse(key, value, fmt::format("a number from {} to {}", range.least, range.most));
     return value.get<double>();
   }
   void finish() const {
@@ -59,7 +59,7 @@ class Reader {
   [[noreturn]] void fail(const std::string& what) const { throw UserError(where_ + ": " + what); }
 
  private:
-  [[noreturn]] void wrong(const std::string& key, const Json& value, const std::string& expected) const {
+  [[noreturn]] void refuse(const std::string& key, const Json& value, const std::string& expected) const {
     fail(fmt::format("{} is {}, expected {}", key, shown(value), expected));
   }
 
@@ -127,11 +127,11 @@ BenchmarkFile parse_benchmarks(std::string_view json, std::string_view owner) {
   const Json& list = reader.at("benchmarks");
   if (!list.is_array() || list.empty()) reader.fail("benchmarks: expected a list of at least one");
   reader.finish();
-  std::set<std::tuple<std::string, std::string, std::string>> taken;
+  std::set<std::tuple<std::string, std::string, std::string>> operations;
   for (size_t i = 0; i < list.size(); ++i) {
     const std::string where = fmt::format("{}: benchmarks[{}]", name, i);
     Benchmark benchmark = parse_benchmark(list[i], where);
-    if (!taken.emplace(benchmark.by, benchmark.kernel, benchmark.shape).second) {
+    if (!operations.emplace(benchmark.by, benchmark.kernel, benchmark.shape).second) {
       throw UserError(fmt::format("{}: {} appears twice", where,
                                   in_quotes(fmt::format("{}/{}/{}", benchmark.by, benchmark.kernel, benchmark.shape))));
     }
@@ -147,9 +147,9 @@ std::span<const std::string> benchmark_axes() {
 
 std::vector<Row> benchmark_rows(const BenchmarkFile& file, const std::string& experiment) {
   std::vector<Row> rows;
-  const Row whole{.experiment = experiment, .axes = {"", "", ""}};
-  add(rows, whole, "copy_peak", file.copy_bytes_per_s * 1e-12, "TB/s");
-  add(rows, whole, "gemm_peak", file.gemm_flops_per_s * 1e-12, "TFLOP/s");
+  const Row peaks{.experiment = experiment, .axes = {"", "", ""}};
+  add(rows, peaks, "copy_peak", file.copy_bytes_per_s * 1e-12, "TB/s");
+  add(rows, peaks, "gemm_peak", file.gemm_flops_per_s * 1e-12, "TFLOP/s");
   for (const Benchmark& benchmark : file.benchmarks) {
     const Row row = row_of(experiment, benchmark);
     const double bound = std::max(benchmark.bytes / file.copy_bytes_per_s, benchmark.flops / file.gemm_flops_per_s);

@@ -184,16 +184,16 @@ class Experiment {
   }
 
   void note_problems(const UnitBatch& batch, const Case& unit_case, const std::vector<Row>& rows) {
-    const auto is_whole = [](const Row& row) { return row.metric.empty() && !row.skipped.empty(); };
-    const auto whole = std::find_if(rows.begin(), rows.end(), is_whole);
-    if (whole == rows.end()) return;
-    const bool failed = whole->skipped.starts_with(kFailedPrefix);
+    const auto ends_case = [](const Row& row) { return row.metric.empty() && !row.skipped.empty(); };
+    const auto problem = std::find_if(rows.begin(), rows.end(), ends_case);
+    if (problem == rows.end()) return;
+    const bool failed = problem->skipped.starts_with(kFailedPrefix);
     (failed ? summary_.failed : summary_.skipped) +=
-        static_cast<int>(std::count_if(rows.begin(), rows.end(), is_whole));
+        static_cast<int>(std::count_if(rows.begin(), rows.end(), ends_case));
     std::string axes;
     for (size_t i = 0; i < axes_.size(); ++i) axes += fmt::format(", {} {}", axes_[i], unit_case.axes[i]);
     summary_.problems.push_back(fmt::format("{}: {}, {} from sample {}{}: {}", failed ? "failed" : "skipped",
-                                            whole->policy, batch.data(), batch.first, axes, whole->skipped));
+                                            problem->policy, batch.data(), batch.first, axes, problem->skipped));
   }
 
   void finish() {

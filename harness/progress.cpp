@@ -21,9 +21,9 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 }  // namespace
 
 std::string clock_text(double seconds) {
-  const long whole = std::lround(seconds);
-  if (whole >= 3600) return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
-  return fmt::format("{}:{:02}", whole / 60, whole % 60);
+  const long rounded = std::lround(seconds);
+  if (rounded >= 3600) return fmt::format("{}:{:02}:{:02}", rounded / 3600, rounded / 60 % 60, rounded % 60);
+  return fmt::format("{}:{:02}", rounded / 60, rounded % 60);
 }
 
 Progress::Progress(Verbosity verbosity, int total)
@@ -54,9 +54,10 @@ void Progress::reused(int cases) {
 std::string Progress::status() const {
   std::string text = fmt::format("{}/{} cases", finished_, total_);
   if (computed_ > 0) {
-    const double each = seconds_since(start_) / computed_;
-    text += each < 1 ? fmt::format(", {:.1f} cases/s", 1 / each) : fmt::format(", {:.1f} s a case", each);
-    text += fmt::format(", {} left", clock_text(each * (total_ - finished_)));
+    const double seconds_a_case = seconds_since(start_) / computed_;
+    text += seconds_a_case < 1 ? fmt::format(", {:.1f} cases/s", 1 / seconds_a_case)
+                               : fmt::format(", {:.1f} s a case", seconds_a_case);
+    text += fmt::format(", {} left", clock_text(seconds_a_case * (total_ - finished_)));
   }
   return text;
 }
@@ -65,8 +66,8 @@ void Progress::draw() {
   if (verbosity_ == Verbosity::kQuiet) return;
   if (terminal_) {
     const int filled = total_ > 0 ? kBarCells * finished_ / total_ : kBarCells;
-    const std::string bar(static_cast<size_t>(filled), '#'), rest(static_cast<size_t>(kBarCells - filled), '.');
-    std::fputs(fmt::format("\r\033[K[{}{}] {}  {}", bar, rest, status(), what_).c_str(), stderr);
+    const std::string bar(static_cast<size_t>(filled), '#'), unfilled(static_cast<size_t>(kBarCells - filled), '.');
+    std::fputs(fmt::format("\r\033[K[{}{}] {}  {}", bar, unfilled, status(), what_).c_str(), stderr);
     std::fflush(stderr);
     return;
   }

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 constexpr size_t kProbeBytes = size_t{1} << 20;  // about what the rows of a large run take
 constexpr const char* kProbe = ".probe";
-constexpr const char* kBeingMade = ".next.partial";
+constexpr const char* kIncomplete = ".next.partial";
 constexpr const char* kComplete = ".next";
 
 void create_folder(const fs::path& folder) {
@@ -57,16 +57,16 @@ ResultFolder::~ResultFolder() { ::close(lock_); }
 
 void ResultFolder::replace(const std::function<void(const fs::path&)>& write) const {
   std::error_code error;
-  const fs::path being_made = path_ / kBeingMade;
-  fs::remove_all(being_made, error);
-  create_folder(being_made);
+  const fs::path incomplete = path_ / kIncomplete;
+  fs::remove_all(incomplete, error);
+  create_folder(incomplete);
   try {
-    write(being_made);
+    write(incomplete);
   } catch (...) {
-    fs::remove_all(being_made, error);
+    fs::remove_all(incomplete, error);
     throw;
   }
-  fs::rename(being_made, path_ / kComplete, error);
+  fs::rename(incomplete, path_ / kComplete, error);
   if (error) {
     throw UserError(fmt::format("cannot write '{}': {}", (path_ / kComplete).string(), error.message()));
   }

@@ -7,16 +7,16 @@
 
 namespace kv {
 
-enum class DType : uint8_t { f32, bf16, i32, u8 };
+enum class DType : uint8_t { kF32, kBF16, kI32, kU8 };
 
 constexpr size_t bytes_of(DType dtype) {
   switch (dtype) {
-    case DType::f32:
-    case DType::i32:
+    case DType::kF32:
+    case DType::kI32:
       return 4;
-    case DType::bf16:
+    case DType::kBF16:
       return 2;
-    case DType::u8:
+    case DType::kU8:
       return 1;
   }
   return 0;
@@ -26,21 +26,21 @@ template <class T>
 struct DTypeOf;
 template <>
 struct DTypeOf<float> {
-  static constexpr DType value = DType::f32;
+  static constexpr DType value = DType::kF32;
 };
 template <>
 struct DTypeOf<int32_t> {
-  static constexpr DType value = DType::i32;
+  static constexpr DType value = DType::kI32;
 };
 template <>
 struct DTypeOf<uint8_t> {
-  static constexpr DType value = DType::u8;
+  static constexpr DType value = DType::kU8;
 };
 
 // A pointer into backend memory that knows its element type. Never owns; valid while its Tensor lives.
 struct ConstRef {
   const void* data = nullptr;
-  DType dtype = DType::f32;
+  DType dtype = DType::kF32;
 
   template <class T>
   const T* as() const {
@@ -52,7 +52,7 @@ struct ConstRef {
 
 struct Ref {
   void* data = nullptr;
-  DType dtype = DType::f32;
+  DType dtype = DType::kF32;
 
   template <class T>
   T* as() const {

@@ -42,10 +42,10 @@ constexpr uint64_t next_random(uint64_t seed, int32_t number, int32_t position) 
 
 // The integer part of u · total.
 constexpr uint64_t draw_below(uint64_t random, uint64_t total) {
-  const uint64_t high = total >> 32, low = total & 0xFFFFFFFFu;
-  const uint64_t top = random >> 32, rest = random & 0xFFFFFFFFu;
-  const uint64_t middle = top * low + (rest * low >> 32);
-  return top * high + (middle >> 32) + (((middle & 0xFFFFFFFFu) + rest * high) >> 32);
+  const uint64_t total_high = total >> 32, total_low = total & 0xFFFFFFFFu;
+  const uint64_t random_high = random >> 32, random_low = random & 0xFFFFFFFFu;
+  const uint64_t middle = random_high * total_low + (random_low * total_low >> 32);
+  return random_high * total_high + (middle >> 32) + (((middle & 0xFFFFFFFFu) + random_low * total_high) >> 32);
 }
 
 inline constexpr float kSampleUnit = 0x1p40f;  // weight of the largest logit

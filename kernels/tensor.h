@@ -55,7 +55,7 @@ class Tensor {
  private:
   Backend* backend_ = nullptr;
   void* data_ = nullptr;
-  DType dtype_ = DType::f32;
+  DType dtype_ = DType::kF32;
   int64_t elements_ = 0;
 };
 

@@ -51,9 +51,9 @@ class ExpectedAttention final : public Scorer {
                                   source.attention_factor));
     }
     Backend& backend = *shape.backend;
-    inv_freq_ = Tensor(backend, DType::f32, static_cast<int64_t>(source.inv_freq.size()));
+    inv_freq_ = Tensor(backend, DType::kF32, static_cast<int64_t>(source.inv_freq.size()));
     inv_freq_.upload(source.inv_freq.data(), source.inv_freq.size() * sizeof(float));
-    counts_ = Tensor(backend, DType::i32, shape.sequences);
+    counts_ = Tensor(backend, DType::kI32, shape.sequences);
     moments_.clear();
     const int64_t heads = static_cast<int64_t>(shape.sequences) * source.q_heads;
     for (int layer = 0; layer < source.layers; ++layer) moments_.emplace_back(backend, heads, source.head_dim);
@@ -94,8 +94,8 @@ class ExpectedAttention final : public Scorer {
   class Moments {
    public:
     Moments(Backend& backend, int64_t heads, int64_t head_dim)
-        : sums_(backend, DType::f32, 2 * heads * head_dim),
-          products_(backend, DType::f32, sums_.elements() * head_dim) {
+        : sums_(backend, DType::kF32, 2 * heads * head_dim),
+          products_(backend, DType::kF32, sums_.elements() * head_dim) {
       sums_.fill_zero();
       products_.fill_zero();
     }

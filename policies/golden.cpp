@@ -61,7 +61,7 @@ class Golden final : public Scorer {
     blocks_ = (statistics_blocks_ + merge_ - 1) / merge_;
     rows_ = static_cast<int64_t>(shape.sequences) * shape.source->kv_heads;
     group_ = shape.source->group();
-    from_block_ = Tensor(*shape.backend, DType::i32, shape.sequences);
+    from_block_ = Tensor(*shape.backend, DType::kI32, shape.sequences);
     tables_.clear();
     for (const BaselineLayer& layer : baseline.layers) {
       tables_.push_back(queries_max_ ? table_of_max(*shape.backend, layer) : table_of_mean(*shape.backend, layer));
@@ -84,7 +84,7 @@ class Golden final : public Scorer {
 
  private:
   Tensor table_of_mean(Backend& backend, const BaselineLayer& layer) const {
-    Tensor table(backend, DType::f32, rows_ * blocks_ * tokens_);
+    Tensor table(backend, DType::kF32, rows_ * blocks_ * tokens_);
     backend.future_table({.combine = FutureTableArgs::Combine::kSum,
                           .input = layer.block_sums.ref().as<float>(),
                           .output = table.ref().as<float>(),
@@ -99,7 +99,7 @@ class Golden final : public Scorer {
 
   // Per query head: maximum over each block's queries; then over the group; only then the best later block.
   Tensor table_of_max(Backend& backend, const BaselineLayer& layer) const {
-    Tensor per_head(backend, DType::f32, rows_ * group_ * blocks_ * tokens_);
+    Tensor per_head(backend, DType::kF32, rows_ * group_ * blocks_ * tokens_);
     backend.future_table({.combine = FutureTableArgs::Combine::kMax,
                           .input = layer.block_max.ref().as<float>(),
                           .output = per_head.ref().as<float>(),
@@ -109,7 +109,7 @@ class Golden final : public Scorer {
                           .merge = merge_,
                           .horizon = 1});
     // The group is the axis to merge: each head's blocks lie in a row.
-    Tensor pooled(backend, DType::f32, rows_ * blocks_ * tokens_);
+    Tensor pooled(backend, DType::kF32, rows_ * blocks_ * tokens_);
     backend.future_table({.combine = group_max_ ? FutureTableArgs::Combine::kMax : FutureTableArgs::Combine::kSum,
                           .input = per_head.ref().as<float>(),
                           .output = pooled.ref().as<float>(),
@@ -118,7 +118,7 @@ class Golden final : public Scorer {
                           .tokens = blocks_ * tokens_,
                           .merge = group_,
                           .scale = group_max_ ? 1.0f : 1.0f / static_cast<float>(group_)});
-    Tensor table(backend, DType::f32, rows_ * blocks_ * tokens_);
+    Tensor table(backend, DType::kF32, rows_ * blocks_ * tokens_);
     backend.future_table({.combine = FutureTableArgs::Combine::kMax,
                           .input = pooled.ref().as<float>(),
                           .output = table.ref().as<float>(),

@@ -33,7 +33,7 @@ class RandomScorer final : public Scorer {
 
   void begin(const BatchShape& shape) override {
     seed_ = shape.seed;
-    numbers_ = Tensor(*shape.backend, DType::i32, std::ssize(shape.sample_numbers));
+    numbers_ = Tensor(*shape.backend, DType::kI32, std::ssize(shape.sample_numbers));
     numbers_.upload(shape.sample_numbers.data(), shape.sample_numbers.size_bytes());
     layer_numbers_ = shape.source->layer_numbers;
   }

@@ -22,7 +22,7 @@ void add_compare(CLI::App& app, Verbs&) {
   verb->add_option("--tolerance", arguments->options.tolerance, "share of A's mean that counts as the same")
       ->check(at_least(0));
   verb->add_flag("--timings", arguments->options.timings, "timing rows, too");
-  verb->add_option("--format", arguments->format, "markdown or csv")->check(one_of({"markdown", "csv"}));
+  verb->add_option("--format", arguments->format, "markdown or csv")->check(any_word_of({"markdown", "csv"}));
   verb->footer(
       "Example:\n"
       "  kvlab compare results/quickstart /tmp/changed --tolerance 0.02\n"

@@ -39,8 +39,8 @@ std::vector<int32_t> load_ids(const IdsArguments& arguments, const std::string& 
 std::vector<int32_t> ids_of_text(const std::string& text, const std::string& model) {
   const Tokenizer tokenizer = load_tokenizer(model);
   std::vector<int32_t> ids{first_token_of(load_model_config(model), tokenizer)};
-  const std::vector<int32_t> rest = tokenizer.encode(text);
-  ids.insert(ids.end(), rest.begin(), rest.end());
+  const std::vector<int32_t> text_ids = tokenizer.encode(text);
+  ids.insert(ids.end(), text_ids.begin(), text_ids.end());
   return ids;
 }
 
@@ -53,7 +53,7 @@ CLI::Validator at_least(double least) {
   return {check, fmt::format(">= {}", least)};
 }
 
-CLI::Validator one_of(std::vector<std::string> words) {
+CLI::Validator any_word_of(std::vector<std::string> words) {
   const std::string accepted = fmt::format("{}", fmt::join(words, " | "));
   const auto check = [words = std::move(words)](const std::string& text) -> std::string {
     if (std::find(words.begin(), words.end(), text) != words.end()) return {};

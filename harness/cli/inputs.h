@@ -36,7 +36,7 @@ std::vector<int32_t> ids_of_text(const std::string& text, const std::string& mod
 CLI::Validator at_least(double least);
 
 // Refuses every other word, with the nearest of these.
-CLI::Validator one_of(std::vector<std::string> words);
+CLI::Validator any_word_of(std::vector<std::string> words);
 
 // "--policy" takes inline YAML or a file. Throws UserError, too, where its allocation cannot serve that model's folder.
 Policy load_policy(const std::string& yaml_or_file, const std::string& model);

@@ -57,11 +57,11 @@ void list_kind(std::string_view kind) {
   if (kind == "experiments") print_experiments();
 }
 
-void list(const std::string& kind) {
-  if (!kind.empty()) return list_kind(kind);
-  for (const char* each : kKinds) {
-    fmt::print("{}{}:\n", each == kKinds.front() ? "" : "\n", each);
-    list_kind(each);
+void list(const std::string& choice) {
+  if (!choice.empty()) return list_kind(choice);
+  for (const char* kind : kKinds) {
+    fmt::print("{}{}:\n", kind == kKinds.front() ? "" : "\n", kind);
+    list_kind(kind);
   }
 }
 
@@ -73,7 +73,7 @@ void add_list(CLI::App& app, Verbs&) {
       "list", "Lists protocols, policies, allocations, metrics, tasks, model shapes and experiments");
   verb->add_option("KIND", *kind,
                    "protocols | policies | allocations | metrics | tasks | models | experiments (default: all)")
-      ->check(one_of({kKinds.begin(), kKinds.end()}));
+      ->check(any_word_of({kKinds.begin(), kKinds.end()}));
   verb->footer("Examples:\n  kvlab list\n  kvlab list policies\nkvlab describe NAME explains what is listed.");
   verb->callback([kind] { list(*kind); });
 }

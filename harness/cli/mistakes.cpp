@@ -40,12 +40,12 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   const std::vector<CLI::App*> chosen = app.get_subcommands();
   const CLI::App& verb = chosen.empty() ? app : *chosen.front();
   const std::string command = chosen.empty() ? "kvlab" : "kvlab " + verb.get_name();
-  const std::vector<std::string> rest = app.remaining(true);
+  const std::vector<std::string> leftovers = app.remaining(true);
   const bool lacks_verb = chosen.empty() && dynamic_cast<const CLI::RequiredError*>(&error);
   const bool has_extras = dynamic_cast<const CLI::ExtrasError*>(&error) || lacks_verb;
   std::string message = error.what();
-  if (!rest.empty() && has_extras) {
-    message = what_was_not_expected(app, verb, rest.front());
+  if (!leftovers.empty() && has_extras) {
+    message = what_was_not_expected(app, verb, leftovers.front());
   } else if (lacks_verb) {
     message = fmt::format("expected a verb: {}", fmt::join(verbs_of(app), ", "));
   }

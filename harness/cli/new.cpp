@@ -91,7 +91,7 @@ void add_new(CLI::App& app, Verbs&) {
   CLI::App* verb = app.add_subcommand("new", "Writes a commented spec that runs as it is, to start from");
   verb->add_option("FILE", arguments->file, "the spec (default: experiment.yaml); one that is there stays");
   verb->add_option("--protocol", arguments->protocol, fmt::format("default: {}", default_protocol().name))
-      ->check(one_of(names));
+      ->check(any_word_of(names));
   verb->add_option("--policies", arguments->policies, "what is compared, such as full,h2o,snapkv")->delimiter(',');
   verb->add_option("--model", arguments->model, "folder, or OWNER/NAME in the local Hugging Face cache");
   verb->footer(

@@ -25,7 +25,7 @@ void run_profile(const Arguments& arguments) {
                     {.out = arguments.out, .verbosity = arguments.quiet ? Verbosity::kQuiet : Verbosity::kNormal});
   if (arguments.quiet) return;
   fmt::print("{}", profile_table(profiles));
-  for (const MadeProfile& profile : profiles) notice(profile.file.string());
+  for (const SavedProfile& profile : profiles) notice(profile.file.string());
 }
 
 }  // namespace

@@ -75,7 +75,7 @@ void add_record(CLI::App& app, Verbs&) {
   verb->add_option("--seed", arguments->seed, "of the task");
   verb->add_option("--index", arguments->index, "number of the task's sample");
   verb->add_option("--layers", arguments->layers, "layers to record, such as 0,3,7 (default: all)")->delimiter(',');
-  verb->add_option("--dtype", arguments->dtype, "f32 or bf16")->check(one_of({"f32", "bf16"}));
+  verb->add_option("--dtype", arguments->dtype, "f32 or bf16")->check(any_word_of({"f32", "bf16"}));
   verb->add_option("--out", arguments->out, "trace file (safetensors)")->required();
   verb->add_option("--device", arguments->device, "cpu or cuda");
   verb->footer(

@@ -26,7 +26,7 @@ struct Arguments {
   bool quiet = false;
 };
 
-void run_one(const std::string& file, const Arguments& arguments, Verbs& verbs) {
+void run_file(const std::string& file, const Arguments& arguments, Verbs& verbs) {
   const std::vector<std::string> overrides = arguments.overrides.texts();
   const Spec spec = load_named_spec(file, overrides);
   const RunOptions options{.out = arguments.out.empty() ? fs::path("results") / spec.name : fs::path(arguments.out),
@@ -68,7 +68,7 @@ void add_run(CLI::App& app, Verbs& verbs) {
     if (arguments->specs.size() > 1 && !arguments->out.empty()) {
       throw UserError("--out: takes one spec, since each has its own result folder");
     }
-    for (const std::string& file : arguments->specs) run_one(file, *arguments, verbs);
+    for (const std::string& file : arguments->specs) run_file(file, *arguments, verbs);
   });
 }
 

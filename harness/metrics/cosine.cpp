@@ -36,7 +36,7 @@ class Cosine : public Metric {
     int64_t tokens = 0;
     for (const Segment& segment : view.segments) tokens += counted(segment);
     if (tokens == 0) return;
-    cosines_.reserve(view.backend, DType::f32, tokens * view.q_heads);
+    cosines_.reserve(view.backend, DType::kF32, tokens * view.q_heads);
     int64_t done = 0;
     for (const Segment& segment : view.segments) {
       if (counted(segment) == 0) continue;

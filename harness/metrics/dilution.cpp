@@ -47,7 +47,7 @@ class Dilution : public Metric {
     if (queries_.rows.empty()) return;
     const int64_t count = static_cast<int64_t>(queries_.rows.size());
     gather(view);
-    mass_.reserve(view.backend, DType::f32, count * view.q_heads);
+    mass_.reserve(view.backend, DType::kF32, count * view.q_heads);
     view.backend.attention_mass({.queries = std::as_const(packed_).ref(),
                                  .sequences = device_sequences_.ref().as<int32_t>(),
                                  .query_positions = device_positions_.ref().as<int32_t>(),
@@ -113,7 +113,7 @@ class Dilution : public Metric {
   }
 
   static void upload(Backend& backend, Tensor& to, std::span<const int32_t> from) {
-    to.reserve(backend, DType::i32, std::max<int64_t>(1, static_cast<int64_t>(from.size())));
+    to.reserve(backend, DType::kI32, std::max<int64_t>(1, static_cast<int64_t>(from.size())));
     to.upload(from.data(), from.size_bytes());
   }
 

@@ -77,19 +77,19 @@ void FutureImportance::add_head(int layer, int sequence, int q_head, std::span<c
   const int64_t size = view_.baseline->has.statistics_block;
   const int64_t length = view_.baseline->lengths[static_cast<size_t>(sequence)];
   const int64_t blocks = (length + size - 1) / size;
-  std::vector<float> most(static_cast<size_t>(length), 0);
+  std::vector<float> attention_max(static_cast<size_t>(length), 0);
   const int64_t head_row = static_cast<int64_t>(sequence) * source.q_heads + q_head;
-  int64_t read = blocks;  // `most` is over blocks [read, end of the future)
+  int64_t read = blocks;  // `attention_max` is over blocks [read, end of the future)
   for (auto table = row.rbegin(); table != row.rend(); ++table) {
     if (options_.future > 0) {
-      std::fill(most.begin(), most.end(), 0.0F);
+      std::fill(attention_max.begin(), attention_max.end(), 0.0F);
       read = std::min(blocks, table->first_block + options_.future / size);
     }
     while (read > table->first_block) {
-      take_block_max(*view_.batch.backend, *view_.baseline, layer, head_row, --read, most);
+      take_block_max(*view_.batch.backend, *view_.baseline, layer, head_row, --read, attention_max);
     }
-    add_query_head(options_.group, source.group(), most, norms.data() + q_head, static_cast<size_t>(source.q_heads),
-                   table->importance);
+    add_query_head(options_.group, source.group(), attention_max, norms.data() + q_head,
+                   static_cast<size_t>(source.q_heads), table->importance);
   }
 }
 

@@ -99,7 +99,7 @@ class LocalError : public Metric {
     }
     if (positions_.empty()) return;
     const auto count = static_cast<int64_t>(positions_.size());
-    device_queries_.reserve(view.backend, DType::i32, 2 * count);
+    device_queries_.reserve(view.backend, DType::kI32, 2 * count);
     device_queries_.upload(sequences_.data(), sequences_.size() * sizeof(int32_t));
     view.backend.upload(device_queries_.at(count).data, positions_.data(), positions_.size() * sizeof(int32_t));
   }
@@ -109,7 +109,7 @@ class LocalError : public Metric {
     const BaselineLayer& layer = baseline.layers[static_cast<size_t>(view.layer)];
     const auto count = static_cast<int64_t>(positions_.size());
     const int64_t values = count * view.q_heads;
-    results_.reserve(view.backend, DType::f32, 3 * values + count * view.kv_heads);
+    results_.reserve(view.backend, DType::kF32, 3 * values + count * view.kv_heads);
     view.backend.retained_mass({.queries = layer.queries.ref(),
                                 .keys = layer.keys.ref(),
                                 .values = layer.values.ref(),

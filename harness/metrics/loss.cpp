@@ -47,7 +47,7 @@ class Loss : public Metric {
         rows.push_back({.sample = s, .metric = "loss_ratio", .skipped = kNoLosses});
         continue;
       }
-      whole(s, rows);
+      totals(s, rows);
       tail(s, rows);
       answers(s, rows);
       if (bin_ > 0) bins(s, rows);
@@ -87,7 +87,7 @@ class Loss : public Metric {
     }
   }
 
-  void whole(int s, std::vector<Measured>& rows) const {
+  void totals(int s, std::vector<Measured>& rows) const {
     const Sums sums = sum_from(s, 0);
     rows.push_back({.sample = s, .metric = "nll_sum", .value = sums.policy, .unit = "nats"});
     rows.push_back({.sample = s, .metric = "nll_sum_full", .value = sums.full, .unit = "nats"});

@@ -49,7 +49,7 @@ class Survival : public Metric {
     for (Criterion& criterion : criteria_) {
       criterion.last_selected.clear();
       for (int layer = 0; layer < source.layers; ++layer) {
-        criterion.last_selected.emplace_back(*view.batch.backend, DType::i32, elements);
+        criterion.last_selected.emplace_back(*view.batch.backend, DType::kI32, elements);
         criterion.last_selected.back().upload(never.data(), never.size() * sizeof(int32_t));
       }
     }

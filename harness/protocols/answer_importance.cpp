@@ -19,8 +19,8 @@ class LargestAttention final : public Observer {
  public:
   LargestAttention(const SourceInfo& info, size_t context)
       : info_(info),
-        most_(static_cast<size_t>(info.layers) * static_cast<size_t>(info.q_heads), std::vector<float>(context, 0.0F)) {
-  }
+        largest_(static_cast<size_t>(info.layers) * static_cast<size_t>(info.q_heads),
+                 std::vector<float>(context, 0.0F)) {}
 
   void begin_answer() { is_answer_ = true; }
   ObserverNeeds observer_needs() const override { return {.column_max = true, .baseline = {}}; }
@@ -28,19 +28,19 @@ class LargestAttention final : public Observer {
   void attended(const LayerView& view, ConstRef) override {
     if (!is_answer_) return;
     for (int head = 0; head < info_.q_heads; ++head) {
-      auto& most = most_[static_cast<size_t>(view.layer * info_.q_heads + head)];
-      most = to_host(view.backend, view.column_max.row(head), std::ssize(most));
+      auto& largest = largest_[static_cast<size_t>(view.layer * info_.q_heads + head)];
+      largest = to_host(view.backend, view.column_max.row(head), std::ssize(largest));
     }
   }
 
   const std::vector<float>& of(int layer, int q_head) const {
-    return most_[static_cast<size_t>(layer * info_.q_heads + q_head)];
+    return largest_[static_cast<size_t>(layer * info_.q_heads + q_head)];
   }
 
  private:
   const SourceInfo& info_;
   bool is_answer_ = false;
-  std::vector<std::vector<float>> most_;  // [layers · q_heads][context]
+  std::vector<std::vector<float>> largest_;  // [layers · q_heads][context]
 };
 
 std::vector<std::vector<float>> combine(const SourceInfo& info, const ContextNorms& norms,
@@ -72,7 +72,7 @@ ContextNorms::ContextNorms(const ModelSource& source)
 void ContextNorms::attended(const LayerView& view, ConstRef) {
   const SourceInfo& info = source_.info();
   const int64_t tokens = view.segments.front().count;
-  scratch_.reserve(view.backend, DType::f32, tokens * info.q_heads);
+  scratch_.reserve(view.backend, DType::kF32, tokens * info.q_heads);
   view.backend.projected_norms({.values = view.projections.values,
                                 .output_weight = source_.output_weight(view.layer),
                                 .norms = scratch_.ref().as<float>(),

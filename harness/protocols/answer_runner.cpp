@@ -38,9 +38,9 @@ const ExamQuestion& question_of(const Exam& exam, size_t q) {
 }
 
 size_t most_questions(std::span<const Exam> exams) {
-  size_t most = 0;
-  for (const Exam& exam : exams) most = std::max(most, exam.questions.size());
-  return most;
+  size_t largest = 0;
+  for (const Exam& exam : exams) largest = std::max(largest, exam.questions.size());
+  return largest;
 }
 
 // What the sample generates alone: others of its batch may end at other ids, or may take longer.
@@ -281,9 +281,9 @@ void AnswerRunner::answer_case(const Round& round, LoopState state, Outcome& out
 }
 
 int AnswerRunner::most_new_tokens(size_t question) const {
-  int most = 1;
-  for (const Exam& exam : exams_) most = std::max(most, question_of(exam, question).max_new_tokens);
-  return most;
+  int largest = 1;
+  for (const Exam& exam : exams_) largest = std::max(largest, question_of(exam, question).max_new_tokens);
+  return largest;
 }
 
 // Entries that the longest of these questions and its answer add to each context. The last new token is never

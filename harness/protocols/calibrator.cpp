@@ -39,8 +39,8 @@ Calibrator::Calibrator(const Spec& spec, Backend& backend, const Grid& grid, int
   }
 }
 
-std::vector<MadeProfile> Calibrator::profiles() {
-  std::vector<MadeProfile> profiles;
+std::vector<SavedProfile> Calibrator::profiles() {
+  std::vector<SavedProfile> profiles;
   for (size_t p = 0; p < policies_.size(); ++p) {
     const Protection& protection = orders_[p].front()->at_half();
     profiles.push_back(profile_of(spec_.policies[p].label, policies_[p].scorer_name, protection, questions_[p]));
@@ -97,8 +97,8 @@ void Calibrator::take(const Exam& exam) {
   calibration_.tokens = std::max<int64_t>(calibration_.tokens, tokens);
 }
 
-MadeProfile Calibrator::profile_of(const std::string& label, const std::string& scorer, const Protection& protection,
-                                   std::span<const CalibrationQuestion> questions) {
+SavedProfile Calibrator::profile_of(const std::string& label, const std::string& scorer, const Protection& protection,
+                                    std::span<const CalibrationQuestion> questions) {
   const SourceInfo& info = subject_->model()->info();
   CalibrationResult result = calibrate(questions);
   calibration_.seed = spec_.seed;

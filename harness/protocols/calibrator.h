@@ -7,7 +7,7 @@
 
 #include "harness/progress.h"
 #include "harness/protocols/calibration_orders.h"
-#include "harness/protocols/made_profile.h"
+#include "harness/protocols/saved_profile.h"
 #include "harness/spec/grid.h"
 #include "harness/subject.h"
 #include "sim/budget/calibration.h"
@@ -22,13 +22,13 @@ class Calibrator {
   Calibrator(const Spec& spec, Backend& backend, const Grid& grid, int model, Progress& progress);
 
   // The profile of each policy, then of the oracle's order; files in the model's own folder, yet to be written.
-  std::vector<MadeProfile> profiles();
+  std::vector<SavedProfile> profiles();
 
  private:
   void run(const Workload& workload);
   void take(const Exam& exam);
-  MadeProfile profile_of(const std::string& label, const std::string& scorer, const Protection& protection,
-                         std::span<const CalibrationQuestion> questions);
+  SavedProfile profile_of(const std::string& label, const std::string& scorer, const Protection& protection,
+                          std::span<const CalibrationQuestion> questions);
 
   const Spec& spec_;
   Backend& backend_;

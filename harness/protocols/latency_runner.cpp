@@ -226,8 +226,8 @@ LatencyRunner::Series LatencyRunner::growth(const TimedRun& timed, int batch, in
                                             std::vector<Row>& rows) {
   Series sum(static_cast<size_t>(spec_.samples), 0.0);  // as short as the shortest of what is added up
   if (to <= from) return sum;
-  const int most = is_pruned(timed) ? kLengthsBeforePruning : kLengths;
-  const int points = std::clamp((to - from) / kLengthStep + 1, 2, most);
+  const int max_points = is_pruned(timed) ? kLengthsBeforePruning : kLengths;
+  const int points = std::clamp((to - from) / kLengthStep + 1, 2, max_points);
   // The longest first: what does not fit shows at once, and the pool of every later one fits into what that frees.
   Series longer;
   int longer_length = to;
@@ -252,7 +252,7 @@ void LatencyRunner::add_generation(const TimedRun& timed, int batch, std::vector
   const int events = events_of(timed, from);
   const int grown = events > 0 ? first_event(timed) : end;
   Series decode = growth(timed, batch, from, grown, rows);
-  Series eviction(decode.size(), 0.0), whole, rate, step;
+  Series eviction(decode.size(), 0.0), total, rate, step;
   if (events > 0) {
     const Interval& interval = interval_of(timed, batch);
     add_event(timed, interval, rows);
@@ -265,13 +265,13 @@ void LatencyRunner::add_generation(const TimedRun& timed, int batch, std::vector
   }
   for (size_t r = 0; r < decode.size(); ++r) {
     step.push_back(decode[r] / timed.new_tokens);
-    whole.push_back(decode[r] + eviction[r]);
-    rate.push_back(static_cast<double>(batch) * timed.new_tokens / whole[r]);
+    total.push_back(decode[r] + eviction[r]);
+    rate.push_back(static_cast<double>(batch) * timed.new_tokens / total[r]);
   }
   add(timed, "decode_step_time", step, "s", rows);
   add(timed, "decode_time", decode, "s", rows);
   add(timed, "eviction_time", eviction, "s", rows);
-  add(timed, "generation_time", whole, "s", rows);
+  add(timed, "generation_time", total, "s", rows);
   add(timed, "decode_throughput", rate, "tokens/s", rows);
   add(timed, "evictions", events, "", rows);
 }

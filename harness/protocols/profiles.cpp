@@ -12,7 +12,7 @@
 
 namespace kv {
 
-std::vector<MadeProfile> make_profiles(const Spec& spec, const ProfileOptions& options) {
+std::vector<SavedProfile> make_profiles(const Spec& spec, const ProfileOptions& options) {
   if (spec.protocol->name != kProfileProtocol) {
     throw UserError(fmt::format("{}: kvlab profile expects 'protocol: {}'; other protocols are for kvlab run",
                                 spec.file, kProfileProtocol));
@@ -26,9 +26,9 @@ std::vector<MadeProfile> make_profiles(const Spec& spec, const ProfileOptions& o
   const auto backend = make_backend(spec.device);
   Progress progress(options.verbosity, samples);
   const std::string origin = profile_origin_json(spec, backend->accelerator());
-  std::vector<MadeProfile> all;
+  std::vector<SavedProfile> all;
   for (int model = 0; model < static_cast<int>(spec.models.size()); ++model) {
-    for (MadeProfile& calibrated : Calibrator(spec, *backend, grid, model, progress).profiles()) {
+    for (SavedProfile& calibrated : Calibrator(spec, *backend, grid, model, progress).profiles()) {
       calibrated.profile.origin = origin;
       if (!options.out.empty()) calibrated.file = options.out / calibrated.file.filename();
       std::error_code error;  // a folder that cannot be made is one that cannot be written to
@@ -40,11 +40,11 @@ std::vector<MadeProfile> make_profiles(const Spec& spec, const ProfileOptions& o
   return all;
 }
 
-std::string profile_table(std::span<const MadeProfile> profiles) {
+std::string profile_table(std::span<const SavedProfile> profiles) {
   std::string text =
       "| policy | removed | uniform | profile | each question's own | bound | other half / own half |\n"
       "|---|---|---|---|---|---|---|\n";
-  for (const MadeProfile& calibrated : profiles) {
+  for (const SavedProfile& calibrated : profiles) {
     const ProfileLosses& losses = calibrated.profile.losses;
     for (const double removed : {0.5, 0.8}) {
       const size_t i = ratio_index(removed);

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "harness/progress.h"
-#include "harness/protocols/made_profile.h"
+#include "harness/protocols/saved_profile.h"
 #include "harness/spec/spec.h"
 
 namespace kv {
@@ -29,10 +29,10 @@ struct ProfileOptions {
 // and all of its tokens but the last are those queries; the question's own are not. Files are the same bytes for the
 // same spec and model, whatever the thread count, but for what they say of the code, machine and time that made them.
 // Throws UserError: another protocol, a context too long for the model or the device, --out with several models.
-std::vector<MadeProfile> make_profiles(const Spec& spec, const ProfileOptions& options);
+std::vector<SavedProfile> make_profiles(const Spec& spec, const ProfileOptions& options);
 
 // Markdown: mean eviction loss of the calibration's questions at 50 % and 80 % under each division, and how well one
 // half of them serves the other.
-std::string profile_table(std::span<const MadeProfile> profiles);
+std::string profile_table(std::span<const SavedProfile> profiles);
 
 }  // namespace kv

@@ -20,9 +20,9 @@ struct Skipped {
 
 // What a difference had to leave out, in samples.
 struct Unpaired {
-  int own = 0, theirs = 0;  // no row of it has a partner on the other side
-  int partly = 0;           // paired, less rows that only one side has
-  int unclear = 0;          // paired at most less rows, some of which several of the other side's would fit
+  int samples = 0, partner_samples = 0;  // no row of it has a partner on the other side
+  int partly = 0;                        // paired, less rows that only one side has
+  int unclear = 0;  // paired at most less rows, some of which several of the other side's would fit
 };
 
 struct Cell {

@@ -167,9 +167,9 @@ Cells collect(const RowTable& table, const Question& question) {
   };
 
   for (const Row& row : table.rows) {
-    const auto which = std::find(metrics.begin(), metrics.end(), row.metric);
+    const bool measured = std::find(metrics.begin(), metrics.end(), row.metric) != metrics.end();
     if (!row.skipped.empty()) {
-      if ((which == metrics.end() && !row.metric.empty()) || !filter(row)) continue;
+      if ((!measured && !row.metric.empty()) || !filter(row)) continue;
       const bool unknown_cell = std::any_of(
           question.columns.begin(), question.columns.end(),
           [&](const std::string& column) { return within_case(column) && column_reader(table, column)(row).empty(); });
@@ -187,7 +187,7 @@ Cells collect(const RowTable& table, const Question& question) {
       }
       continue;
     }
-    if (which == metrics.end() || !row.value || !filter(row)) continue;
+    if (!measured || !row.value || !filter(row)) continue;
     Pile& pile = pile_of(row, measure.ratio.empty() ? row.metric : "ratio");
     const auto [sample, added] = pile.index.try_emplace(sample_of(row), pile.samples.size());
     if (added) pile.samples.emplace_back();

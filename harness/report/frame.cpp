@@ -133,15 +133,15 @@ void Frame::draw_labels() {
 
 void Frame::draw_x_axis(std::size_t i, const Axis& axis, const std::vector<Tick>& ticks, GridLines lines) {
   const Box box = panel(i);
-  double taken = -1e9;
+  double label_end = -1e9;
   for (const Tick& tick : ticks) {
     const double x = axis.at(tick.value);
     if (lines == GridLines::kYes) picture_.line(x, box.top, x, box.bottom, kGridStroke);
     const double half = text_width(tick.text, kSmallText) / 2;
-    const bool beside = x - half < box.left - kGapX / 2 + 1 || x + half > box.right + kGapX / 2 - 1;
-    if (!lowest(i) || x - half < taken || beside) continue;
+    const bool outside = x - half < box.left - kGapX / 2 + 1 || x + half > box.right + kGapX / 2 - 1;
+    if (!lowest(i) || x - half < label_end || outside) continue;
     picture_.add(Text{.x = x, .y = box.bottom + 10, .text = tick.text, .anchor = Anchor::kMiddle, .size = kSmallText});
-    taken = x + half + 6;
+    label_end = x + half + 6;
   }
 }
 

@@ -9,7 +9,7 @@ namespace {
 
 using Values = std::vector<std::array<double, 2>>;  // a sample's value, or numerator and denominator
 
-// Of a sample that lacks a metric of the ratio: none.
+// None where the sample lacks a metric of the ratio.
 std::optional<std::array<double, 2>> value_of(const std::array<Sum, 2>& sums, const Measure& measure) {
   const auto& [a, b] = sums;
   if (a.count == 0) return std::nullopt;
@@ -26,9 +26,9 @@ std::array<Sum, 2> sums_of(const Places& sample) {
   return all;
 }
 
-double sum_of(const Values& values, std::span<const int> picks, std::size_t which) {
+double sum_of(const Values& values, std::span<const int> picks, std::size_t part) {
   double sum = 0;
-  for (const int pick : picks) sum += values[static_cast<std::size_t>(pick)][which];
+  for (const int pick : picks) sum += values[static_cast<std::size_t>(pick)][part];
   return sum;
 }
 
@@ -51,34 +51,34 @@ std::optional<Estimate> resampled(std::size_t samples, bool intervals,
 
 // The rows that two samples share, and how many places of either are left over.
 struct Shared {
-  std::array<Sum, 2> own, theirs;
-  std::size_t own_left = 0, theirs_left = 0;
-  bool unclear = false;  // of own_left, some have several partners
+  std::array<Sum, 2> sums, partner_sums;
+  std::size_t left = 0, partner_left = 0;
+  bool unclear = false;  // some of those left have several partners
 };
 
-Shared share(const Places& own, const Places& theirs, std::span<const Key> keys) {
+Shared share(const Places& places, const Places& partner_places, std::span<const Key> keys) {
   Shared out;
   std::set<std::size_t> used;
-  for (const auto& [place, sums] : own) {
+  for (const auto& [place, sums] : places) {
     BestFit<Places::value_type> best;
-    if (const auto same = theirs.find(place); same != theirs.end()) {
+    if (const auto same = partner_places.find(place); same != partner_places.end()) {
       best.offer(Fit::kExact, *same);
     } else {
-      for (const auto& other : theirs) best.offer(fit(keys[place], keys[other.first]), other);
+      for (const auto& other : partner_places) best.offer(fit(keys[place], keys[other.first]), other);
     }
     const Places::value_type* partner = best.found();
     out.unclear = out.unclear || best.several();
     if (!partner) {
-      ++out.own_left;
+      ++out.left;
       continue;
     }
     used.insert(partner->first);
     for (std::size_t i = 0; i < sums.size(); ++i) {
-      out.own[i].add(sums[i]);
-      out.theirs[i].add(partner->second[i]);
+      out.sums[i].add(sums[i]);
+      out.partner_sums[i].add(partner->second[i]);
     }
   }
-  out.theirs_left = theirs.size() - used.size();
+  out.partner_left = partner_places.size() - used.size();
   return out;
 }
 
@@ -114,33 +114,33 @@ std::optional<Estimate> estimate(const Pile& pile, const Measure& measure, bool 
 
 Difference estimate_difference(const Pile& pile, const Pile& other, std::span<const Key> keys, const Measure& measure,
                                bool relative, bool intervals) {
-  Values own, theirs;
+  Values values, partner_values;
   Difference out;
   int all_unclear = 0;  // samples
   for (const auto& [sample, place] : pile.index) {
     const auto partner = other.index.find(sample);
     if (partner == other.index.end()) continue;
     const Shared shared = share(pile.samples[place], other.samples[partner->second], keys);
-    const auto a = value_of(shared.own, measure);
-    const auto b = value_of(shared.theirs, measure);
+    const auto a = value_of(shared.sums, measure);
+    const auto b = value_of(shared.partner_sums, measure);
     if (!a || !b) {
       if (shared.unclear) ++all_unclear;
       continue;
     }
-    own.push_back(*a);
-    theirs.push_back(*b);
+    values.push_back(*a);
+    partner_values.push_back(*b);
     if (shared.unclear) {
       ++out.unpaired.unclear;
-    } else if (shared.own_left + shared.theirs_left > 0) {
+    } else if (shared.left + shared.partner_left > 0) {
       ++out.unpaired.partly;
     }
   }
   out.unpaired.unclear += all_unclear;
-  out.unpaired.own = static_cast<int>(pile.samples.size() - own.size()) - all_unclear;
-  out.unpaired.theirs = static_cast<int>(other.samples.size() - own.size()) - all_unclear;
-  out.estimate = resampled(own.size(), intervals, [&](std::span<const int> picks) {
-    const double reference = statistic(theirs, picks, measure);
-    const double less = statistic(own, picks, measure) - reference;
+  out.unpaired.samples = static_cast<int>(pile.samples.size() - values.size()) - all_unclear;
+  out.unpaired.partner_samples = static_cast<int>(other.samples.size() - values.size()) - all_unclear;
+  out.estimate = resampled(values.size(), intervals, [&](std::span<const int> picks) {
+    const double reference = statistic(partner_values, picks, measure);
+    const double less = statistic(values, picks, measure) - reference;
     return relative ? 100 * less / std::abs(reference) : less;
   });
   if (out.estimate && !std::isfinite(out.estimate->value)) out.estimate.reset();  // in % of nothing

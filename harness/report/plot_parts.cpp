@@ -44,9 +44,9 @@ std::vector<std::string> column_values(const PlotPlan& plan, const RowTable& row
   std::vector<std::string> order;
   std::map<std::string, bool> has_value;
   for (const Row& row : rows.rows) {
-    const bool asked = std::find(metrics.begin(), metrics.end(), row.metric) != metrics.end();
-    const bool skipped = !row.skipped.empty() && (asked || row.metric.empty());
-    if (!(asked || skipped) || !filter(row)) continue;
+    const bool plotted = std::find(metrics.begin(), metrics.end(), row.metric) != metrics.end();
+    const bool skipped = !row.skipped.empty() && (plotted || row.metric.empty());
+    if (!(plotted || skipped) || !filter(row)) continue;
     std::string value = read(row);
     const auto [place, added] = has_value.try_emplace(value, false);
     place->second = place->second || !skipped;

@@ -70,11 +70,11 @@ class Deflater {
   }
   // The table of RFC 1951, 3.2.5: codes whose number of extra bits grows every `group` codes.
   static std::array<int, 3> code_of(int value, int smallest, int group) {
-    int code = 0, start = smallest, extra = 0;
+    int code = 0, start = smallest, bits = 0;
     while (true) {
-      extra = std::max(0, code / group - 1);
-      if (value < start + (1 << extra)) return {code, value - start, extra};
-      start += 1 << extra;
+      bits = std::max(0, code / group - 1);
+      if (value < start + (1 << bits)) return {code, value - start, bits};
+      start += 1 << bits;
       ++code;
     }
   }
@@ -82,13 +82,13 @@ class Deflater {
     if (length == 258) {
       put_symbol(285);
     } else {
-      const auto [code, rest, extra] = code_of(length, 3, 4);
+      const auto [code, offset, bits] = code_of(length, 3, 4);
       put_symbol(static_cast<unsigned>(257 + code));
-      put(static_cast<unsigned>(rest), extra);
+      put(static_cast<unsigned>(offset), bits);
     }
-    const auto [code, rest, extra] = code_of(distance, 1, 2);
+    const auto [code, offset, bits] = code_of(distance, 1, 2);
     put_code(static_cast<unsigned>(code), 5);
-    put(static_cast<unsigned>(rest), extra);
+    put(static_cast<unsigned>(offset), bits);
   }
 
   std::string out_;

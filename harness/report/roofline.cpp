@@ -124,7 +124,7 @@ void draw_roof(Picture& picture, LabelPlacer& placer, const Axis& x, const Axis&
                   .color = kQuiet};
   for (const Text& text : {slope, flat}) picture.add(text);
   placer.occupy(text_box(flat));
-  // Of the slanted text its line, not the box around it, which is mostly empty.
+  // The slanted text takes its line, not the box around it, which is mostly empty.
   const double half = text_width(slope_text, LabelPlacer::kSize) / 2;
   for (double along = -half; along <= half; along += 4) {
     const double at_x = slope.x + along * std::cos(angle), at_y = slope.y - along * std::sin(angle);

@@ -28,8 +28,8 @@ std::string format_interval(const Estimate& estimate, const TablePlan& plan) {
 TableCell our_cell(const TablePlan& plan, const Cell* cell, const Cell* best, const Estimate* from_best, bool ranked) {
   if (cell == nullptr) return {.kind = Kind::kEmpty, .text = kMissing};
   if (!cell->estimate) {
-    const auto& [own, partner] = std::tie(cell->skipped, cell->partner_skipped);
-    if (own.samples > 0) return {.kind = Kind::kSkipped, .text = "skipped: " + own.reason};
+    const auto& [skipped, partner] = std::tie(cell->skipped, cell->partner_skipped);
+    if (skipped.samples > 0) return {.kind = Kind::kSkipped, .text = "skipped: " + skipped.reason};
     if (partner.samples > 0)
       return {.kind = Kind::kSkipped, .text = partner_name(plan) + " skipped: " + partner.reason};
     return {.kind = Kind::kEmpty, .text = kMissing};

@@ -5,7 +5,7 @@
 namespace kv {
 namespace {
 
-// Of fewer samples the bootstrap's interval is too narrow: it excludes zero far more often than one time in twenty.
+// With fewer samples the bootstrap's interval is too narrow: it excludes zero far more often than one time in twenty.
 constexpr int kFewestSamples = 8;
 
 // The paper's value as a cell key, spelt as ours is (0.50 in the spec, 0.5 in the rows); absent where the table's

@@ -15,7 +15,7 @@ struct Grid {
   std::vector<Key> rows{}, columns{};
   Cells cells{};
   std::map<Key, PaperValue> paper{};
-  // Of cells that are not the best of their column: the difference from it, on the same samples.
+  // The difference of a cell from the best of its column, on the same samples; none for the best itself.
   std::map<Key, Estimate> from_best{};
 };
 

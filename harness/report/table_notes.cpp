@@ -87,11 +87,11 @@ std::string skipped_text(const Skipped& skipped, const std::string& of) {
 }
 
 std::string unpaired_text(const Cell& cell, const std::string& partner) {
-  const auto& [own, theirs, partly, unclear] = cell.unpaired;
+  const auto& [samples, partner_samples, partly, unclear] = cell.unpaired;
   std::string text;
-  if (own + theirs > 0) {
+  if (samples + partner_samples > 0) {
     text = fmt::format("{} pairs; {} of its samples and {} of {}'s have no partner.",
-                       cell.estimate ? cell.estimate->samples : 0, own, theirs, partner);
+                       cell.estimate ? cell.estimate->samples : 0, samples, partner_samples, partner);
   }
   if (partly > 0) {
     text += fmt::format("{}In {} of its pairs rows that one side lacks are left out.", text.empty() ? "" : " ", partly);

@@ -53,12 +53,12 @@ std::vector<Axis> read_axes(const YamlDocument& document, const YAML::Node& map)
   std::vector<Axis> axes;
   if (!is_given(map)) return axes;
   if (!map.IsMap()) document.fail(map, "axes: expected a map of name: [values]");
-  std::set<std::string> taken(standard_columns().begin(), standard_columns().end());
+  std::set<std::string> columns(standard_columns().begin(), standard_columns().end());
   for (const auto& entry : map) {
     axes.push_back(read_axis(document, entry.first, entry.second));
     for (const std::string& column : axes.back().columns) {
       const bool standard = std::count(standard_columns().begin(), standard_columns().end(), column) > 0;
-      if (taken.insert(column).second) continue;
+      if (columns.insert(column).second) continue;
       document.fail(entry.second,
                     standard ? fmt::format("axes: '{}' is a column of every result, expected another name", column)
                              : fmt::format("axes: '{}' appears twice", column));

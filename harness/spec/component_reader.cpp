@@ -28,8 +28,8 @@ SlotChoice read_slot(const YamlDocument& document, const YAML::Node& node, const
   if (!node.IsMap() || node.size() != 1 || !node.begin()->second.IsMap()) {
     document.fail(node, fmt::format("{0}: expected a name or {{NAME: {{option: value}}}}", kind));
   }
-  MapReader options(document, node.begin()->second, kind);
-  return {node.begin()->first.Scalar(), options.rest()};
+  MapReader map(document, node.begin()->second, kind);
+  return {node.begin()->first.Scalar(), map.options()};
 }
 
 Component read_keys(MapReader& map, const std::string& kind) {
@@ -62,7 +62,7 @@ Component read_component(const YamlDocument& document, const YAML::Node& node, c
   MapReader map(document, node, kind);
   Component component = read_keys(map, kind);
   component.where = document.where(node);
-  component.options = map.rest();
+  component.options = map.options();
   return component;
 }
 

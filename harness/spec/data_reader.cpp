@@ -63,7 +63,7 @@ DataSpec read_entry(const YamlDocument& document, const YAML::Node& node, int sa
   if (data.name.empty()) {
     data.name = is_task ? data.source.text : std::filesystem::path(data.source.text).stem().string();
   }
-  if (is_task) data.options = map.rest();
+  if (is_task) data.options = map.options();
   map.finish();
   check_entry(map, data);
   return data;

@@ -155,7 +155,7 @@ std::string plot_of(const Headline& headline, const Layout& layout) {
   return text;
 }
 
-// Of a file of timings.
+// The report of a file of timings.
 constexpr const char* kBenchmarkReport =
     "tables:\n"
     "  - name: kernels\n"

@@ -94,7 +94,7 @@ std::vector<Point> product(const std::vector<Axis>& axes) {
   return points;
 }
 
-bool has_own_lengths(const DataSpec* data) { return data && data->kind == DataKind::kJsonl; }
+bool brings_lengths(const DataSpec* data) { return data && data->kind == DataKind::kJsonl; }
 
 void check_task_tokens(const DataSpec& data, int tokens) {
   if (tokens == 0) {
@@ -153,7 +153,7 @@ class GridMaker {
   }
 
  private:
-  // Of one model and data entry: one a point of the axes that change the data.
+  // The workloads of one model and data entry: one a point of the axes that change the data.
   void add_workloads(int model, int data) {
     std::map<std::vector<std::string>, size_t> known;  // what the point says of the data -> workload
     for (const Point& point : points_) {
@@ -199,7 +199,7 @@ class GridMaker {
     for (const GivenParam& param : point) {
       if (!owners_.is_of_data(param.key)) continue;
       const bool is_length = owners_.owner(param.key) == AxisOwner::kTokens;
-      const bool applies = is_length ? !has_own_lengths(&data) : AxisOwners::applies_to_task(data, param.key);
+      const bool applies = is_length ? !brings_lengths(&data) : AxisOwners::applies_to_task(data, param.key);
       if (applies && is_length) workload.tokens = whole_number(param, 1, 1 << 24, "a number of tokens");
       if (applies && !is_length) options.push_back(param);
       key.push_back(applies ? param.text : "");
@@ -212,15 +212,15 @@ class GridMaker {
   }
 
   Case make_case(size_t policy, const DataSpec* data, const Point& point) const {
-    Case made{.policy = static_cast<int>(policy),
-              .options = spec_.policies[policy].options,
-              .allocation = spec_.policies[policy].allocation};
-    const bool evicts = make_case_policy(spec_, made).scorer != nullptr;
+    Case resolved{.policy = static_cast<int>(policy),
+                  .options = spec_.policies[policy].options,
+                  .allocation = spec_.policies[policy].allocation};
+    const bool evicts = make_case_policy(spec_, resolved).scorer != nullptr;
     for (const GivenParam& param : point) {
-      const bool applies = set_axis(made, evicts, data, param);
-      made.axes.push_back(applies ? param.text : "");
+      const bool applies = set_axis(resolved, evicts, data, param);
+      resolved.axes.push_back(applies ? param.text : "");
     }
-    return made;
+    return resolved;
   }
 
   // Whether the axis applies to the case, which then has its value.
@@ -242,7 +242,7 @@ class GridMaker {
         if (evicts) target.allocation = {param.text};
         return evicts;
       case AxisOwner::kTokens:
-        return !has_own_lengths(data);
+        return !brings_lengths(data);
       case AxisOwner::kTask:
         return data && AxisOwners::applies_to_task(*data, param.key);
     }

@@ -167,8 +167,8 @@ std::optional<std::array<double, 2>> MapReader::range(const std::string& key, st
   if (!value.IsDefined()) return std::nullopt;
   const std::vector<std::string> ends = scalars(value, key);
   std::array<double, 2> numbers{};
-  const bool two = ends.size() == 2 && parse(ends[0], numbers[0]) && parse(ends[1], numbers[1]);
-  if (!two || !std::isfinite(numbers[0]) || !std::isfinite(numbers[1]) || numbers[0] >= numbers[1]) {
+  const bool is_pair = ends.size() == 2 && parse(ends[0], numbers[0]) && parse(ends[1], numbers[1]);
+  if (!is_pair || !std::isfinite(numbers[0]) || !std::isfinite(numbers[1]) || numbers[0] >= numbers[1]) {
     fail(key, "expected [low, high] with low < high");
   }
   return numbers;
@@ -198,7 +198,7 @@ std::vector<GivenParam> MapReader::written() const {
   return keys;
 }
 
-std::vector<GivenParam> MapReader::rest() {
+std::vector<GivenParam> MapReader::options() {
   std::vector<GivenParam> options;
   for (const auto& entry : node_) {
     const std::string& key = entry.first.Scalar();

@@ -66,7 +66,7 @@ class MapReader {
   // Every key with its value as errors show it, and the place of that.
   std::vector<GivenParam> written() const;
   // What no accessor read, as options for a policy, metric or task; nothing is left for finish().
-  std::vector<GivenParam> rest();
+  std::vector<GivenParam> options();
   void finish() const;
 
   const std::vector<DeclaredParam>& declared() const { return declared_; }

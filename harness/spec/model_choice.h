@@ -15,8 +15,8 @@ ModelConfig config_of(const ModelChoice& choice, const std::filesystem::path& fo
 // that says where it was looked for and how to get it.
 std::filesystem::path find_folder(const Spec& spec, const ModelChoice& choice);
 
-// Of the spec's model of that number, or of its traces. A folder or trace that is missing is no error yet: whoever
-// opens it says so.
+// Identifies the spec's model of that number, or its traces. A folder or trace that is missing is no error yet:
+// whoever opens it says so.
 ModelIdentity identity_of(const Spec& spec, int model);
 
 }  // namespace kv

@@ -13,14 +13,14 @@ ReportReader::ReportReader(const YamlDocument& document, const YAML::Node& node,
                            std::span<const std::string> axes)
     : MapReader(document, node, std::move(owner)), axes_(axes) {}
 
-std::string ReportReader::name(const std::string& kind, std::set<std::string>& taken) {
+std::string ReportReader::name(const std::string& kind, std::set<std::string>& used_names) {
   const YAML::Node value = require("name", "text", "file name and anchor: lower-case letters, digits, '-' and '_'");
   if (!value.IsDefined()) return {};  // of a blank map
   std::string name = scalar(value, "name");
   const bool plain = !name.empty() && name.size() <= 64 &&
                      name.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_-") == name.npos && name[0] != '-';
   if (!plain) fail("name", "expected lower-case letters, digits, '-' and '_' (it becomes a file name)");
-  if (!taken.insert(name).second) fail("name", "expected a name that no other table or plot has");
+  if (!used_names.insert(name).second) fail("name", "expected a name that no other table or plot has");
   rename(fmt::format("{} '{}'", kind, name));
   return name;
 }

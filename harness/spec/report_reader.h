@@ -18,7 +18,7 @@ class ReportReader : public MapReader {
   explicit ReportReader(MapReader blank) : MapReader(std::move(blank)) {}
 
   // A file name and HTML anchor that no other table or plot has; the errors that follow name it, too.
-  std::string name(const std::string& kind, std::set<std::string>& taken);
+  std::string name(const std::string& kind, std::set<std::string>& used_names);
   std::string column(const std::string& key, std::string_view help);  // empty where the key is absent
   std::vector<std::string> columns(const std::string& key, std::string_view help);
   Where where_map(const std::string& key, std::string_view help);

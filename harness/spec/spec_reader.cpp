@@ -73,7 +73,7 @@ std::map<std::string, std::vector<GivenParam>> read_protocol_options(const YamlD
       if (protocol != &chosen) {
         map.fail(key.name, fmt::format("only protocol {} has it, expected no such key", protocol->name));
       }
-      options[key.name] = MapReader(document, node, key.name).rest();
+      options[key.name] = MapReader(document, node, key.name).options();
     }
   }
   return options;

@@ -53,7 +53,7 @@ class CpuBackend final : public Backend {
  public:
   std::string_view name() const override { return "cpu"; }
   Facts accelerator() const override { return {}; }
-  DType activation_type() const override { return DType::f32; }
+  DType activation_type() const override { return DType::kF32; }
 
   void* allocate(size_t bytes) override {
     const size_t rounded = (bytes + 63) / 64 * 64;
@@ -105,7 +105,7 @@ class CpuBackend final : public Backend {
   // Every op comes through here.
   template <class Args>
   void run(void (*op)(const Args&), const Args& args) {
-    // Of an incomplete type for_each_view() would see no view.
+    // for_each_view() would see no view of an incomplete type.
     static_assert(sizeof(Args) > 0);  // NOLINT(bugprone-sizeof-expression)
     if (checks_every_op()) for_each_view(args, cpu::check_pages);
     op(args);

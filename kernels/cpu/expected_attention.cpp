@@ -122,23 +122,23 @@ void score_row(const ExpectedAttentionArgs& args, const Rotation& rotation, int6
   int64_t sinks = 0;
   while (sinks < length && cache.positions[pool_index(cache, row, sinks)] < args.sinks) ++sinks;
   const int64_t count = length - sinks;
-  float* rest = scores + sinks;
-  std::fill_n(rest, count, 0.0f);
+  float* beyond_sinks = scores + sinks;
+  std::fill_n(beyond_sinks, count, 0.0f);
   if (count > 0) {
     const Scratch keys(count * dim), turned(count * dim), logits(count);
     gather_keys(cache, row, sinks, count, keys.data());
     for (int64_t g = 0; g < group; ++g) {
       const int64_t head = row % cache.kv_heads * group + g;
       add_probability(args, future_moments(args, rotation, row / cache.kv_heads, head), keys.data(), count,
-                      turned.data(), logits.data(), rest);
+                      turned.data(), logits.data(), beyond_sinks);
     }
   }
   const float* values = cache.values.as<float>();
   for (int64_t j = 0; j < count; ++j) {
     const float* value = values + pool_index(cache, row, sinks + j) * dim;
-    rest[j] = (rest[j] + args.epsilon) * std::sqrt(dot(value, value, dim));
+    beyond_sinks[j] = (beyond_sinks[j] + args.epsilon) * std::sqrt(dot(value, value, dim));
   }
-  std::fill_n(scores, sinks, (count > 0 ? largest(rest, count) : 0.0f) + 1.0f);
+  std::fill_n(scores, sinks, (count > 0 ? largest(beyond_sinks, count) : 0.0f) + 1.0f);
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ struct Operands {
   float* output;
 };
 
-void few_rows(const LinearArgs& args, const Operands& x) {
+void multiply_few_rows(const LinearArgs& args, const Operands& x) {
   parallel_blocks(args.out, 64, [&](int64_t first, int64_t end) {
     for (int64_t o = first; o < end; ++o) {
       for (int64_t r = 0; r < args.rows; ++r) {
@@ -50,7 +50,7 @@ Write prepare(const LinearArgs& args, const Operands& x, int64_t row, int64_t fi
   return Write::kAdd;
 }
 
-void many_rows(const LinearArgs& args, const Operands& x) {
+void multiply_many_rows(const LinearArgs& args, const Operands& x) {
   const PackedWeight weight(x.weight, args.out, args.in);
   const int64_t block_rows = std::clamp<int64_t>(round_up(args.rows / 16, kPanelRows), 4 * kPanelRows, kBlockRows);
   const int64_t row_blocks = (args.rows + block_rows - 1) / block_rows;
@@ -78,9 +78,9 @@ void linear(const LinearArgs& args) {
                    .addend = args.addend.as<float>(),
                    .output = args.output.as<float>()};
   if (args.rows <= kFewRows) {
-    few_rows(args, x);
+    multiply_few_rows(args, x);
   } else {
-    many_rows(args, x);
+    multiply_many_rows(args, x);
   }
 }
 

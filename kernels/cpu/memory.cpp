@@ -18,8 +18,8 @@ namespace {
 Memory memory_of_machine() {
   Memory memory;
   std::ifstream file("/proc/meminfo");
-  for (std::string key, rest; file >> key && std::getline(file, rest);) {
-    const size_t bytes = std::strtoull(rest.c_str(), nullptr, 10) * 1024;
+  for (std::string key, value; file >> key && std::getline(file, value);) {
+    const size_t bytes = std::strtoull(value.c_str(), nullptr, 10) * 1024;
     if (key == "MemTotal:") memory.total = bytes;
     if (key == "MemAvailable:") memory.free = bytes;
   }
@@ -41,9 +41,9 @@ Memory memory() {
   rlimit limit{};
   KV_CHECK(getrlimit(RLIMIT_AS, &limit) == 0);
   if (limit.rlim_cur == RLIM_INFINITY) return memory;
-  const size_t most = limit.rlim_cur;
-  memory.total = std::min(memory.total, most);
-  memory.free = std::min(memory.free, most - std::min(most, address_space_in_use()));
+  const size_t allowed = limit.rlim_cur;
+  memory.total = std::min(memory.total, allowed);
+  memory.free = std::min(memory.free, allowed - std::min(allowed, address_space_in_use()));
   return memory;
 }
 

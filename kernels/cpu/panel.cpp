@@ -45,11 +45,11 @@ constexpr auto kProductRows = []<size_t... kRows>(std::index_sequence<kRows...>)
 // c is narrower than the registers: through a tile.
 void narrow_product(const PanelProduct& p, int64_t rows, int64_t columns) {
   alignas(Vec) float tile[kPanelRows * kPanelWidth];
-  PanelProduct whole = p;
-  whole.c = tile;
-  whole.ldc = kPanelWidth;
-  whole.write = Write::kReplace;
-  kProductRows[static_cast<size_t>(rows - 1)](whole);
+  PanelProduct full_width = p;
+  full_width.c = tile;
+  full_width.ldc = kPanelWidth;
+  full_width.write = Write::kReplace;
+  kProductRows[static_cast<size_t>(rows - 1)](full_width);
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t j = 0; j < columns; ++j) {
       float& c = p.c[r * p.ldc + j];

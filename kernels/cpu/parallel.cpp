@@ -122,14 +122,14 @@ Pool& pool() {
   return *pool;
 }
 
-int asked_threads() {
+int configured_threads() {
   const char* text = std::getenv("OMP_NUM_THREADS");
   const long threads = text ? std::strtol(text, nullptr, 10) : 0;
   return threads >= 1 ? static_cast<int>(std::min(threads, long{1} << 30)) : usable_processors();
 }
 
 int& threads() {
-  static int count = asked_threads();
+  static int count = configured_threads();
   return count;
 }
 

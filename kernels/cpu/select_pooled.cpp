@@ -74,13 +74,13 @@ std::vector<Candidate> candidates_of(const SelectPooledArgs& args, int64_t seque
 void select_sequence(const SelectPooledArgs& args, int64_t sequence) {
   const int kv_heads = args.layers[0].cache.kv_heads;
   if (!is_due(args, sequence * kv_heads)) return;
-  int64_t rest = args.counts[sequence];
+  int64_t missing = args.counts[sequence];
   for (int64_t l = 0; l < args.layer_count; ++l) {
-    for (int head = 0; head < kv_heads; ++head) rest -= args.layers[l].kept[sequence * kv_heads + head];
+    for (int head = 0; head < kv_heads; ++head) missing -= args.layers[l].kept[sequence * kv_heads + head];
   }
-  KV_CHECK(rest >= 0);
+  KV_CHECK(missing >= 0);
   std::vector<Candidate> candidates = candidates_of(args, sequence);
-  const auto stay = candidates.begin() + std::min<int64_t>(rest, static_cast<int64_t>(candidates.size()));
+  const auto stay = candidates.begin() + std::min<int64_t>(missing, static_cast<int64_t>(candidates.size()));
   if (stay != candidates.end()) std::nth_element(candidates.begin(), stay, candidates.end());
   for (auto candidate = candidates.begin(); candidate != stay; ++candidate) {
     const Layer& layer = args.layers[candidate->layer];

@@ -52,13 +52,13 @@ void score_group_max(const WindowAttentionArgs& args, int64_t row, int group, fl
   float* scores = args.scores.row(row);
   std::fill_n(scores, older, 0.0f);
   for (int64_t i = 0; i < args.window; ++i) {
-    float* most = logits + i * older;
+    float* group_max = logits + i * older;
     for (int g = 1; g < group; ++g) {
       const float* other = logits + (g * args.window + i) * older;
 #pragma omp simd
-      for (int64_t j = 0; j < older; ++j) most[j] = other[j] > most[j] ? other[j] : most[j];
+      for (int64_t j = 0; j < older; ++j) group_max[j] = other[j] > group_max[j] ? other[j] : group_max[j];
     }
-    add_softmax(most, older, 1.0f / static_cast<float>(args.window), scores);
+    add_softmax(group_max, older, 1.0f / static_cast<float>(args.window), scores);
   }
 }
 

@@ -26,7 +26,7 @@ class CudaBackend final : public Backend {
 
   std::string_view name() const override { return "cuda"; }
   Facts accelerator() const override { return cuda::facts(); }
-  DType activation_type() const override { return DType::bf16; }
+  DType activation_type() const override { return DType::kBF16; }
 
   void* allocate(size_t bytes) override {
     void* data = cuda::allocate(bytes);

@@ -13,7 +13,7 @@ namespace kv {
 
 template <>
 struct DTypeOf<__nv_bfloat16> {
-  static constexpr DType value = DType::bf16;
+  static constexpr DType value = DType::kBF16;
 };
 
 }  // namespace kv

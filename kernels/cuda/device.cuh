@@ -74,7 +74,7 @@ __device__ inline const bf16* value_of(const PagedView& cache, int64_t row, int6
 
 // What kernels take for granted about a cache.
 inline void check_cache(const PagedView& cache) {
-  KV_CHECK(cache.keys.dtype == DType::bf16 && cache.values.dtype == DType::bf16);
+  KV_CHECK(cache.keys.dtype == DType::kBF16 && cache.values.dtype == DType::kBF16);
   KV_CHECK(cache.head_dim > 0 && cache.head_dim <= 256);
   KV_CHECK(cache.kv_heads > 0 && cache.rows % cache.kv_heads == 0);
 }

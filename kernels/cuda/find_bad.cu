@@ -53,8 +53,8 @@ void find_bad_score(const FindBadScoreArgs& args) {
 
 void find_bad_value(const FindBadValueArgs& args) {
   const int64_t blocks = std::min(ceil_div(args.count, kThreads), int64_t{kBlocksAProcessor} * multiprocessors());
-  KV_CHECK(args.values.dtype == DType::bf16 || args.values.dtype == DType::f32);
-  launch(args.values.dtype == DType::bf16 ? find_bad_value_kernel<bf16> : find_bad_value_kernel<float>, blocks,
+  KV_CHECK(args.values.dtype == DType::kBF16 || args.values.dtype == DType::kF32);
+  launch(args.values.dtype == DType::kBF16 ? find_bad_value_kernel<bf16> : find_bad_value_kernel<float>, blocks,
          kThreads, 0, args);
 }
 

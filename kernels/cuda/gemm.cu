@@ -25,7 +25,7 @@ namespace {
 
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 
-cudaDataType_t data_type(DType type) { return type == DType::f32 ? CUDA_R_32F : CUDA_R_16BF; }
+cudaDataType_t data_type(DType type) { return type == DType::kF32 ? CUDA_R_32F : CUDA_R_16BF; }
 
 // One shape's descriptors and the kernel that cuBLASLt's heuristic picks for it; asked once, because asking costs as
 // much as a small product. cuBLASLt's matrices are column-major: it computes outputᵀ [out, rows] = weight · inputᵀ.
@@ -142,7 +142,7 @@ __global__ void plain_gemm(Gemm args, int64_t row_tiles) {
 }  // namespace
 
 void gemm(const Gemm& args) {
-  KV_CHECK(args.output_type == DType::bf16 || (args.output_type == DType::f32 && !args.bias));
+  KV_CHECK(args.output_type == DType::kBF16 || (args.output_type == DType::kF32 && !args.bias));
   if (args.rows == 0 || args.out == 0) return;
   const bool words = args.in > 0 && args.in % 8 == 0 && is_aligned(args.input, 16) && is_aligned(args.weight, 16);
   if (words && args.rows == 1) {

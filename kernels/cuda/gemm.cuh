@@ -14,7 +14,7 @@ struct Gemm {
   const bf16* bias = nullptr;
   const void* addend = nullptr;
   void* output = nullptr;
-  DType output_type = DType::bf16;
+  DType output_type = DType::kBF16;
   int64_t rows = 0;
   int64_t in = 0;
   int64_t out = 0;
@@ -27,7 +27,7 @@ void gemv(const Gemm& args);
 // What a product's kernel does with the sum of one output.
 __device__ inline void finish(const Gemm& args, int64_t row, int64_t out, float sum) {
   const int64_t at = row * args.out + out;
-  const bool wide = args.output_type == DType::f32;
+  const bool wide = args.output_type == DType::kF32;
   if (args.bias) sum += to_f32(args.bias[out]);
   if (args.addend) {
     sum += wide ? static_cast<const float*>(args.addend)[at] : to_f32(static_cast<const bf16*>(args.addend)[at]);

@@ -119,8 +119,8 @@ bool is_capturing() { return device().arena != nullptr; }
 
 void* Arena::take(size_t bytes) {
   for (Block& block : blocks_) {
-    if (block.taken || block.bytes < bytes || block.bytes > 2 * bytes) continue;
-    block.taken = true;
+    if (block.in_use || block.bytes < bytes || block.bytes > 2 * bytes) continue;
+    block.in_use = true;
     return block.data;
   }
   void* data = allocate_for_good(bytes);
@@ -131,14 +131,14 @@ void* Arena::take(size_t bytes) {
 void Arena::give_back(void* data) {
   for (Block& block : blocks_) {
     if (block.data != data) continue;
-    block.taken = false;
+    block.in_use = false;
     return;
   }
   KV_CHECK(false);  // memory from before the recording
 }
 
 bool Arena::is_idle() const {
-  return std::none_of(blocks_.begin(), blocks_.end(), [](const Block& block) { return block.taken; });
+  return std::none_of(blocks_.begin(), blocks_.end(), [](const Block& block) { return block.in_use; });
 }
 
 Arena::~Arena() {

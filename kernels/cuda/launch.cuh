@@ -59,7 +59,7 @@ class Arena {
   struct Block {
     void* data;
     size_t bytes;
-    bool taken;
+    bool in_use;
   };
   std::vector<Block> blocks_;
 };

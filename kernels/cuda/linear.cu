@@ -6,7 +6,7 @@ namespace kv::cuda {
 
 void linear(const LinearArgs& args) {
   const DType type = args.output.dtype;
-  KV_CHECK(type == DType::bf16 || (type == DType::f32 && !args.bias && !args.addend));
+  KV_CHECK(type == DType::kBF16 || (type == DType::kF32 && !args.bias && !args.addend));
   gemm({.input = args.input.as<bf16>(),
         .weight = args.weight.as<bf16>(),
         .bias = args.bias ? args.bias.as<bf16>() : nullptr,

@@ -57,9 +57,9 @@ __device__ inline void copy_async(void* to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(shared_address(to)), "l"(from));
 }
 // Zeros, and nothing read, unless `there`.
-__device__ inline void copy_or_zero(void* to, const void* from, bool there) {
+__device__ inline void copy_or_zero(void* to, const void* from, bool present) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared_address(to)), "l"(from),
-               "r"(there ? 16 : 0));
+               "r"(present ? 16 : 0));
 }
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;\n" ::); }
 template <int Pending>
@@ -94,10 +94,10 @@ __device__ void stage_rows(bf16* tile, int count, int dim, int thread, int threa
   }
 }
 
-// Where a lane's row of a fragment has a piece: the own_row-th from first_row on, which is a multiple of 8.
+// Where a lane's row of a fragment has a piece: the lane_row-th from first_row on, which is a multiple of 8.
 template <int D>
-__device__ const bf16* piece_of(const bf16* tile, int first_row, int own_row, int piece) {
-  return tile + (first_row + own_row) * D + (piece ^ twist<D>(own_row % 8)) * 8;
+__device__ const bf16* piece_of(const bf16* tile, int first_row, int lane_row, int piece) {
+  return tile + (first_row + lane_row) * D + (piece ^ twist<D>(lane_row % 8)) * 8;
 }
 
 // Fragments of rows [first_row, first_row + 16) and columns [16·step, 16·step + 16) as the left operand.

@@ -24,12 +24,12 @@ __device__ void stage_parts(bf16* parts, const float* matrix, int dim, int first
   constexpr int kTile = D * kQuadraticColumns;
   for (int i = threadIdx.x; i < kTile; i += kQuadraticThreads) {
     const int row = i / kQuadraticColumns, column = i % kQuadraticColumns;
-    float rest = row < dim && first + column < dim ? matrix[row * dim + first + column] : 0.0f;
+    float remainder = row < dim && first + column < dim ? matrix[row * dim + first + column] : 0.0f;
 #pragma unroll
     for (int part = 0; part < kQuadraticParts; ++part) {
-      const bf16 digits = to_bf16(rest);
+      const bf16 digits = to_bf16(remainder);
       parts[part * kTile + place<kQuadraticColumns>(row, column)] = digits;
-      rest -= to_f32(digits);
+      remainder -= to_f32(digits);
     }
   }
 }

@@ -15,11 +15,11 @@ __device__ inline uint32_t ordered(float value) {
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-// All keys above `key` belong to the selection, and as many of those equal to it as it takes to reach `rest`.
+// All keys above `key` belong to the selection, and as many of those equal to it as it takes to reach `missing`.
 template <class Key, class Weight>
 struct Cut {
   Key key;
-  Weight rest;
+  Weight missing;
 };
 
 // The bin in which the weights, summed from the top, reach a target.

@@ -41,7 +41,7 @@ void fill(const RandomNormalArgs& args) {
 }  // namespace
 
 void random_normal(const RandomNormalArgs& args) {
-  args.output.dtype == DType::bf16 ? fill<bf16>(args) : fill<float>(args);
+  args.output.dtype == DType::kBF16 ? fill<bf16>(args) : fill<float>(args);
 }
 
 }  // namespace kv::cuda

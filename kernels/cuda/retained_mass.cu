@@ -32,7 +32,7 @@ struct Work {
   Piece* pieces;        // [vectors, most]
   float* kept_outputs;  // [vectors, most, head_dim], not divided by any mass
   float* evicted_outputs;
-  int most;  // pieces of the longest row
+  int max_pieces;  // pieces of the longest row
   int parts;
 };
 
@@ -129,12 +129,12 @@ __global__ void __launch_bounds__(kThreads) weigh_pieces(RetainedMassArgs args, 
   __shared__ float lane_sums[2][kThreads];
   const int dim = args.cache.head_dim, kv_heads = args.cache.kv_heads;
   const int group = args.q_heads / kv_heads;
-  int64_t rest = blockIdx.x;
-  const int piece = static_cast<int>(rest % work.most);
-  rest /= work.most;
-  const int part = static_cast<int>(rest % work.parts);
-  rest /= work.parts;
-  const int64_t kv_head = rest % kv_heads, n = rest / kv_heads;
+  int64_t block_number = blockIdx.x;
+  const int piece = static_cast<int>(block_number % work.max_pieces);
+  block_number /= work.max_pieces;
+  const int part = static_cast<int>(block_number % work.parts);
+  block_number /= work.parts;
+  const int64_t kv_head = block_number % kv_heads, n = block_number / kv_heads;
   const int64_t sequence = args.sequences[n], seen = int64_t{args.positions[n]} + 1;
   KV_DEVICE_CHECK(seen <= args.tokens);
   if (piece >= pieces_of(seen)) return;
@@ -189,7 +189,7 @@ __global__ void __launch_bounds__(kThreads) weigh_pieces(RetainedMassArgs args, 
   for (int h = 0; h < kHeads; ++h) {
     const double stayed = block_reduce(kept_mass[h], 0.0, Add());
     const double gone = block_reduce(evicted_mass[h], 0.0, Add());
-    const int64_t at = (n * args.q_heads + first_head + h) * work.most + piece;
+    const int64_t at = (n * args.q_heads + first_head + h) * work.max_pieces + piece;
     if (threadIdx.x == 0 && h < heads) work.pieces[at] = {largest[h], stayed, gone, longest};
     write_outputs(work, split, at, h < heads ? dim : 0, kept[h], evicted[h], lane_sums);
   }
@@ -200,7 +200,7 @@ __global__ void __launch_bounds__(kThreads) combine_pieces(RetainedMassArgs args
   const int64_t vector = blockIdx.x;
   const int dim = args.cache.head_dim;
   const int count = pieces_of(int64_t{args.positions[vector / args.q_heads]} + 1);
-  const Piece* pieces = work.pieces + vector * work.most;
+  const Piece* pieces = work.pieces + vector * work.max_pieces;
   float largest = -kInfinity, longest = 0;
   for (int p = 0; p < count; ++p) {
     largest = fmaxf(largest, pieces[p].largest);
@@ -217,7 +217,7 @@ __global__ void __launch_bounds__(kThreads) combine_pieces(RetainedMassArgs args
     double kept = 0, evicted = 0;
     for (int p = 0; p < count; ++p) {
       const double share = exp(double{pieces[p].largest} - largest);
-      const int64_t at = (vector * work.most + p) * dim + d;
+      const int64_t at = (vector * work.max_pieces + p) * dim + d;
       kept += share * work.kept_outputs[at];
       evicted += share * work.evicted_outputs[at];
     }
@@ -246,11 +246,11 @@ void retained_mass(const RetainedMassArgs& args) {
   const int dim = cache.head_dim;
   KV_CHECK(dim > 0 && dim <= kMaxDim && args.q_heads % cache.kv_heads == 0);
   if (args.count == 0) return;
-  const int64_t vectors = args.count * args.q_heads, most = ceil_div(args.tokens, kPieceKeys);
+  const int64_t vectors = args.count * args.q_heads, max_pieces = ceil_div(args.tokens, kPieceKeys);
   const int64_t values = cache.rows * args.tokens;
   Scratch<uint8_t> keep(values);
-  const Scratch<float> norms(values), kept(vectors * most * dim), evicted(vectors * most * dim);
-  const Scratch<Piece> pieces(vectors * most);
+  const Scratch<float> norms(values), kept(vectors * max_pieces * dim), evicted(vectors * max_pieces * dim);
+  const Scratch<Piece> pieces(vectors * max_pieces);
   const Work work{.queries = args.queries.as<bf16>(),
                   .keys = args.keys.as<bf16>(),
                   .values = args.values.as<bf16>(),
@@ -259,15 +259,15 @@ void retained_mass(const RetainedMassArgs& args) {
                   .pieces = pieces.data(),
                   .kept_outputs = kept.data(),
                   .evicted_outputs = evicted.data(),
-                  .most = static_cast<int>(most),
+                  .max_pieces = static_cast<int>(max_pieces),
                   .parts = static_cast<int>(ceil_div(args.q_heads / cache.kv_heads, kHeads))};
   check_vectors(work.keys, dim);
   keep.fill_zero();
   const int64_t tiles = ceil_div(cache.max_length, kTile);
   launch(mark_retained, cache.rows * tiles, kThreads, 0, args, work, tiles);
   launch(measure_values, ceil_div(values, kThreads / 32), kThreads, 0, args, work, values);
-  launch(weigh_pieces, args.count * cache.kv_heads * work.parts * most, kThreads, kHeads * dim * sizeof(float), args,
-         work);
+  launch(weigh_pieces, args.count * cache.kv_heads * work.parts * max_pieces, kThreads, kHeads * dim * sizeof(float),
+         args, work);
   launch(combine_pieces, vectors, kThreads, 0, args, work);
 }
 

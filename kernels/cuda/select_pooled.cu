@@ -23,12 +23,12 @@ constexpr int kDigits = 3;
 __device__ constexpr int digit_shift(int digit) { return digit == 0 ? 21 : digit == 1 ? 10 : 0; }
 __device__ constexpr uint32_t digit_mask(int digit) { return digit == 2 ? 0x3ffu : 0x7ffu; }
 
-// A cut of a sequence: entries whose masked words lie above `word` stay; of those that equal it all, or `rest` by their
-// row.
+// A cut of a sequence: entries whose masked words lie above `word` stay; of those that equal it all, or `missing` by
+// their row.
 struct PooledCut {
   uint32_t word[kWords];
   uint32_t mask[kWords];
-  uint32_t rest;
+  uint32_t missing;
   bool all_equals;
   bool found;
 };
@@ -139,9 +139,9 @@ __global__ void start_cuts(SelectPooledArgs args, Work work) {
   cut.found = true;  // with no word masked everything equals the cut
   if (is_due(args.rows_due, sequence * work.kv_heads)) {
     KV_DEVICE_CHECK(args.counts[sequence] >= work.sure[sequence]);
-    cut.rest = static_cast<uint32_t>(args.counts[sequence] - work.sure[sequence]);
-    cut.all_equals = cut.rest >= static_cast<uint32_t>(work.entries[sequence] - work.sure[sequence]);
-    cut.found = cut.all_equals || cut.rest == 0;
+    cut.missing = static_cast<uint32_t>(args.counts[sequence] - work.sure[sequence]);
+    cut.all_equals = cut.missing >= static_cast<uint32_t>(work.entries[sequence] - work.sure[sequence]);
+    cut.found = cut.all_equals || cut.missing == 0;
   }
   work.cuts[sequence] = cut;
 }
@@ -176,11 +176,11 @@ __global__ void __launch_bounds__(kThreads) choose_digit(Work work, int word, in
   }
   __syncthreads();
   if (threadIdx.x >= 32) return;
-  find_bin<kBins>(bins, cut.rest, [&](Bin<uint32_t> bin) {
+  find_bin<kBins>(bins, cut.missing, [&](Bin<uint32_t> bin) {
     cut.word[word] |= static_cast<uint32_t>(bin.index) << digit_shift(digit);
     cut.mask[word] |= digit_mask(digit) << digit_shift(digit);
-    cut.rest -= bin.above;
-    cut.all_equals = bins[bin.index] == cut.rest;
+    cut.missing -= bin.above;
+    cut.all_equals = bins[bin.index] == cut.missing;
     cut.found = cut.all_equals;
   });
 }
@@ -203,13 +203,13 @@ __device__ bool stays(const Work& work, const PooledCut& cut, const Place& place
   for (int64_t r = place.sequence * work.kv_heads * work.layer_count; r < place.rank(work); ++r) {
     before += work.is_equal[r];
   }
-  return before < cut.rest;
+  return before < cut.missing;
 }
 
 __global__ void __launch_bounds__(kThreads) keep_above(SelectPooledArgs args, Work work) {
   const Place place(work);
   const PooledCut cut = work.cuts[place.sequence];
-  if (!is_due(args.rows_due, place.row) || (cut.found && cut.rest == 0)) return;
+  if (!is_due(args.rows_due, place.row) || (cut.found && cut.missing == 0)) return;
   int kept = 0;
   place.visit_open([&](int64_t slot, float score) {
     if (!stays(work, cut, place, slot, score)) return;

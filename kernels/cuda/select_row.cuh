@@ -70,7 +70,7 @@ __device__ void select_row(int64_t length, int64_t count, Spared spared, KeyOf<K
   const Cut<Key, unsigned> cut = radix_cut<kSelectDigit, Key, unsigned>(candidates, static_cast<unsigned>(wanted), key,
                                                                         [](int64_t) { return 1u; });
   __syncthreads();  // the zeros that other threads wrote come first
-  select_from_newest<kSelectThreads>(candidates, cut.key, cut.rest, key,
+  select_from_newest<kSelectThreads>(candidates, cut.key, cut.missing, key,
                                      [&](int64_t j) { keep[spared.sinks + j] = 1; });
 }
 

@@ -9,7 +9,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kValues = 8;  // a thread, one 16-byte word of each input
 
-__device__ bf16 silu_mul_one(bf16 gate, bf16 up) {
+__device__ bf16 silu_mul_value(bf16 gate, bf16 up) {
   const float x = to_f32(gate);
   // e^−x may overflow to infinity, which gives the right limit: zero.
   return to_bf16(x / (1.0f + expf(-x)) * to_f32(up));
@@ -25,7 +25,7 @@ __global__ void silu_mul_wide(const uint4* gate, const uint4* up, uint4* output,
   auto* g_values = reinterpret_cast<bf16*>(&g);
   const auto* u_values = reinterpret_cast<const bf16*>(&u);
 #pragma unroll
-  for (int e = 0; e < kValues; ++e) g_values[e] = silu_mul_one(g_values[e], u_values[e]);
+  for (int e = 0; e < kValues; ++e) g_values[e] = silu_mul_value(g_values[e], u_values[e]);
   output[i] = g;
 }
 
@@ -33,7 +33,7 @@ __global__ void silu_mul_narrow(const bf16* gate, const bf16* up, bf16* output, 
   let_next_start();
   wait_for_previous();
   const int64_t i = first + blockIdx.x * int64_t{kThreads} + threadIdx.x;
-  if (i < count) output[i] = silu_mul_one(gate[i], up[i]);
+  if (i < count) output[i] = silu_mul_value(gate[i], up[i]);
 }
 
 }  // namespace
@@ -46,8 +46,8 @@ void silu_mul(const SiluMulArgs& args) {
   const int64_t words = wide ? args.count / kValues : 0;
   launch_early(silu_mul_wide, ceil_div(words, kThreads), kThreads, 0, reinterpret_cast<const uint4*>(gate),
                reinterpret_cast<const uint4*>(up), reinterpret_cast<uint4*>(output), words);
-  const int64_t rest = words * kValues;
-  launch_early(silu_mul_narrow, ceil_div(args.count - rest, kThreads), kThreads, 0, gate, up, output, rest, args.count);
+  const int64_t tail = words * kValues;
+  launch_early(silu_mul_narrow, ceil_div(args.count - tail, kThreads), kThreads, 0, gate, up, output, tail, args.count);
 }
 
 }  // namespace kv::cuda

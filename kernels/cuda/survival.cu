@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kThreads) select_kernel(SurvivalArgs args, Chu
     }
     const auto cut =
         radix_cut<8, uint32_t, unsigned>(visible, static_cast<unsigned>(args.top_k), key, [](int64_t) { return 1u; });
-    select_from_newest<kThreads>(visible, cut.key, cut.rest, key, select);
+    select_from_newest<kThreads>(visible, cut.key, cut.missing, key, select);
     return;
   }
   using Weight = unsigned long long;
@@ -121,8 +121,8 @@ __global__ void __launch_bounds__(kThreads) select_kernel(SurvivalArgs args, Chu
   // Keys with the cut's logit weigh the same; where the search ended early none has it but those in the selection.
   int64_t quota = visible;
   const uint32_t bits = cut.key & 0x80000000u ? cut.key & 0x7fffffffu : ~cut.key;
-  const Weight each = static_cast<Weight>(expf(__uint_as_float(bits) - largest) * kFixedOne);
-  if (each > 0) quota = static_cast<int64_t>((cut.rest + each - 1) / each);
+  const Weight tie_weight = static_cast<Weight>(expf(__uint_as_float(bits) - largest) * kFixedOne);
+  if (tie_weight > 0) quota = static_cast<int64_t>((cut.missing + tie_weight - 1) / tie_weight);
   select_from_newest<kThreads>(visible, cut.key, quota, key, select);
 }
 

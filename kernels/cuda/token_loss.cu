@@ -46,7 +46,7 @@ void token_loss(const TokenLossArgs& args) {
     gemm({.input = hidden + first * args.width,
           .weight = args.weight.as<bf16>(),
           .output = logits,
-          .output_type = DType::f32,
+          .output_type = DType::kF32,
           .rows = rows,
           .in = args.width,
           .out = args.vocab});

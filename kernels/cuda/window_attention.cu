@@ -80,19 +80,19 @@ struct Logits {
   // Products of the staged queries, combined with what is there; −∞ for heads that the group does not have.
   template <class Combine>
   __device__ void of_heads(int head_tile, float (&sums)[Tile::kM][8][4], const Combine& combine) {
-    const bool all_there = (head_tile + 1) << work.head_shift <= work.group;
+    const bool all_present = (head_tile + 1) << work.head_shift <= work.group;
 #pragma unroll
     for (int n = 0; n < 8; n += 2) {
-      float two[Tile::kM][2][4];
-      keys.times_sixteen(staged, n * 8, threadIdx.x % 32, two);
+      float products[Tile::kM][2][4];
+      keys.times_sixteen(staged, n * 8, threadIdx.x % 32, products);
 #pragma unroll
       for (int m = 0; m < Tile::kM; ++m) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
 #pragma unroll
           for (int e = 0; e < 4; ++e) {
-            const bool is_there = all_there || head_of(head_tile, column(n + i, e)) < work.group;
-            sums[m][n + i][e] = combine(sums[m][n + i][e], is_there ? two[m][i][e] : -kInfinity);
+            const bool is_present = all_present || head_of(head_tile, column(n + i, e)) < work.group;
+            sums[m][n + i][e] = combine(sums[m][n + i][e], is_present ? products[m][i][e] : -kInfinity);
           }
         }
       }

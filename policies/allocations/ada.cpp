@@ -37,9 +37,9 @@ class Ada final : public Allocation {
     }
     const auto rows = static_cast<size_t>(args.rows());
     const std::vector<int32_t> least(rows, static_cast<int32_t>(safeguard_ * args.kept));
-    least_.reserve(args.backend, DType::i32, args.rows());
+    least_.reserve(args.backend, DType::kI32, args.rows());
     least_.upload(least.data(), least.size() * sizeof(int32_t));
-    kept_.reserve(args.backend, DType::i32, std::ssize(counts));
+    kept_.reserve(args.backend, DType::kI32, std::ssize(counts));
     std::vector<SelectPooledArgs::Layer> layers;
     for (size_t layer = 0; layer < args.layers.size(); ++layer) layers.push_back(pooled_layer(args, layer));
     if (whole_model_) {
@@ -64,9 +64,9 @@ class Ada final : public Allocation {
 
   // Every due sequence keeps `kept` entries a head; the others' counts are never read.
   void select(const AllocateArgs& args, std::span<const SelectPooledArgs::Layer> layers) {
-    const auto each = static_cast<int32_t>(args.kept * args.kv_heads * std::ssize(layers));
-    const std::vector<int32_t> totals(static_cast<size_t>(args.sequences), each);
-    totals_.reserve(args.backend, DType::i32, args.sequences);
+    const auto total = static_cast<int32_t>(args.kept * args.kv_heads * std::ssize(layers));
+    const std::vector<int32_t> totals(static_cast<size_t>(args.sequences), total);
+    totals_.reserve(args.backend, DType::kI32, args.sequences);
     totals_.upload(totals.data(), totals.size() * sizeof(int32_t));
     args.backend.select_pooled({.layers = layers.data(),
                                 .layer_count = std::ssize(layers),

@@ -40,11 +40,11 @@ class Pyramid final : public Allocation {
  private:
   std::vector<double> shares(const AllocateArgs& args, int sequence) const {
     const double mean = args.kept;
-    const double most = args.longest(sequence) - window_;
+    const double longest = args.longest(sequence) - window_;
     double last = mean / beta_;
     double first = 2 * mean - last;
-    if (first > most) {
-      first = most;
+    if (first > longest) {
+      first = longest;
       last = 2 * mean - first;
     }
     if (last < window_ || first < last) {

@@ -9,7 +9,7 @@ namespace {
 constexpr int64_t kIntsOfSegment = sizeof(Segment) / sizeof(int32_t);
 
 void upload(Backend& backend, const std::vector<Segment>& segments, Tensor& tensor) {
-  tensor.reserve(backend, DType::i32, std::ssize(segments) * kIntsOfSegment);
+  tensor.reserve(backend, DType::kI32, std::ssize(segments) * kIntsOfSegment);
   tensor.upload(segments.data(), segments.size() * sizeof(Segment));
 }
 

@@ -37,9 +37,9 @@ class Problem {
 
   // Loss of the budget in proportion to shares [heads], as an allocation divides it.
   double loss(size_t ratio, std::span<const double> shares) {
-    const std::vector<int32_t> most(heads_, static_cast<int32_t>(tokens_));
+    const std::vector<int32_t> rooms(heads_, static_cast<int32_t>(tokens_));
     std::vector<int32_t> counts(heads_);
-    apportion(total(ratio), shares, most, counts);
+    apportion(total(ratio), shares, rooms, counts);
     at(ratio);
     double loss = 0;
     for (size_t h = 0; h < heads_; ++h) loss += tails_[h][static_cast<size_t>(counts[h])];

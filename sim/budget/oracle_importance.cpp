@@ -27,24 +27,24 @@ ImportanceOptions ImportanceOptions::read(Params& params) {
   return options;
 }
 
-void add_query_head(ImportanceOptions::Group how, int group, std::span<const float> most, const float* norms,
+void add_query_head(ImportanceOptions::Group rule, int group, std::span<const float> attention_max, const float* norms,
                     size_t stride, std::span<float> importance) {
-  const float share = how == ImportanceOptions::Group::kMean ? 1.0F / static_cast<float>(group) : 1.0F;
+  const float share = rule == ImportanceOptions::Group::kMean ? 1.0F / static_cast<float>(group) : 1.0F;
   for (size_t j = 0; j < importance.size(); ++j) {
-    const float value = most[j] * norms[j * stride];
+    const float value = attention_max[j] * norms[j * stride];
     float& sum = importance[j];
-    sum = how == ImportanceOptions::Group::kMax ? std::max(sum, value) : sum + value * share;
+    sum = rule == ImportanceOptions::Group::kMax ? std::max(sum, value) : sum + value * share;
   }
 }
 
 void take_block_max(Backend& backend, const Baseline& baseline, int layer, int64_t q_head_row, int64_t block,
-                    std::span<float> most) {
-  const size_t keys = std::min(most.size(), static_cast<size_t>((block + 1) * baseline.has.statistics_block));
+                    std::span<float> attention_max) {
+  const size_t keys = std::min(attention_max.size(), static_cast<size_t>((block + 1) * baseline.has.statistics_block));
   const float* from = baseline.layers[static_cast<size_t>(layer)]
                           .block_max.at((q_head_row * baseline.blocks + block) * baseline.max_tokens)
                           .as<float>();
   const auto attention = to_host(backend, from, static_cast<int64_t>(keys));
-  for (size_t j = 0; j < keys; ++j) most[j] = std::max(most[j], attention[j]);
+  for (size_t j = 0; j < keys; ++j) attention_max[j] = std::max(attention_max[j], attention[j]);
 }
 
 int64_t block_after(const Baseline& baseline, int32_t tokens_seen) {
@@ -68,12 +68,12 @@ std::vector<float> importance_after(Backend& backend, const SourceInfo& source, 
   std::vector<float> importance(static_cast<size_t>(tokens_seen), 0.0F);
   for (int g = 0; g < source.group(); ++g) {
     const int q_head = row % source.kv_heads * source.group() + g;
-    std::vector<float> most(importance.size(), 0.0F);
+    std::vector<float> attention_max(importance.size(), 0.0F);
     for (int64_t block = first; block < end; ++block) {
-      take_block_max(backend, baseline, layer, sequence * source.q_heads + q_head, block, most);
+      take_block_max(backend, baseline, layer, sequence * source.q_heads + q_head, block, attention_max);
     }
-    add_query_head(options.group, source.group(), most, norms.data() + q_head, static_cast<size_t>(source.q_heads),
-                   importance);
+    add_query_head(options.group, source.group(), attention_max, norms.data() + q_head,
+                   static_cast<size_t>(source.q_heads), importance);
   }
   return importance;
 }

@@ -35,15 +35,15 @@ struct ImportanceOptions {
   double divisor(double layer_total) const { return normalise == Normalise::kLayer ? layer_total : 1.0; }
 };
 
-// One query head's part in the importance of its KV head, of which it is one of `group`: adds most[j] · norms[j ·
-// stride] to importance[j], or as the option says. A KV head starts from zeros.
-void add_query_head(ImportanceOptions::Group how, int group, std::span<const float> most, const float* norms,
+// One query head's part in the importance of its KV head, of which it is one of `group`: adds attention_max[j] ·
+// norms[j · stride] to importance[j], or as the option says. A KV head starts from zeros.
+void add_query_head(ImportanceOptions::Group rule, int group, std::span<const float> attention_max, const float* norms,
                     size_t stride, std::span<float> importance);
 
-// Raises most[j] to the largest attention that the queries of one statistics block of the full-cache pass pay to key j,
-// j < most.size(). Keys beyond the block are left as they are: its queries do not see them.
+// Raises attention_max[j] to the largest attention that the queries of one statistics block of the full-cache pass pay
+// to key j, j < attention_max.size(). Keys beyond the block are left as they are: its queries do not see them.
 void take_block_max(Backend& backend, const Baseline& baseline, int layer, int64_t q_head_row, int64_t block,
-                    std::span<float> most);
+                    std::span<float> attention_max);
 
 // The first statistics block that begins at or after `tokens_seen`: where the future of an event begins.
 int64_t block_after(const Baseline& baseline, int32_t tokens_seen);

@@ -26,8 +26,8 @@ BudgetProfile laid_over(const BudgetProfile& profile, int layers, int kv_heads) 
     const float* from = profile.removed.data() + ratio * profile.heads();
     for (int layer = 0; layer < layers; ++layer) {
       for (int head = 0; head < kv_heads; ++head) {
-        const int own_layer = layer * profile.layers / layers, own_head = head * profile.kv_heads / kv_heads;
-        out.removed.push_back(from[own_layer * profile.kv_heads + own_head]);
+        const int profile_layer = layer * profile.layers / layers, profile_head = head * profile.kv_heads / kv_heads;
+        out.removed.push_back(from[profile_layer * profile.kv_heads + profile_head]);
       }
     }
   }

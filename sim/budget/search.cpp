@@ -65,11 +65,11 @@ void check_limits(double steps, int64_t states, const ExactLimits& limits) {
 std::vector<int64_t> search_capped(const Options& options, int64_t target, double cap, const ExactLimits& limits) {
   const size_t heads = options.size();
   // What the heads before h can add.
-  std::vector<int64_t> fewest(heads + 1, 0);
-  std::vector<int64_t> most(heads + 1, 0);
+  std::vector<int64_t> smallest(heads + 1, 0);
+  std::vector<int64_t> largest(heads + 1, 0);
   for (size_t h = 0; h < heads; ++h) {
-    fewest[h + 1] = fewest[h] + options[h].back().deviation;
-    most[h + 1] = most[h] + options[h].front().deviation;
+    smallest[h + 1] = smallest[h] + options[h].back().deviation;
+    largest[h + 1] = largest[h] + options[h].front().deviation;
   }
   std::vector<States> states(heads + 1);  // states[h]: of heads h, h + 1, …
   states[heads].excess = {0.0};
@@ -78,7 +78,7 @@ std::vector<int64_t> search_capped(const Options& options, int64_t target, doubl
   for (size_t h = heads; h-- > 0;) {
     steps += static_cast<double>(states[h + 1].excess.size()) * static_cast<double>(options[h].size());
     check_limits(steps, stored, limits);
-    states[h] = extend(states[h + 1], options[h], target - most[h], target - fewest[h], cap);
+    states[h] = extend(states[h + 1], options[h], target - largest[h], target - smallest[h], cap);
     stored += static_cast<int64_t>(states[h].excess.size());
     check_limits(steps, stored, limits);
     if (states[h].excess.empty()) return {};

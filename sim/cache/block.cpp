@@ -18,9 +18,9 @@ Block make_block(Backend& backend, std::span<const int32_t> first_positions, std
     block.max_count = std::max<int64_t>(block.max_count, counts[s]);
   }
   static_assert(sizeof(Segment) == 4 * sizeof(int32_t));
-  block.device_segments = Tensor(backend, DType::i32, static_cast<int64_t>(block.segments.size()) * 4);
+  block.device_segments = Tensor(backend, DType::kI32, static_cast<int64_t>(block.segments.size()) * 4);
   block.device_segments.upload(block.segments.data(), block.segments.size() * sizeof(Segment));
-  block.device_positions = Tensor(backend, DType::i32, block.tokens);
+  block.device_positions = Tensor(backend, DType::kI32, block.tokens);
   block.device_positions.upload(positions.data(), positions.size() * sizeof(int32_t));
   return block;
 }

@@ -77,7 +77,7 @@ Cache Cache::clone(int64_t pages) const {
 
 void Cache::gather_pages(std::span<const int32_t> pages, Cache& copy) const {
   if (pages.empty()) return;
-  Tensor device_pages(*backend_, DType::i32, std::ssize(pages));
+  Tensor device_pages(*backend_, DType::kI32, std::ssize(pages));
   device_pages.upload(pages.data(), pages.size_bytes());
   // `embed` copies rows of activations; a page of any type is a row of so many bytes.
   const DType row = backend_->activation_type();
@@ -111,14 +111,14 @@ void Cache::reset() {
 }
 
 void Cache::publish() {
-  device_lengths_.reserve(*backend_, DType::i32, std::ssize(lengths_));
+  device_lengths_.reserve(*backend_, DType::kI32, std::ssize(lengths_));
   device_lengths_.upload(lengths_.data(), lengths_.size() * sizeof(int32_t));
   upload_tables();
 }
 
 void Cache::upload_tables() {
   if (!tables_changed_) return;
-  device_tables_.reserve(*backend_, DType::i32, std::ssize(page_tables_));
+  device_tables_.reserve(*backend_, DType::kI32, std::ssize(page_tables_));
   device_tables_.upload(page_tables_.data(), page_tables_.size() * sizeof(int32_t));
   tables_changed_ = false;
 }
@@ -153,8 +153,8 @@ void Cache::reserve(int64_t pages) {
   const int64_t page_elements = static_cast<int64_t>(kPageTokens) * shape_.head_dim;
   enlarge(*backend_, keys_, type, pages * page_elements);
   enlarge(*backend_, values_, type, pages * page_elements);
-  enlarge(*backend_, positions_, DType::i32, pages * kPageTokens);
-  if (shape_.column_width > 0) enlarge(*backend_, columns_, DType::f32, pages * kPageTokens * shape_.column_width);
+  enlarge(*backend_, positions_, DType::kI32, pages * kPageTokens);
+  if (shape_.column_width > 0) enlarge(*backend_, columns_, DType::kF32, pages * kPageTokens * shape_.column_width);
   for (int64_t page = pages - 1; page >= pool_pages_; --page) free_pages_.push_back(static_cast<int32_t>(page));
   pool_pages_ = pages;
 }
@@ -223,8 +223,8 @@ void Cache::grow(std::span<const Segment> segments, int steps) {
     for_each_row(segment, [&](int64_t index) {
       const int64_t length = length_with(index, segment);
       hold_pages(index, std::max<int64_t>(pages_for(length), held_[static_cast<size_t>(index)]));
-      int64_t& most = max_lengths_[static_cast<size_t>(index / rows())];
-      most = std::max(most, length);
+      int64_t& max_length = max_lengths_[static_cast<size_t>(index / rows())];
+      max_length = std::max(max_length, length);
     });
   }
   advance(segments);

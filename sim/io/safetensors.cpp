@@ -50,7 +50,7 @@ const DtypeRow& row(Dtype dtype) { return kDtypes[static_cast<std::size_t>(dtype
 
 std::string dtype_names() {
   std::string names;
-  for (const DtypeRow& each : kDtypes) names += (names.empty() ? "" : ", ") + std::string(each.name);
+  for (const DtypeRow& row : kDtypes) names += (names.empty() ? "" : ", ") + std::string(row.name);
   return names;
 }
 
@@ -183,8 +183,8 @@ void convert(std::span<const std::byte> bytes, std::span<float> out, Convert&& t
 std::string_view dtype_name(Dtype dtype) { return row(dtype).name; }
 
 std::optional<Dtype> dtype_from_name(std::string_view name) {
-  for (const DtypeRow& each : kDtypes) {
-    if (each.name == name) return each.dtype;
+  for (const DtypeRow& row : kDtypes) {
+    if (row.name == name) return row.dtype;
   }
   return std::nullopt;
 }

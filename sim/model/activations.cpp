@@ -14,11 +14,11 @@ void upload_activations(Backend& backend, Tensor& tensor, std::span<const float>
 }
 
 void upload_activations(Backend& backend, Ref to, std::span<const float> values) {
-  if (to.dtype == DType::f32) {
+  if (to.dtype == DType::kF32) {
     backend.upload(to.data, values.data(), values.size_bytes());
     return;
   }
-  KV_CHECK(to.dtype == DType::bf16);
+  KV_CHECK(to.dtype == DType::kBF16);
   std::vector<uint16_t> narrow(values.size());
   std::transform(values.begin(), values.end(), narrow.begin(), f32_to_bf16);
   backend.upload(to.data, narrow.data(), narrow.size() * sizeof(uint16_t));
@@ -26,11 +26,11 @@ void upload_activations(Backend& backend, Ref to, std::span<const float> values)
 
 std::vector<float> download_activations(Backend& backend, ConstRef from, int64_t count) {
   std::vector<float> values(static_cast<size_t>(count));
-  if (from.dtype == DType::f32) {
+  if (from.dtype == DType::kF32) {
     backend.download(values.data(), from.data, values.size() * sizeof(float));
     return values;
   }
-  KV_CHECK(from.dtype == DType::bf16);
+  KV_CHECK(from.dtype == DType::kBF16);
   std::vector<uint16_t> narrow(values.size());
   backend.download(narrow.data(), from.data, narrow.size() * sizeof(uint16_t));
   std::transform(narrow.begin(), narrow.end(), values.begin(), bf16_to_f32);

@@ -82,7 +82,7 @@ ForwardModel forward_model(Backend& backend, const ModelConfig& config, const Mo
   ForwardModel model{.backend = backend,
                      .config = config,
                      .weights = weights,
-                     .inv_freq = Tensor(backend, DType::f32, std::ssize(inv_freq)),
+                     .inv_freq = Tensor(backend, DType::kF32, std::ssize(inv_freq)),
                      .attention_factor = static_cast<float>(rope.attention_factor)};
   model.inv_freq.upload(inv_freq.data(), model.inv_freq.bytes());
   return model;
@@ -154,7 +154,7 @@ void norm_head(const ForwardModel& model, ConstRef hidden, int64_t rows, Forward
 void head_logits(const ForwardModel& model, const ForwardBuffers& buffers, int64_t rows, float* logits) {
   model.backend.linear({.input = buffers.normed.ref(),
                         .weight = model.weights.output_embedding().ref(),
-                        .output = {logits, DType::f32},
+                        .output = {logits, DType::kF32},
                         .rows = rows,
                         .in = model.config.hidden_size,
                         .out = model.config.vocab_size});

@@ -132,15 +132,16 @@ class Keys {
 
 std::string supported(std::string_view (*name)(const Architecture&)) {
   std::string names;
-  for (const Architecture& each : kArchitectures) names += (names.empty() ? "" : ", ") + std::string(name(each));
+  for (const Architecture& architecture : kArchitectures)
+    names += (names.empty() ? "" : ", ") + std::string(name(architecture));
   return names;
 }
 
 const Architecture* by_model_type(const Keys& keys) {
   const std::string type = keys.text_or("model_type", "");
   if (type.empty()) return nullptr;
-  for (const Architecture& each : kArchitectures) {
-    if (each.model_type == type) return &each;
+  for (const Architecture& architecture : kArchitectures) {
+    if (architecture.model_type == type) return &architecture;
   }
   throw UserError(fmt::format("{}: model_type {} is not supported; supported: {}", keys.owner(), in_quotes(type),
                               supported([](const Architecture& a) { return a.model_type; })));
@@ -152,8 +153,8 @@ const Architecture* by_class_name(const Keys& keys) {
   if (!names->is_array() || names->size() != 1 || !names->front().is_string()) {
     keys.refuse("architectures", "a list of one class name");
   }
-  for (const Architecture& each : kArchitectures) {
-    if (each.class_name == names->front().get_ref<const std::string&>()) return &each;
+  for (const Architecture& architecture : kArchitectures) {
+    if (architecture.class_name == names->front().get_ref<const std::string&>()) return &architecture;
   }
   throw UserError(fmt::format("{}: architecture {} is not supported; supported: {}", keys.owner(),
                               shown(names->front()), supported([](const Architecture& a) { return a.class_name; })));
@@ -325,8 +326,8 @@ void refuse_unsupported(const Keys& keys) {
 }  // namespace
 
 std::string_view family_name(ModelFamily family) {
-  for (const Architecture& each : kArchitectures) {
-    if (each.family == family) return each.model_type;
+  for (const Architecture& architecture : kArchitectures) {
+    if (architecture.family == family) return architecture.model_type;
   }
   return "";
 }

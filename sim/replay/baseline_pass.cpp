@@ -47,9 +47,9 @@ class Collector final : public Observer {
     const LayerElements elements(baseline.has, info_, baseline.sequences, baseline.max_tokens, baseline.blocks);
     const DType type = backend.activation_type();
     for (int layer = 0; layer < info_.layers; ++layer) {
-      baseline.layers.push_back({.block_sums = zeros(DType::f32, elements.block_sums),
-                                 .block_max = zeros(DType::f32, elements.block_max),
-                                 .value_norms = zeros(DType::f32, elements.value_norms),
+      baseline.layers.push_back({.block_sums = zeros(DType::kF32, elements.block_sums),
+                                 .block_max = zeros(DType::kF32, elements.block_max),
+                                 .value_norms = zeros(DType::kF32, elements.value_norms),
                                  .outputs = zeros(type, elements.outputs),
                                  .queries = zeros(type, elements.queries),
                                  .keys = zeros(type, elements.keys),
@@ -128,7 +128,7 @@ class Collector final : public Observer {
 
   void collect_norms(const LayerView& view, Tensor& norms) {
     const int64_t tokens = total_tokens(view);
-    norms_.reserve(backend_, DType::f32, tokens * info_.q_heads);
+    norms_.reserve(backend_, DType::kF32, tokens * info_.q_heads);
     backend_.projected_norms({.values = view.projections.values,
                               .output_weight = source_.output_weight(view.layer),
                               .norms = norms_.ref().as<float>(),
@@ -206,7 +206,7 @@ size_t baseline_bytes(const Backend& backend, const SourceInfo& info, const Base
   const LayerElements layer(needs, info, sequences, tokens, blocks_of(needs, tokens));
   const int64_t statistics = layer.block_sums + layer.block_max + layer.value_norms;
   const int64_t states = layer.outputs + layer.queries + layer.keys + layer.values;
-  return static_cast<size_t>(info.layers) * (static_cast<size_t>(statistics) * bytes_of(DType::f32) +
+  return static_cast<size_t>(info.layers) * (static_cast<size_t>(statistics) * bytes_of(DType::kF32) +
                                              static_cast<size_t>(states) * bytes_of(backend.activation_type()));
 }
 

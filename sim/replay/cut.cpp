@@ -74,7 +74,7 @@ class Event {
         rows.insert(rows.end(), static_cast<size_t>(args.info.kv_heads), due_flag);
       }
       Group group{kept, args.policy.scorer->protects(kept, args.interval), std::move(sequences_due),
-                  Tensor(args.backend, DType::u8, args.cache.rows())};
+                  Tensor(args.backend, DType::kU8, args.cache.rows())};
       group.rows_due.upload(rows.data(), rows.size());
       groups.push_back(std::move(group));
     }
@@ -106,7 +106,7 @@ class Event {
       args_.policy.allocation->allocate(args, counts_);
       check_counts(args, counts_);
     }
-    device_counts_ = Tensor(args_.backend, DType::i32, std::ssize(counts_));
+    device_counts_ = Tensor(args_.backend, DType::kI32, std::ssize(counts_));
     device_counts_.upload(counts_.data(), counts_.size() * sizeof(int32_t));
   }
 

@@ -90,8 +90,8 @@ std::vector<ResidentBound> resident_bounds(const GenerateArgs& args, int interva
 RunShape shape_of(const GenerateArgs& args, int interval) {
   int64_t tokens = 0;
   for (size_t s = 0; s < args.prompts.size(); ++s) {
-    const int64_t there = args.resumed ? args.resumed->done[s] : args.filled;
-    tokens += std::min<int64_t>(std::ssize(args.prompts[s]) - there, args.prefill_chunk);
+    const int64_t present = args.resumed ? args.resumed->done[s] : args.filled;
+    tokens += std::min<int64_t>(std::ssize(args.prompts[s]) - present, args.prefill_chunk);
   }
   RunShape shape = run_shape(resident_bounds(args, interval), tokens);
   shape.logits = shape.sequences * args.source.vocab();
@@ -123,8 +123,8 @@ class Writer final : public Source {
     KV_CHECK(numbers.size() == origins.size());
     origins_ = uploaded(origins);
     numbers_ = uploaded(numbers);
-    texts_ = Tensor(backend_, DType::i32, std::ssize(args.prompts) * args.max_new_tokens);
-    logits_ = Tensor(backend_, DType::f32, std::ssize(args.prompts) * model_.vocab());
+    texts_ = Tensor(backend_, DType::kI32, std::ssize(args.prompts) * args.max_new_tokens);
+    logits_ = Tensor(backend_, DType::kF32, std::ssize(args.prompts) * model_.vocab());
   }
 
   const SourceInfo& info() const override { return model_.info(); }
@@ -170,7 +170,7 @@ class Writer final : public Source {
 
  private:
   Tensor uploaded(const std::vector<int32_t>& values) const {
-    Tensor tensor(backend_, DType::i32, std::ssize(values));
+    Tensor tensor(backend_, DType::kI32, std::ssize(values));
     tensor.upload(values.data(), values.size() * sizeof(int32_t));
     return tensor;
   }
@@ -188,7 +188,7 @@ class Writer final : public Source {
     if (rows.empty()) return;
     const Tensor device_rows = uploaded(rows), device_positions = uploaded(positions);
     sequences_ = uploaded(sequences);
-    ids_ = Tensor(backend_, DType::i32, std::ssize(rows));
+    ids_ = Tensor(backend_, DType::kI32, std::ssize(rows));
     draw(device_rows.ref().as<int32_t>(), device_positions.ref().as<int32_t>(), std::ssize(rows));
   }
 
@@ -272,10 +272,10 @@ class Generation {
 
  private:
   // The last new token is never processed.
-  int steps_left() const { return args_.max_new_tokens - made_; }
+  int steps_left() const { return args_.max_new_tokens - generated_; }
 
   Schedule prompt_schedule() const {
-    if (args_.filled > 0 || args_.resumed) return rest_of_prompts();
+    if (args_.filled > 0 || args_.resumed) return unread_prompts();
     if (interval_ > 0) return pruned_prompts();
     if (!args_.keep) return full_schedule(lengths_, args_.prefill_chunk);
     std::vector<int32_t> keep;
@@ -286,14 +286,14 @@ class Generation {
     return one_shot_schedule(lengths_, lengths_, keep, args_.prefill_chunk);
   }
 
-  Schedule rest_of_prompts() const {
+  Schedule unread_prompts() const {
     KV_CHECK(!args_.keep);
-    std::vector<int32_t> rest = lengths_;
-    for (size_t s = 0; s < rest.size(); ++s) {
-      KV_CHECK(rest[s] > loop_.tokens_done()[s] && (interval_ == 0 || rest[s] < args_.budget + interval_));
-      rest[s] -= loop_.tokens_done()[s];
+    std::vector<int32_t> unread = lengths_;
+    for (size_t s = 0; s < unread.size(); ++s) {
+      KV_CHECK(unread[s] > loop_.tokens_done()[s] && (interval_ == 0 || unread[s] < args_.budget + interval_));
+      unread[s] -= loop_.tokens_done()[s];
     }
-    return full_schedule(rest, args_.prefill_chunk);
+    return full_schedule(unread, args_.prefill_chunk);
   }
 
   // As the schedule of texts one token longer, up to the prompts' ends: so there is a cut at the end of a prompt
@@ -357,8 +357,8 @@ class Generation {
 
   // Takes up the ids of the newest steps; false when a sequence has ended.
   bool look(int steps) {
-    const std::vector<int32_t> ids = writer_.texts(made_, steps);
-    made_ += steps;
+    const std::vector<int32_t> ids = writer_.texts(generated_, steps);
+    generated_ += steps;
     bool all_go_on = true;
     for (size_t s = 0; s < active_.size(); ++s) {
       if (!active_[s]) continue;
@@ -388,7 +388,7 @@ class Generation {
   std::vector<int32_t> lengths_;  // of the prompts
   std::vector<int32_t> active_;   // 1 = goes on
   std::vector<int32_t> newest_;   // ids
-  int made_ = 0;                  // new tokens of every active sequence
+  int generated_ = 0;             // new tokens of every active sequence
   Stopwatch watch_;               // every moment from the first on is some lap's
   GenerateResult result_;
 };

@@ -16,7 +16,7 @@ namespace kv {
 
 namespace {
 
-std::vector<Policy*> one_of_each(std::span<Policy* const> policies) {
+std::vector<Policy*> distinct_scorers(std::span<Policy* const> policies) {
   std::vector<Policy*> distinct;
   for (Policy* policy : policies) {
     const auto same = [&](const Policy* other) { return other->scorer_name == policy->scorer_name; };
@@ -49,7 +49,7 @@ std::vector<int32_t> lengths_of(const PrefillArgs& args) {
 Prefill::Prefill(const PrefillArgs& args)
     : args_(args),
       full_(policy_of("full", nullptr)),
-      ranking_(one_of_each(args.policies)),
+      ranking_(distinct_scorers(args.policies)),
       onlooker_of_(onlookers_of(args.policies, ranking_)),
       lengths_(lengths_of(args)),
       shape_(checked_shape()),

@@ -14,13 +14,13 @@ void advance(Schedule& schedule, std::vector<int32_t>& done, std::span<const int
   const size_t sequences = done.size();
   while (true) {
     Step step{std::vector<int32_t>(sequences, 0), std::vector<int32_t>(sequences, -1)};
-    int32_t most = 0;
+    int32_t longest = 0;
     for (size_t s = 0; s < sequences; ++s) {
       step.counts[s] = std::clamp<int32_t>(until[s] - done[s], 0, chunk);
       done[s] += step.counts[s];
-      most = std::max(most, step.counts[s]);
+      longest = std::max(longest, step.counts[s]);
     }
-    if (most == 0) return;
+    if (longest == 0) return;
     schedule.push_back(std::move(step));
   }
 }

@@ -42,7 +42,7 @@ void check_scores(const ScoreCheckArgs& args) {
   for (const ScoredLayer& scored : args.layers) {
     layer_numbers = std::max(layer_numbers, scored.scores.elements());
   }
-  Tensor word(args.backend, DType::u8, sizeof(uint64_t));  // fresh memory: nothing bad
+  Tensor word(args.backend, DType::kU8, sizeof(uint64_t));  // fresh memory: nothing bad
   auto* first = reinterpret_cast<uint64_t*>(word.ref().as<uint8_t>());
   for (size_t layer = 0; layer < args.layers.size(); ++layer) {
     const ScoredLayer& scored = args.layers[layer];

@@ -70,11 +70,11 @@ void ModelSource::take(const Block& block) {
   block_ = &block;
   const int64_t tokens = block.tokens;
   buffers_.reserve(backend_, config_, tokens);
-  nll_.reserve(backend_, DType::f32, tokens);
-  entropy_.reserve(backend_, DType::f32, tokens);
-  argmax_.reserve(backend_, DType::i32, tokens);
-  ids_.reserve(backend_, DType::i32, tokens);
-  targets_.reserve(backend_, DType::i32, tokens);
+  nll_.reserve(backend_, DType::kF32, tokens);
+  entropy_.reserve(backend_, DType::kF32, tokens);
+  argmax_.reserve(backend_, DType::kI32, tokens);
+  ids_.reserve(backend_, DType::kI32, tokens);
+  targets_.reserve(backend_, DType::kI32, tokens);
 }
 
 ForwardBlock ModelSource::forward_block() const {
@@ -157,7 +157,7 @@ void ModelSource::save_logits_tail() {
     const int64_t end = segment.first_position + segment.count;
     const int64_t first = std::max<int64_t>(segment.first_position, length - tail_positions_);
     if (first >= end) continue;
-    Tensor logits(backend_, DType::f32, (end - first) * vocab);
+    Tensor logits(backend_, DType::kF32, (end - first) * vocab);
     // Not linear(): it would round the logits to the activation type.
     token_loss(segment.first_token + first - segment.first_position, end - first, logits.ref().as<float>());
     auto& tail = logits_tail_[static_cast<size_t>(segment.sequence)];

@@ -51,9 +51,9 @@ std::string_view metric_name(AnswerMetric metric) {
 
 AnswerMetric find_answer_metric(std::string_view name) {
   std::string known;
-  for (const auto& [metric, each] : kNames) {
-    if (each == name) return metric;
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", each);
+  for (const auto& [metric, spelling] : kNames) {
+    if (spelling == name) return metric;
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", spelling);
   }
   throw UserError(fmt::format("answer metric {} is unknown, expected one of {}", name, known));
 }

@@ -40,9 +40,9 @@ Exam exam_of(const TaskText& text, int32_t first_token, const Tokenizer& tokeniz
 }
 
 Exam make_exam(const TaskRequest& request, const Tokenizer& tokenizer, const TextData& data) {
-  TaskRequest whole = request;
-  if (!whole.length) whole.length = Length::kAtMost;
-  const DrawnTask drawn = draw_task(whole, tokenizer, data);
+  TaskRequest bounded = request;
+  if (!bounded.length) bounded.length = Length::kAtMost;
+  const DrawnTask drawn = draw_task(bounded, tokenizer, data);
   if (drawn.text.questions.empty())
     throw UserError(fmt::format("task {} asks no question, so there is nothing to answer", request.task));
   Exam exam = exam_of(drawn.text, drawn.sample.ids.front(), tokenizer);

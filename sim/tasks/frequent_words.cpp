@@ -14,14 +14,14 @@ TaskText draw_frequent_words(const TaskDraw& draw) {
   constexpr std::array<size_t, 3> kShares = {6, 8, 11};  // one word in so many
   Random& random = draw.random;
   std::vector<std::string> top;
-  std::vector<std::string> rest;
+  std::vector<std::string> rarer;
   for (const size_t i : random.sample(nouns().size(), kVocabulary))
-    (top.size() < kShares.size() ? top : rest).push_back(nouns()[i]);
+    (top.size() < kShares.size() ? top : rarer).push_back(nouns()[i]);
 
   const size_t count = draw.chars / kBytesAWord;
   std::vector<std::string> words;
   for (size_t i = 0; i < top.size(); ++i) words.insert(words.end(), count / kShares[i], top[i]);
-  while (words.size() < count) words.push_back(random.choice(rest));
+  while (words.size() < count) words.push_back(random.choice(rarer));
   random.shuffle(words);
 
   TextWriter writer;

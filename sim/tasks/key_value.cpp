@@ -20,8 +20,8 @@ TaskText draw_key_value(const TaskDraw& draw) {
   std::vector<std::string> values;
   for (size_t i = 0; i < count; ++i) values.push_back(random_value(random));
 
-  const auto most = static_cast<size_t>(option_or(draw.options.questions, "questions", 1, 1000, 24));
-  const auto chosen = random.sample(count, std::min(count, most));
+  const auto limit = static_cast<size_t>(option_or(draw.options.questions, "questions", 1, 1000, 24));
+  const auto chosen = random.sample(count, std::min(count, limit));
   const std::set<size_t> chosen_lines(chosen.begin(), chosen.end());
   TextWriter writer;
   std::vector<ByteRange> lines;

@@ -35,7 +35,7 @@ void write_question_of(TextWriter& writer, const Needles& needles, const std::ve
   std::vector<Wanted> wanted;
   for (const size_t i : question) {
     keys.push_back(needles.facts[i].key);
-    for (Wanted& each : wanted_of(needles.facts[i], places)) wanted.push_back(std::move(each));
+    for (Wanted& value : wanted_of(needles.facts[i], places)) wanted.push_back(std::move(value));
   }
   const bool single = wanted.size() == 1;
   const std::string& kind = needles.kind;

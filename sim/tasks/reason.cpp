@@ -56,10 +56,10 @@ void define(std::vector<Quantity>& quantities, size_t i, Random& random) {
     return;
   }
   const double kind = random.uniform();
-  const int here = static_cast<int>(i);
-  const int first = random.chance(0.5) ? 0 : std::max(0, here - 25);
-  quantity.left.index = random.between(first, here);
-  const int other = random.between(first, here);
+  const int index = static_cast<int>(i);
+  const int first = random.chance(0.5) ? 0 : std::max(0, index - 25);
+  quantity.left.index = random.between(first, index);
+  const int other = random.between(first, index);
   quantity.op = kind < 0.3 ? '+' : kind < 0.5 ? '-' : kind < 0.75 ? '+' : kind < 0.9 ? '-' : '*';
   quantity.right = kind < 0.5   ? number(random.between(1, kModulus))
                    : kind < 0.9 ? Operand{other, 0}

@@ -49,8 +49,8 @@ TaskText draw_sentence(const TaskDraw& draw) {
   const std::string text = draw_text(draw.data.books, draw.chars, draw.random);
   const auto sentences = sentences_of(text);
   if (sentences.empty()) throw UserError(fmt::format("{} bytes of text hold no sentence to ask for", text.size()));
-  const auto most = static_cast<size_t>(option_or(draw.options.questions, "questions", 1, 1000, 4));
-  const auto chosen = draw.random.sample(sentences.size(), std::min(sentences.size(), most));
+  const auto limit = static_cast<size_t>(option_or(draw.options.questions, "questions", 1, 1000, 4));
+  const auto chosen = draw.random.sample(sentences.size(), std::min(sentences.size(), limit));
 
   TextWriter writer;
   size_t last = 0;
@@ -65,10 +65,10 @@ TaskText draw_sentence(const TaskDraw& draw) {
   for (const size_t i : chosen) {
     const Sentence& sentence = sentences[i];
     write_question(writer, "Complete the sentence that begins: " + sentence.joined(0, kFirstWords));
-    const std::string rest = sentence.joined(kFirstWords, sentence.words.size());
-    writer.link(writer.add(" " + rest, Label::kAnswer), {sentence.place});
+    const std::string ending = sentence.joined(kFirstWords, sentence.words.size());
+    writer.link(writer.add(" " + ending, Label::kAnswer), {sentence.place});
     writer.add(".\n", Label::kAnswer);
-    writer.expect({rest + "."});
+    writer.expect({ending + "."});
   }
   return writer.take();
 }

@@ -40,7 +40,7 @@ void run(Device& device, Samples& samples, const Shape& shape) {
   const Tensor segments = upload_segments(backend, list);
   const double queries_and_output = 2.0 * device.activation() * static_cast<double>(values);
   const double probabilities = static_cast<double>(heads.query) / heads.kv * cache.entries();
-  Tensor sums(backend, DType::f32, shape.with_sums ? int64_t{shape.sequences} * heads.query * shape.length : 0);
+  Tensor sums(backend, DType::kF32, shape.with_sums ? int64_t{shape.sequences} * heads.query * shape.length : 0);
   const Work work = {
       .bytes = 2 * cache.half_bytes() + queries_and_output + (shape.with_sums ? sizeof(float) * probabilities : 0),
       .flops = 4.0 * shape.head_dim * probabilities};

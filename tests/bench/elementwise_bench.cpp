@@ -90,7 +90,7 @@ void row_cosine(Device& device, Samples& samples) {
   Backend& backend = device.backend();
   const int64_t count = model.tokens * model.width;
   const Tensor a = random_activations(backend, count, 1), b = random_activations(backend, count, 2);
-  Tensor cosine(backend, DType::f32, model.tokens);
+  Tensor cosine(backend, DType::kF32, model.tokens);
   samples.take({.bytes = bytes(device, 2 * count), .flops = 6.0 * static_cast<double>(count)}, [&] {
     backend.row_cosine(
         {.a = a.ref(), .b = b.ref(), .cosine = cosine.ref().as<float>(), .rows = model.tokens, .width = model.width});

@@ -29,7 +29,7 @@ void select_top(Device& device, Samples& samples, const Selection& shape) {
       {.lengths = equal_lengths(shape.rows, shape.length), .kv_heads = heads_of(device).kv, .positions_only = true});
   const Tensor scores = random_floats(backend, shape.rows * shape.length, 5);
   const Tensor counts = upload(backend, std::vector<int32_t>(static_cast<size_t>(shape.rows), shape.kept));
-  Tensor keep(backend, DType::u8, shape.rows * shape.length);
+  Tensor keep(backend, DType::kU8, shape.rows * shape.length);
   samples.take({.bytes = 5 * cache.entries()}, [&] {
     backend.select_top({.cache = cache.view(),
                         .scores = scores.slots<float>(shape.length),
@@ -63,7 +63,7 @@ void select_pooled(Device& device, Samples& samples, const PooledSelection& shap
       {.lengths = equal_lengths(heads, shape.length), .kv_heads = static_cast<int>(heads), .positions_only = true});
   const Tensor scores = random_floats(backend, shape.layers * entries, 5);
   const Tensor counts = upload(backend, std::vector<int32_t>{static_cast<int32_t>(shape.layers * heads * shape.kept)});
-  Tensor keep(backend, DType::u8, shape.layers * entries), kept(backend, DType::i32, shape.layers * heads);
+  Tensor keep(backend, DType::kU8, shape.layers * entries), kept(backend, DType::kI32, shape.layers * heads);
   std::vector<SelectPooledArgs::Layer> layers;
   for (int64_t l = 0; l < shape.layers; ++l) {
     layers.push_back({.cache = cache.view(),
@@ -191,7 +191,7 @@ void column_mean(Device& device, Samples& samples, const Shape& shape) {
                                    .kv_heads = heads.kv,
                                    .column_width = group,
                                    .positions_only = true});
-  Tensor scores(backend, DType::f32, shape.rows * shape.length);
+  Tensor scores(backend, DType::kF32, shape.rows * shape.length);
   samples.take({.bytes = 4.0 * (group + 1) * cache.entries(), .flops = group * cache.entries()}, [&] {
     backend.column_mean({.cache = cache.view(), .count = group, .scores = scores.slots<float>(shape.length)});
   });
@@ -211,7 +211,7 @@ void advance(Device& device, Samples& samples, const Steps& shape) {
   const int kv_heads = heads_of(device).kv;
   const int64_t rows = int64_t{shape.sequences} * kv_heads;
   Tensor segments = upload_segments(backend, one_token_each(shape.sequences));
-  Tensor positions(backend, DType::i32, shape.sequences);
+  Tensor positions(backend, DType::kI32, shape.sequences);
   Tensor lengths = upload(backend, std::vector<int32_t>(static_cast<size_t>(shape.layers * rows), 0));
   samples.take({.bytes = 8.0 * static_cast<double>(shape.layers * rows)}, [&] {
     backend.advance({.segments = static_cast<Segment*>(segments.ref().data),

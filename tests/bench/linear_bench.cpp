@@ -44,8 +44,8 @@ void run_loss(Device& device, Samples& samples, const Shape& shape) {
   const Tensor hidden = random_activations(backend, shape.rows * shape.in, 1);
   const Tensor weight = random_activations(backend, shape.out * shape.in, 2);
   const Tensor targets = counting(backend, shape.rows);
-  Tensor nll(backend, DType::f32, shape.rows), entropy(backend, DType::f32, shape.rows);
-  Tensor argmax(backend, DType::i32, shape.rows);
+  Tensor nll(backend, DType::kF32, shape.rows), entropy(backend, DType::kF32, shape.rows);
+  Tensor argmax(backend, DType::kI32, shape.rows);
   Work work = work_of(shape, device.activation());
   work.bytes -= device.activation() * static_cast<double>(shape.rows * shape.out);
   samples.take(work, [&] {

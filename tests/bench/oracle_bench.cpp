@@ -46,7 +46,7 @@ void projected_norms(Device& device, Samples& samples) {
   const int64_t count = int64_t{shape.tokens} * heads.kv * shape.head_dim;
   const int64_t weights = shape.width * heads.query * shape.head_dim;
   const Tensor values = random_activations(backend, count, 1), weight = random_activations(backend, weights, 2);
-  Tensor norms(backend, DType::f32, int64_t{shape.tokens} * heads.query);
+  Tensor norms(backend, DType::kF32, int64_t{shape.tokens} * heads.query);
   const double square = static_cast<double>(shape.head_dim) * shape.head_dim;
   const Work work = {
       .bytes = device.activation() * static_cast<double>(count + weights) + 4.0 * static_cast<double>(norms.elements()),
@@ -79,7 +79,7 @@ void attention_mass(Device& device, Samples& samples) {
   const Tensor sequences = upload(backend, std::vector<int32_t>(static_cast<size_t>(shape.queries), 0));
   const Tensor set_positions = upload(backend, set), set_begin = upload(backend, begin);
   const Tensor queries = random_activations(backend, int64_t{shape.queries} * heads.query * shape.head_dim, 5);
-  Tensor mass(backend, DType::f32, int64_t{shape.queries} * heads.query);
+  Tensor mass(backend, DType::kF32, int64_t{shape.queries} * heads.query);
   const Work work = {.bytes = cache.half_bytes(), .flops = 2.0 * shape.head_dim * heads.query * pairs_of(shape)};
   samples.take(work, [&] {
     backend.attention_mass({.queries = queries.ref(),
@@ -111,8 +111,8 @@ void retained_mass(Device& device, Samples& samples) {
   const Tensor positions = upload(backend, sampled_positions(shape));
   const Tensor sequences = upload(backend, std::vector<int32_t>(static_cast<size_t>(shape.queries)));
   const int64_t results = int64_t{shape.queries} * heads.query;
-  Tensor evicted(backend, DType::f32, results), error(backend, DType::f32, results),
-      cosine(backend, DType::f32, results), longest(backend, DType::f32, int64_t{shape.queries} * heads.kv);
+  Tensor evicted(backend, DType::kF32, results), error(backend, DType::kF32, results),
+      cosine(backend, DType::kF32, results), longest(backend, DType::kF32, int64_t{shape.queries} * heads.kv);
   const Work work = {.bytes = 2 * device.activation() * static_cast<double>(count),
                      .flops = 5.0 * shape.head_dim * heads.query * pairs_of(shape)};
   samples.take(work, [&] {
@@ -143,7 +143,7 @@ void survival(Device& device, Samples& samples) {
   const Tensor queries = random_activations(backend, int64_t{shape.queries} * heads.query * shape.head_dim, 5);
   const Tensor segments =
       upload_segments(backend, {{.count = shape.queries, .first_position = shape.tokens - shape.queries}});
-  Tensor last(backend, DType::i32, int64_t{heads.query} * shape.tokens);
+  Tensor last(backend, DType::kI32, int64_t{heads.query} * shape.tokens);
   const double pairs = 0.5 * shape.queries * (2.0 * shape.tokens - shape.queries + 1);
   const Work work = {.bytes = cache.half_bytes() + 8.0 * static_cast<double>(last.elements()),
                      .flops = 2.0 * shape.head_dim * heads.query * pairs};

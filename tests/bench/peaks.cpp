@@ -20,7 +20,7 @@ double copy_peak(Device& device) {
   const size_t bytes = size_t{1} << device.pick(28, 31);
   Backend& backend = device.backend();
   const Tensor from = random_floats(backend, static_cast<int64_t>(bytes / sizeof(float)), 1);
-  Tensor to(backend, DType::f32, from.elements());
+  Tensor to(backend, DType::kF32, from.elements());
   return 2.0 * static_cast<double>(bytes) / best(device, [&] { backend.copy(to.ref().data, from.ref().data, bytes); });
 }
 

@@ -40,8 +40,8 @@ void run(Device& device, Samples& samples, const Shape& shape) {
   const Tensor queries = random_activations(backend, values, 5);
   Tensor output(backend, backend.activation_type(), values);
   const int64_t statistics = int64_t{heads.query} * shape.length;
-  Tensor sums(backend, DType::f32, shape.columns == Columns::kNone ? 0 : statistics);
-  Tensor maxima(backend, DType::f32, shape.columns == Columns::kSumsAndMax ? statistics : 0);
+  Tensor sums(backend, DType::kF32, shape.columns == Columns::kNone ? 0 : statistics);
+  Tensor maxima(backend, DType::kF32, shape.columns == Columns::kSumsAndMax ? statistics : 0);
   const Tensor segments =
       upload_segments(backend, {{.count = shape.count, .first_position = shape.length - shape.count}});
   samples.take(work_of(shape, heads, device.activation()), [&] {

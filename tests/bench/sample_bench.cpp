@@ -22,7 +22,7 @@ void run(Device& device, Samples& samples, const Shape& shape) {
   const Tensor logits = random_floats(backend, shape.rows * shape.vocab, 5), rows = counting(backend, shape.rows);
   const Tensor positions = upload(backend, std::vector<int32_t>(static_cast<size_t>(shape.rows), 7)),
                origins = upload(backend, std::vector<int32_t>(static_cast<size_t>(shape.rows), 8));  // the next ones
-  Tensor ids(backend, DType::i32, shape.rows), texts(backend, DType::i32, shape.rows);
+  Tensor ids(backend, DType::kI32, shape.rows), texts(backend, DType::kI32, shape.rows);
   const auto* row = rows.ref().as<int32_t>();
   samples.take({.bytes = 4.0 * static_cast<double>(shape.rows * shape.vocab)}, [&] {
     backend.sample({.logits = logits.ref().as<float>(),

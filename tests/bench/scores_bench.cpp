@@ -63,7 +63,7 @@ void window_attention(Device& device, Samples& samples, const Window& shape) {
   const int group = shape.mode == Mode::kPerQueryHead ? heads.query / heads.kv : 1;
   const Tensor queries =
       random_activations(backend, int64_t{shape.sequences} * shape.window * heads.query * shape.head_dim, 5);
-  Tensor scores(backend, DType::f32, rows * group * shape.length);
+  Tensor scores(backend, DType::kF32, rows * group * shape.length);
   const Work work = {.bytes = cache.half_bytes() + 4.0 * group * cache.entries(),
                      .flops = 2.0 * shape.head_dim * shape.window * heads.query / heads.kv * cache.entries()};
   samples.take(work, [&] {
@@ -95,7 +95,7 @@ const std::vector<Window> kCudaWindows = {
 void redundancy(Device& device, Samples& samples, bool similar_keys) {
   const Event event = event_of(device);
   CacheLayer cache = cache_of(device, event, similar_keys);
-  Tensor scores(device.backend(), DType::f32, event.rows * event.length);
+  Tensor scores(device.backend(), DType::kF32, event.rows * event.length);
   const double means = 4.0 * event.head_dim * entries_of(event);
   const double pairs = similar_keys ? 0 : static_cast<double>(event.head_dim) * event.length * entries_of(event);
   samples.take({.bytes = cache.half_bytes() + 4 * entries_of(event), .flops = means + pairs}, [&] {
@@ -106,7 +106,7 @@ void redundancy(Device& device, Samples& samples, bool similar_keys) {
 void key_difference(Device& device, Samples& samples) {
   const Event event = event_of(device);
   const CacheLayer cache = cache_of(device, event, true);
-  Tensor scores(device.backend(), DType::f32, event.rows * event.length);
+  Tensor scores(device.backend(), DType::kF32, event.rows * event.length);
   samples.take(
       {.bytes = cache.half_bytes() + 4 * entries_of(event), .flops = 6.0 * event.head_dim * entries_of(event)},
       [&] { device.backend().key_difference({.cache = cache.view(), .scores = scores.slots<float>(event.length)}); });
@@ -122,7 +122,7 @@ Tensor frequencies(Backend& backend, int head_dim) {
 
 // Zeros in memory that holds doubles.
 Tensor doubles(Backend& backend, int64_t count) {
-  Tensor tensor(backend, DType::u8, count * static_cast<int64_t>(sizeof(double)));
+  Tensor tensor(backend, DType::kU8, count * static_cast<int64_t>(sizeof(double)));
   tensor.fill_zero();
   return tensor;
 }
@@ -140,14 +140,14 @@ void expected_attention(Device& device, Samples& samples) {
   std::vector<double> identity(static_cast<size_t>(dim * dim));
   for (int64_t d = 0; d < dim; ++d) identity[static_cast<size_t>(d * dim + d)] = 1000;
   const int64_t bytes_each = dim * dim * static_cast<int64_t>(sizeof(double));
-  Tensor products(backend, DType::u8, sequences * heads.query * bytes_each);
+  Tensor products(backend, DType::kU8, sequences * heads.query * bytes_each);
   for (int64_t i = 0; i < sequences * heads.query; ++i) {
     backend.upload(products.at(i * bytes_each).data, identity.data(), static_cast<size_t>(bytes_each));
   }
   const Tensor counts = upload(backend, std::vector<int32_t>(static_cast<size_t>(sequences), 1000));
   const Tensor next = upload(backend, std::vector<int32_t>(static_cast<size_t>(sequences), event.length));
   const Tensor inv_freq = frequencies(backend, event.head_dim);
-  Tensor scores(backend, DType::f32, event.rows * event.length);
+  Tensor scores(backend, DType::kF32, event.rows * event.length);
   const double group = static_cast<double>(heads.query) / heads.kv;
   const Work work = {.bytes = 2 * cache.half_bytes() + 4 * entries_of(event),
                      .flops = 2.0 * static_cast<double>(dim * dim) * group * entries_of(event)};
@@ -198,7 +198,7 @@ void future_scores(Device& device, Samples& samples) {
   const Tensor table = random_floats(backend, event.rows * blocks * tokens, 5);
   const int64_t sequences = event.rows / heads_of(device).kv;
   const Tensor from = upload(backend, std::vector<int32_t>(static_cast<size_t>(sequences), 3));
-  Tensor scores(backend, DType::f32, event.rows * event.length);
+  Tensor scores(backend, DType::kF32, event.rows * event.length);
   samples.take({.bytes = 12 * entries_of(event)}, [&] {
     backend.future_scores({.cache = cache.view(),
                            .table = table.ref().as<float>(),
@@ -214,7 +214,7 @@ void future_table(Device& device, Samples& samples) {
   const int64_t heads = device.pick(8, 32), blocks = device.pick(16, 128), tokens = device.pick(4096, 32768);
   const int64_t count = heads * blocks * tokens;
   const Tensor input = random_floats(backend, count, 1);
-  Tensor output(backend, DType::f32, count);
+  Tensor output(backend, DType::kF32, count);
   samples.take({.bytes = 8.0 * static_cast<double>(count), .flops = static_cast<double>(count)}, [&] {
     backend.future_table({.input = input.ref().as<float>(),
                           .output = output.ref().as<float>(),
@@ -230,7 +230,7 @@ void blend(Device& device, Samples& samples) {
   const Tensor a = random_floats(backend, event.rows * event.length, 1);
   const Tensor b = random_floats(backend, event.rows * event.length, 2);
   const Tensor lengths = upload(backend, equal_lengths(event.rows, event.length));
-  Tensor output(backend, DType::f32, event.rows * event.length);
+  Tensor output(backend, DType::kF32, event.rows * event.length);
   samples.take({.bytes = 12 * entries_of(event), .flops = 3 * entries_of(event)}, [&] {
     backend.blend({.a = a.slots<float>(event.length),
                    .b = b.slots<float>(event.length),
@@ -250,7 +250,7 @@ void pool(Device& device, Samples& samples) {
   Backend& backend = device.backend();
   const Tensor input = random_floats(backend, event.rows * group * event.length, 1);
   const Tensor lengths = upload(backend, equal_lengths(event.rows, event.length));
-  Tensor output(backend, DType::f32, input.elements());
+  Tensor output(backend, DType::kF32, input.elements());
   samples.take({.bytes = 8.0 * group * entries_of(event), .flops = 7.0 * group * entries_of(event)}, [&] {
     backend.pool({.kernel = 7,
                   .input = input.slots<float>(event.length),
@@ -268,7 +268,7 @@ void group_mean(Device& device, Samples& samples) {
   Backend& backend = device.backend();
   const Tensor input = random_floats(backend, event.rows * group * event.length, 1);
   const Tensor lengths = upload(backend, equal_lengths(event.rows, event.length));
-  Tensor output(backend, DType::f32, event.rows * event.length);
+  Tensor output(backend, DType::kF32, event.rows * event.length);
   samples.take({.bytes = 4.0 * (group + 1) * entries_of(event), .flops = group * entries_of(event)}, [&] {
     backend.group_mean({.input = input.slots<float>(event.length),
                         .output = output.slots<float>(event.length),
@@ -286,7 +286,7 @@ void layer_mean(Device& device, Samples& samples) {
   const CacheLayer cache = cache_of(device, event);
   Backend& backend = device.backend();
   const Tensor input = random_floats(backend, event.rows * group * event.length, 1);
-  Tensor output(backend, DType::f32, event.rows * event.length);
+  Tensor output(backend, DType::kF32, event.rows * event.length);
   // From memory each value is read once; each row then adds up those of all heads.
   samples.take({.bytes = (4.0 * group + 8) * entries_of(event), .flops = heads.query * entries_of(event)}, [&] {
     backend.layer_mean({.cache = cache.view(),
@@ -317,7 +317,7 @@ void random_uniform(Device& device, Samples& samples) {
       {.lengths = equal_lengths(event.rows, event.length), .kv_heads = heads_of(device).kv, .positions_only = true});
   const int64_t sequences = event.rows / heads_of(device).kv;
   const Tensor seen = upload(backend, std::vector<int32_t>(static_cast<size_t>(sequences), event.length));
-  Tensor scores(backend, DType::f32, event.rows * event.length);
+  Tensor scores(backend, DType::kF32, event.rows * event.length);
   samples.take({.bytes = 4 * entries_of(event)}, [&] {
     backend.random_uniform({.cache = cache.view(),
                             .seed = 1,

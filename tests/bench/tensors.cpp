@@ -78,7 +78,7 @@ Tensor counting(Backend& backend, int64_t count, int32_t start) {
 }
 
 Tensor upload_segments(Backend& backend, const std::vector<Segment>& segments) {
-  Tensor tensor(backend, DType::u8, static_cast<int64_t>(segments.size() * sizeof(Segment)));
+  Tensor tensor(backend, DType::kU8, static_cast<int64_t>(segments.size() * sizeof(Segment)));
   tensor.upload(segments.data(), segments.size() * sizeof(Segment));
   return tensor;
 }
@@ -87,21 +87,22 @@ const Segment* segments_of(const Tensor& tensor) { return static_cast<const Segm
 
 CacheLayer::CacheLayer(Backend& backend, const CacheShape& shape) {
   const auto rows = static_cast<int64_t>(shape.lengths.size());
-  int64_t pages = 0, most = 0;
+  int64_t pages = 0, max_pages = 0;
   for (const int32_t length : shape.lengths) {
     pages += pages_for(length);
-    most = std::max(most, pages_for(length));
+    max_pages = std::max(max_pages, pages_for(length));
     entries_ += length;
   }
   const std::vector<int32_t> order = places(pages, shape.pages);
-  std::vector<int32_t> table(static_cast<size_t>(rows * most), -1), positions(static_cast<size_t>(pages * kPageTokens));
+  std::vector<int32_t> table(static_cast<size_t>(rows * max_pages), -1),
+      positions(static_cast<size_t>(pages * kPageTokens));
   size_t next = 0;
-  for (int64_t chunk = 0; chunk < most; chunk += kChunkPages) {
+  for (int64_t chunk = 0; chunk < max_pages; chunk += kChunkPages) {
     for (int64_t row = 0; row < rows; ++row) {
       const int64_t end = std::min(pages_for(shape.lengths[static_cast<size_t>(row)]), chunk + kChunkPages);
       for (int64_t page = chunk; page < end; ++page) {
         const int32_t place = order[next++];
-        table[static_cast<size_t>(row * most + page)] = place;
+        table[static_cast<size_t>(row * max_pages + page)] = place;
         for (int64_t i = 0; i < kPageTokens; ++i) {
           positions[static_cast<size_t>(place * kPageTokens + i)] = static_cast<int32_t>(page * kPageTokens + i);
         }
@@ -124,7 +125,7 @@ CacheLayer::CacheLayer(Backend& backend, const CacheShape& shape) {
            .lengths = lengths_.ref().as<int32_t>(),
            .pool_pages = pages,
            .rows = rows,
-           .max_pages = most,
+           .max_pages = max_pages,
            .max_length = *std::max_element(shape.lengths.begin(), shape.lengths.end()),
            .kv_heads = shape.kv_heads,
            .head_dim = shape.head_dim,

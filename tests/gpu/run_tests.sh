@@ -74,7 +74,7 @@ cases() {
     /^  / && (suite $1) !~ /(^|[.\/])DISABLED_/ { print suite $1 }' | sort
 }
 
-# Of the cases that have a result in these logs, the names.
+# The names of the cases that have a result in these logs.
 ended() {
   sed -nE 's/^\[( +OK|  FAILED|  SKIPPED) +\] ([^ ,]+).* \([0-9]+ ms\)$/\2/p' "$@" | sort
 }

@@ -167,8 +167,8 @@ class HostileInputs : public testing::Test {
     const fs::path copy = folder_ / "changed";
     fs::remove_all(copy);
     fs::create_directories(copy);
-    for (const char* each : {"config.json", "model.safetensors", "tokenizer.json"}) {
-      if (each != file) fs::create_symlink(fs::path(model()) / each, copy / each);
+    for (const char* linked : {"config.json", "model.safetensors", "tokenizer.json"}) {
+      if (linked != file) fs::create_symlink(fs::path(model()) / linked, copy / linked);
     }
     test::write_file(copy / file, content);
     return copy.string();

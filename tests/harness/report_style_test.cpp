@@ -16,7 +16,7 @@ bool same(const Style& a, const Style& b) {
   return a.color == b.color && a.mark == b.mark && a.hollow == b.hollow && a.dashes == b.dashes;
 }
 
-// Of 0 to 255, as a grey printer or an eye without colours weighs them.
+// A lightness of 0 to 255, as a grey printer or an eye without colours weighs one.
 double grey(const Color& color) { return 0.299 * color.red + 0.587 * color.green + 0.114 * color.blue; }
 
 TEST(Style, OfAPolicyIsForEver) {
@@ -26,7 +26,7 @@ TEST(Style, OfAPolicyIsForEver) {
   EXPECT_EQ(hex(style_of_name("snapkv").color), "#d55e00");
   EXPECT_EQ(style_of_name("snapkv").mark, Mark::kSquare);
   EXPECT_EQ(hex(style_of_name("full").color), "#000000");
-  // Of a name that nobody has heard of, from a hash that is the same everywhere.
+  // A name that nobody has heard of gets its colour from a hash that is the same everywhere.
   const Style unknown = style_of_name("my-policy");
   EXPECT_TRUE(same(unknown, style_of_name("my-policy")));
   EXPECT_TRUE(unknown.hollow);

@@ -421,10 +421,10 @@ TEST_F(Run, OracleRowsSaySo) {
 
 TEST_F(Run, AFolderThatCannotBeWrittenIsRefusedAtOnce) {
   write_atomically(folder_ / "file", "x");
-  RunOptions bad = options("file/out");
+  RunOptions unwritable = options("file/out");
   bool ran = false;
-  bad.after_case = [&ran] { ran = true; };
-  EXPECT_THROW(run_experiment(spec(), bad), UserError);
+  unwritable.after_case = [&ran] { ran = true; };
+  EXPECT_THROW(run_experiment(spec(), unwritable), UserError);
   EXPECT_FALSE(ran);
 }
 

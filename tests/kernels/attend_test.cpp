@@ -97,7 +97,7 @@ Result run(Backend& backend, Problem& problem, bool on_any_card = false) {
   Tensor output(backend, backend.activation_type(), queries.elements());
   Tensor segments = ref::upload_segments(backend, problem.segments);
   const int64_t columns = problem.cache.rows().rows() * (problem.q_heads / problem.cache.rows().kv_heads);
-  Tensor sums(backend, DType::f32, columns * problem.pitch), maxima(backend, DType::f32, columns * problem.pitch);
+  Tensor sums(backend, DType::kF32, columns * problem.pitch), maxima(backend, DType::kF32, columns * problem.pitch);
   backend.attend({.queries = queries.ref(),
                   .cache = problem.cache.view(),
                   .segments = ref::segments_of(segments),

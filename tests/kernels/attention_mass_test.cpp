@@ -30,7 +30,7 @@ std::vector<float> attention_mass(Backend& backend, const ref::PagedCache& cache
   Tensor device_queries = ref::upload_activations(backend, queries),
          device_sequences = ref::upload_array(backend, sequences);
   Tensor device_positions = ref::upload_array(backend, positions), device_set = ref::upload_array(backend, set);
-  Tensor device_begin = ref::upload_array(backend, begin), mass(backend, DType::f32, count * q_heads);
+  Tensor device_begin = ref::upload_array(backend, begin), mass(backend, DType::kF32, count * q_heads);
   backend.attention_mass({.queries = device_queries.ref(),
                           .sequences = ref::data_of<int32_t>(device_sequences),
                           .query_positions = ref::data_of<int32_t>(device_positions),

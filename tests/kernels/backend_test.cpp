@@ -32,7 +32,7 @@ KV_OVER_BACKENDS(Ops, BackendMoments);
 // Three moments of one order: what lies between the outer two is what lies between them and the middle one.
 TEST_P(BackendMoments, TellTheSecondsBetweenThem) {
   KV_BACKEND_OR_SKIP(backend);
-  Tensor memory(*backend, DType::f32, 1 << 20);
+  Tensor memory(*backend, DType::kF32, 1 << 20);
   const auto before = backend->mark();
   for (int i = 0; i < 8; ++i) memory.fill_zero();
   const auto between = backend->mark();

@@ -15,7 +15,7 @@ TEST_P(Blend, WeighsBothInputsAndLeavesTheNewestAlone) {
   const int64_t pitch = 40, rows = static_cast<int64_t>(lengths.size());
   const std::vector<float> a = ref::random_values(rows * pitch, 1), b = ref::random_values(rows * pitch, 2);
   Tensor device_a = ref::upload_array(*backend, a), device_b = ref::upload_array(*backend, b);
-  Tensor device_lengths = ref::upload_array(*backend, lengths), output(*backend, DType::f32, rows * pitch);
+  Tensor device_lengths = ref::upload_array(*backend, lengths), output(*backend, DType::kF32, rows * pitch);
   backend->blend({.a = device_a.slots<float>(pitch),
                   .b = device_b.slots<float>(pitch),
                   .weight_a = 0.1f,

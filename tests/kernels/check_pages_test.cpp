@@ -155,7 +155,7 @@ TEST_P(CheckPages, ComeBeforeEveryOpWhereThatIsAskedFor) {
   const ref::PagedCache cache(*backend, ref::random_rows({40, 3}, 1, 16, 3, 1));
   PagedView small = cache.view();
   small.pool_pages = 1;
-  Tensor scores(*backend, DType::f32, 80);
+  Tensor scores(*backend, DType::kF32, 80);
   backend->check_every_op(true);
   EXPECT_THROW(mean_columns(*backend, small, scores), PageError);
   ref::expect_untouched(ref::download_array<float>(scores), 0, 80);
@@ -163,7 +163,7 @@ TEST_P(CheckPages, ComeBeforeEveryOpWhereThatIsAskedFor) {
   EXPECT_EQ(ref::download_array<float>(scores)[0], cache.rows().columns[0][0]);
 
   // An op over several layers checks each one's view.
-  Tensor keep(*backend, DType::u8, 160), kept(*backend, DType::i32, 4);
+  Tensor keep(*backend, DType::kU8, 160), kept(*backend, DType::kI32, 4);
   Tensor counts = ref::upload_array<int32_t>(*backend, {10, 2});
   std::vector<SelectPooledArgs::Layer> layers(2);
   for (int64_t layer = 0; layer < 2; ++layer) {
@@ -185,7 +185,7 @@ TEST_P(CheckPages, ComeBeforeEveryOpOfADebugBuild) {
   const ref::PagedCache cache(*backend, ref::random_rows({40, 3}, 1, 16, 3, 1));
   PagedView small = cache.view();
   small.pool_pages = 1;
-  Tensor scores(*backend, DType::f32, 80);
+  Tensor scores(*backend, DType::kF32, 80);
 #ifdef NDEBUG
   EXPECT_NO_THROW(mean_columns(*backend, small, scores));
 #else
@@ -198,7 +198,7 @@ TEST_P(CheckPages, LeaveARecordingAsItIs) {
   KV_BACKEND_OR_SKIP(backend);
   backend->check_every_op(true);
   const ref::PagedCache cache(*backend, ref::random_rows({40, 3}, 1, 16, 3, 1));
-  Tensor scores(*backend, DType::f32, 80);
+  Tensor scores(*backend, DType::kF32, 80);
   const auto recording = backend->record([&] { mean_columns(*backend, cache.view(), scores); });
   recording->run();
   backend->synchronize();

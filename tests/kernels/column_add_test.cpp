@@ -48,7 +48,7 @@ TEST_P(ColumnMean, AveragesTheChosenColumns) {
   KV_BACKEND_OR_SKIP(backend);
   for (const auto& [first, count] : std::vector<std::pair<int, int>>{{0, 1}, {1, 2}, {0, 5}}) {
     ref::PagedCache cache(*backend, ref::random_rows(kLengths, 2, 16, 5, kColumns));
-    Tensor scores(*backend, DType::f32, static_cast<int64_t>(kLengths.size()) * kPitch);
+    Tensor scores(*backend, DType::kF32, static_cast<int64_t>(kLengths.size()) * kPitch);
     backend->column_mean(
         {.cache = cache.view(), .first = first, .count = count, .scores = scores.slots<float>(kPitch)});
     backend->synchronize();

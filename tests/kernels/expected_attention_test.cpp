@@ -16,7 +16,7 @@ KV_OVER_BACKENDS(Ops, QueryMoments);
 
 // f64 arrays, which Tensor has no type for.
 Tensor doubles(Backend& backend, size_t count) {
-  Tensor tensor(backend, DType::i32, static_cast<int64_t>(2 * count));
+  Tensor tensor(backend, DType::kI32, static_cast<int64_t>(2 * count));
   tensor.fill_zero();
   return tensor;
 }
@@ -68,7 +68,7 @@ std::vector<float> expected_attention(Backend& backend, const Case& c, const ref
   }
   Tensor device_counts = ref::upload_array(backend, counts), device_next = ref::upload_array(backend, next);
   Tensor inv_freq = ref::upload_array(backend, c.options.inv_freq), device_due = ref::upload_array(backend, due);
-  Tensor scores(backend, DType::f32, cache.rows().rows() * pitch);
+  Tensor scores(backend, DType::kF32, cache.rows().rows() * pitch);
   backend.expected_attention({.cache = cache.view(),
                               .sums = doubles_of(sums),
                               .products = doubles_of(products),

@@ -41,9 +41,9 @@ struct Attention {
   double chain = 0;  // roundings of the longest sum over slots
 
   int64_t max_count() const {
-    int64_t most = 0;
-    for (const Segment& segment : segments) most = std::max<int64_t>(most, segment.count);
-    return most;
+    int64_t longest = 0;
+    for (const Segment& segment : segments) longest = std::max<int64_t>(longest, segment.count);
+    return longest;
   }
 };
 
@@ -55,7 +55,7 @@ ref::Attended expect_attention(Backend& backend, const Attention& problem) {
   const Tensor queries = ref::upload_activations(backend, problem.queries);
   Tensor output(backend, backend.activation_type(), queries.elements());
   Tensor segments = ref::upload_segments(backend, problem.segments);
-  Tensor sums(backend, DType::f32, rows.rows() * problem.group * pitch);
+  Tensor sums(backend, DType::kF32, rows.rows() * problem.group * pitch);
   backend.attend({.queries = queries.ref(),
                   .cache = problem.cache.view(),
                   .segments = ref::segments_of(segments),
@@ -102,10 +102,10 @@ void expect_append(Backend& backend, ref::PagedCache& cache, int32_t count) {
     const auto position = static_cast<int32_t>(want.length(s));
     segments.push_back({s, s * count, count, position});
     after.push_back(position + count);
-    const std::vector<float> own_keys = ref::slice(keys, int64_t{s} * count * dim, int64_t{count} * dim);
-    const std::vector<float> own_values = ref::slice(values, int64_t{s} * count * dim, int64_t{count} * dim);
-    want.keys[row].insert(want.keys[row].end(), own_keys.begin(), own_keys.end());
-    want.values[row].insert(want.values[row].end(), own_values.begin(), own_values.end());
+    const std::vector<float> sequence_keys = ref::slice(keys, int64_t{s} * count * dim, int64_t{count} * dim);
+    const std::vector<float> sequence_values = ref::slice(values, int64_t{s} * count * dim, int64_t{count} * dim);
+    want.keys[row].insert(want.keys[row].end(), sequence_keys.begin(), sequence_keys.end());
+    want.values[row].insert(want.values[row].end(), sequence_values.begin(), sequence_values.end());
     for (int32_t i = 0; i < count; ++i) want.positions[row].push_back(position + i);
   }
   cache.set_lengths(after);
@@ -166,7 +166,7 @@ void expect_window(Backend& backend, const ref::PagedCache& cache, int window, i
   const int64_t pitch = rows.max_length(), vectors = int64_t{window} * group;
   const std::vector<float> queries = random_vectors(backend, rows.rows() * vectors, dim, 21);
   const Tensor device_queries = ref::upload_activations(backend, queries);
-  Tensor scores(backend, DType::f32, rows.rows() * group * pitch);
+  Tensor scores(backend, DType::kF32, rows.rows() * group * pitch);
   const double scale = 1 / std::sqrt(static_cast<double>(dim));
   backend.window_attention({.queries = device_queries.ref(),
                             .cache = cache.view(),
@@ -195,7 +195,7 @@ void expect_scores_as_near(Backend& backend, const ref::PagedCache& far, const S
   const ref::PagedCache near(backend, far.rows());
   const int64_t pitch = far.rows().max_length();
   const auto scores_of = [&](const ref::PagedCache& cache) {
-    Tensor scores(backend, DType::f32, far.rows().rows() * pitch);
+    Tensor scores(backend, DType::kF32, far.rows().rows() * pitch);
     score(cache.view(), scores.slots<float>(pitch));
     return ref::download_array<float>(scores);
   };

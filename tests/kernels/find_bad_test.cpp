@@ -19,7 +19,7 @@ constexpr float kLargest = std::numeric_limits<float>::max();
 // A word of the backend, as fresh memory is.
 class Word {
  public:
-  explicit Word(Backend& backend) : memory_(backend, DType::u8, sizeof(uint64_t)) {}
+  explicit Word(Backend& backend) : memory_(backend, DType::kU8, sizeof(uint64_t)) {}
   uint64_t* data() { return reinterpret_cast<uint64_t*>(ref::data_of<uint8_t>(memory_)); }
   uint64_t read() const {
     uint64_t number = 0;

@@ -15,7 +15,7 @@ using Combine = FutureTableArgs::Combine;
 
 std::vector<float> future_table(Backend& backend, const std::vector<float>& input, FutureTableArgs args) {
   Tensor device = ref::upload_array(backend, input);
-  Tensor output(backend, DType::f32, args.heads * ((args.blocks + args.merge - 1) / args.merge) * args.tokens);
+  Tensor output(backend, DType::kF32, args.heads * ((args.blocks + args.merge - 1) / args.merge) * args.tokens);
   args.input = ref::data_of<float>(device);
   args.output = ref::data_of<float>(output);
   backend.future_table(args);
@@ -79,7 +79,7 @@ TEST_P(FutureScores, LooksUpEachEntryByItsPosition) {
   std::vector<float> values(3 * 2 * 9);
   for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
   Tensor table = ref::upload_array(*backend, values), from = ref::upload_array<int32_t>(*backend, {1, 2, 0});
-  Tensor due = ref::upload_array<uint8_t>(*backend, {1, 1, 0}), scores(*backend, DType::f32, 3 * 4);
+  Tensor due = ref::upload_array<uint8_t>(*backend, {1, 1, 0}), scores(*backend, DType::kF32, 3 * 4);
   backend->future_scores({.cache = cache.view(),
                           .table = ref::data_of<float>(table),
                           .from_block = ref::data_of<int32_t>(from),

@@ -12,7 +12,7 @@ KV_OVER_BACKENDS(Ops, KeyDifference);
 
 std::vector<float> key_difference(Backend& backend, const ref::PagedCache& cache, int64_t pitch,
                                   const std::vector<uint8_t>& due) {
-  Tensor device_due = ref::upload_array(backend, due), scores(backend, DType::f32, cache.rows().rows() * pitch);
+  Tensor device_due = ref::upload_array(backend, due), scores(backend, DType::kF32, cache.rows().rows() * pitch);
   backend.key_difference({.cache = cache.view(),
                           .rows_due = due.empty() ? nullptr : ref::data_of<uint8_t>(device_due),
                           .scores = scores.slots<float>(pitch)});

@@ -12,7 +12,7 @@ KV_OVER_BACKENDS(Ops, LayerMean);
 std::vector<float> layer_mean(Backend& backend, const ref::PagedCache& cache, const std::vector<float>& input,
                               int group, int64_t pitch, const std::vector<uint8_t>& due = {}) {
   Tensor device = ref::upload_array(backend, input);
-  Tensor output(backend, DType::f32, cache.rows().rows() * pitch), rows_due;
+  Tensor output(backend, DType::kF32, cache.rows().rows() * pitch), rows_due;
   if (!due.empty()) rows_due = ref::upload_array(backend, due);
   backend.layer_mean({.cache = cache.view(),
                       .input = device.slots<float>(pitch),

@@ -11,7 +11,7 @@ KV_OVER_BACKENDS(Ops, Pool);
 
 std::vector<float> pooled(Backend& backend, PoolArgs::Kind kind, int kernel, const std::vector<float>& values) {
   const int32_t count = static_cast<int32_t>(values.size());
-  Tensor input = ref::upload_array(backend, values), output(backend, DType::f32, count);
+  Tensor input = ref::upload_array(backend, values), output(backend, DType::kF32, count);
   Tensor lengths = ref::upload_array<int32_t>(backend, {count});
   backend.pool({.kind = kind,
                 .kernel = kernel,
@@ -48,7 +48,7 @@ TEST_P(Pool, AgreesWithBruteForceForRaggedVectorsAndKernelsLongerThanThem) {
   Tensor device = ref::upload_array(*backend, input), device_lengths = ref::upload_array(*backend, lengths);
   for (const int kernel : {1, 3, 5, 7, 31}) {
     for (const auto kind : {PoolArgs::Kind::kMax, PoolArgs::Kind::kAverage}) {
-      Tensor output(*backend, DType::f32, rows * vectors * pitch);
+      Tensor output(*backend, DType::kF32, rows * vectors * pitch);
       backend->pool({.kind = kind,
                      .kernel = kernel,
                      .input = device.slots<float>(pitch),
@@ -77,7 +77,7 @@ TEST_P(Pool, GroupMeanAveragesTheQueryHeadsOfARow) {
   KV_BACKEND_OR_SKIP(backend);
   // Two rows of two heads, pitch 3; the second row has one slot.
   Tensor input = ref::upload_array<float>(*backend, {1, 2, 3, 5, 4, 3, 10, NAN, NAN, 20, NAN, NAN});
-  Tensor lengths = ref::upload_array<int32_t>(*backend, {3, 1}), output(*backend, DType::f32, 6);
+  Tensor lengths = ref::upload_array<int32_t>(*backend, {3, 1}), output(*backend, DType::kF32, 6);
   backend->group_mean({.input = input.slots<float>(3),
                        .output = output.slots<float>(3),
                        .lengths = ref::data_of<int32_t>(lengths),

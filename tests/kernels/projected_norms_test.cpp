@@ -21,7 +21,7 @@ std::vector<float> projected_norms(Backend& backend, const Case& c, const std::v
                                    const std::vector<float>& weight) {
   Tensor device_values = ref::upload_activations(backend, values),
          device_weight = ref::upload_activations(backend, weight);
-  Tensor norms(backend, DType::f32, c.tokens * c.q_heads);
+  Tensor norms(backend, DType::kF32, c.tokens * c.q_heads);
   backend.projected_norms({.values = device_values.ref(),
                            .output_weight = device_weight.ref(),
                            .norms = ref::data_of<float>(norms),

@@ -80,7 +80,7 @@ TEST(RandomNormalBits, AreTheSameOnEveryBackend) {
   for (const std::string& name : ref::backend_names()) {
     const auto backend = ref::try_backend(name);
     if (!backend) continue;
-    Tensor values(*backend, DType::f32, 5000);
+    Tensor values(*backend, DType::kF32, 5000);
     backend->random_normal({.output = values.ref(), .count = 5000, .seed = 11, .sigma = 0.02f});
     all.push_back(ref::download_array<float>(values));
   }

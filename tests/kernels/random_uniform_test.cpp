@@ -43,7 +43,7 @@ struct Draw {
 
 std::vector<float> drawn(Backend& backend, const ref::PagedCache& cache, int64_t pitch, const Draw& draw) {
   Tensor numbers = ref::upload_array(backend, draw.numbers), seen = ref::upload_array(backend, draw.tokens_seen);
-  Tensor due = ref::upload_array(backend, draw.due), scores(backend, DType::f32, cache.rows().rows() * pitch);
+  Tensor due = ref::upload_array(backend, draw.due), scores(backend, DType::kF32, cache.rows().rows() * pitch);
   backend.random_uniform({.cache = cache.view(),
                           .seed = draw.seed,
                           .numbers = ref::data_of<int32_t>(numbers),

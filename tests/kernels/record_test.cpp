@@ -49,7 +49,7 @@ TEST_P(Record, KeepsItsScratchMemoryApart) {
   const Tensor weight = ref::upload_activations(*backend, ref::random_values(kVocab * kWidth, 1));
   const Tensor targets = ref::upload_array(*backend, std::vector<int32_t>(kRows, 4));
   Tensor hidden = ref::upload_activations(*backend, ref::random_values(kRows * kWidth, 2));
-  Tensor nll(*backend, DType::f32, kRows), entropy(*backend, DType::f32, kRows), argmax(*backend, DType::i32, kRows);
+  Tensor nll(*backend, DType::kF32, kRows), entropy(*backend, DType::kF32, kRows), argmax(*backend, DType::kI32, kRows);
   const auto work = [&] {
     backend->token_loss({.hidden = hidden.ref(),
                          .weight = weight.ref(),

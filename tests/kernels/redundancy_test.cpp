@@ -17,7 +17,7 @@ using Retain = RedundancyArgs::Retain;
 
 std::vector<float> redundancy(Backend& backend, const ref::PagedCache& cache, RedundancyArgs args, int64_t pitch,
                               const std::vector<uint8_t>& due) {
-  Tensor device_due = ref::upload_array(backend, due), scores(backend, DType::f32, cache.rows().rows() * pitch);
+  Tensor device_due = ref::upload_array(backend, due), scores(backend, DType::kF32, cache.rows().rows() * pitch);
   args.cache = cache.view();
   args.rows_due = due.empty() ? nullptr : ref::data_of<uint8_t>(device_due);
   args.scores = scores.slots<float>(pitch);
@@ -83,7 +83,7 @@ TEST_P(Redundancy, GivesTheVectorOfThePaperSheet) {
   const std::vector<float> got = redundancy(*backend, cache, {}, 5, {});
   const double want[] = {0.253629, 0.217028, 0.171972, 0.183687, 0.173683};
   // Printed to six digits; below f32 the inputs themselves are rounded (0.9 is off by up to epsilon/2).
-  const double allowed = 0.6e-6 + (backend->activation_type() == DType::f32 ? 0 : ref::activation_epsilon(*backend));
+  const double allowed = 0.6e-6 + (backend->activation_type() == DType::kF32 ? 0 : ref::activation_epsilon(*backend));
   for (int j = 0; j < 5; ++j) EXPECT_NEAR(got[j], want[j], allowed);
 }
 
@@ -136,9 +136,9 @@ TEST(RedundancyOnTheThreshold, IsDecidedAsInDouble) {
   std::fill_n(keys.begin(), dim, 0.0f);
   keys[0] = 1;
   for (int j = 1; j < count; ++j) {
-    double rest = 0;
-    for (int d = 1; d < dim; ++d) rest += double(keys[j * dim + d]) * keys[j * dim + d];
-    keys[j * dim] = static_cast<float>(std::sqrt(rest / 3));
+    double square = 0;
+    for (int d = 1; d < dim; ++d) square += double(keys[j * dim + d]) * keys[j * dim + d];
+    keys[j * dim] = static_cast<float>(std::sqrt(square / 3));
   }
   int above = 0, close = 0;
   for (int j = 1; j < count; ++j) {

@@ -73,9 +73,9 @@ Result retained_mass(Backend& backend, const Case& c) {
   const ref::PagedCache cache = cache_of(backend, c);
   Tensor queries = ref::upload_activations(backend, c.queries), keys = ref::upload_activations(backend, c.keys);
   Tensor values = ref::upload_activations(backend, c.values), positions = ref::upload_array(backend, c.positions);
-  Tensor sequences = ref::upload_array(backend, c.sequences), evicted(backend, DType::f32, count * c.q_heads());
-  Tensor error(backend, DType::f32, count * c.q_heads()), cosine(backend, DType::f32, count * c.q_heads());
-  Tensor longest(backend, DType::f32, count * c.kv_heads);
+  Tensor sequences = ref::upload_array(backend, c.sequences), evicted(backend, DType::kF32, count * c.q_heads());
+  Tensor error(backend, DType::kF32, count * c.q_heads()), cosine(backend, DType::kF32, count * c.q_heads());
+  Tensor longest(backend, DType::kF32, count * c.kv_heads);
   backend.retained_mass({.queries = queries.ref(),
                          .keys = keys.ref(),
                          .values = values.ref(),

@@ -13,7 +13,7 @@ std::vector<float> row_cosine(Backend& backend, const std::vector<float>& a, con
                               int64_t width) {
   const int64_t rows = static_cast<int64_t>(a.size()) / width;
   Tensor device_a = ref::upload_activations(backend, a), device_b = ref::upload_activations(backend, b);
-  Tensor cosine(backend, DType::f32, rows);
+  Tensor cosine(backend, DType::kF32, rows);
   backend.row_cosine(
       {.a = device_a.ref(), .b = device_b.ref(), .cosine = ref::data_of<float>(cosine), .rows = rows, .width = width});
   backend.synchronize();

@@ -37,7 +37,7 @@ Drawn draw(Backend& backend, const std::vector<float>& logits, int64_t vocab, co
   const Tensor x = ref::upload_array(backend, logits), s = ref::upload_array(backend, sequences),
                p = ref::upload_array(backend, positions), n = ref::upload_array(backend, numbers),
                o = ref::upload_array(backend, std::vector<int32_t>(static_cast<size_t>(count), 3));
-  Tensor ids(backend, DType::i32, rows), texts(backend, DType::i32, int64_t{last - 1} * count);
+  Tensor ids(backend, DType::kI32, rows), texts(backend, DType::kI32, int64_t{last - 1} * count);
   backend.sample({.logits = x.ref().as<float>(),
                   .sequences = s.ref().as<int32_t>(),
                   .positions = p.ref().as<int32_t>(),

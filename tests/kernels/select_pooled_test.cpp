@@ -42,8 +42,8 @@ struct Held {
         scores(ref::upload_array(backend, layer.scores)),
         ties(ref::upload_array(backend, layer.ties)),
         least(ref::upload_array(backend, layer.least)),
-        keep(backend, DType::u8, static_cast<int64_t>(layer.scores.size())),
-        kept(backend, DType::i32, layer.rows.rows()) {}
+        keep(backend, DType::kU8, static_cast<int64_t>(layer.scores.size())),
+        kept(backend, DType::kI32, layer.rows.rows()) {}
 
   ref::PagedCache cache;
   Tensor scores, ties, least, keep, kept;

@@ -25,7 +25,7 @@ constexpr uint8_t kUntouched = 0xFF;
 std::vector<uint8_t> select_top(Backend& backend, const ref::PagedCache& cache, const Case& c) {
   Tensor scores = ref::upload_array(backend, c.scores), ties = ref::upload_array(backend, c.ties);
   Tensor counts = ref::upload_array(backend, c.counts), due = ref::upload_array(backend, c.due);
-  Tensor keep(backend, DType::u8, static_cast<int64_t>(c.scores.size()));
+  Tensor keep(backend, DType::kU8, static_cast<int64_t>(c.scores.size()));
   const int64_t pitch = keep.elements() / cache.rows().rows();
   backend.select_top({.cache = cache.view(),
                       .scores = scores.slots<float>(pitch),
@@ -39,7 +39,7 @@ std::vector<uint8_t> select_top(Backend& backend, const ref::PagedCache& cache, 
   return ref::download_array<uint8_t>(keep);
 }
 
-std::vector<uint8_t> select_one(Backend& backend, const Case& c) {
+std::vector<uint8_t> selected(Backend& backend, const Case& c) {
   return select_top(backend, ref::PagedCache(backend, ref::random_rows({int32_t(c.scores.size())}, 1, 16, 1)), c);
 }
 
@@ -47,38 +47,38 @@ using Keep = std::vector<uint8_t>;
 
 TEST_P(SelectTop, KeepsTheHighestScores) {
   KV_BACKEND_OR_SKIP(backend);
-  EXPECT_EQ(select_one(*backend, {.scores = {3, -1, 4, -2, 5}, .counts = {3}}), (Keep{1, 0, 1, 0, 1}));
-  EXPECT_EQ(select_one(*backend, {.scores = {-3, -1, -4, -INFINITY, -5}, .counts = {2}}), (Keep{1, 1, 0, 0, 0}));
+  EXPECT_EQ(selected(*backend, {.scores = {3, -1, 4, -2, 5}, .counts = {3}}), (Keep{1, 0, 1, 0, 1}));
+  EXPECT_EQ(selected(*backend, {.scores = {-3, -1, -4, -INFINITY, -5}, .counts = {2}}), (Keep{1, 1, 0, 0, 0}));
 }
 
 TEST_P(SelectTop, BreaksEqualScoresByTheSecondKeyAndThenByAge) {
   KV_BACKEND_OR_SKIP(backend);
-  EXPECT_EQ(select_one(*backend, {.scores = {1, 1, 1, 1}, .counts = {2}}), (Keep{0, 0, 1, 1}));
-  EXPECT_EQ(select_one(*backend, {.scores = {1, 1, 1, 1}, .ties = {0, 9, 0, -1}, .counts = {2}}), (Keep{0, 1, 1, 0}));
+  EXPECT_EQ(selected(*backend, {.scores = {1, 1, 1, 1}, .counts = {2}}), (Keep{0, 0, 1, 1}));
+  EXPECT_EQ(selected(*backend, {.scores = {1, 1, 1, 1}, .ties = {0, 9, 0, -1}, .counts = {2}}), (Keep{0, 1, 1, 0}));
   // Zero has one value, whatever its sign.
-  EXPECT_EQ(select_one(*backend, {.scores = {0.0f, -0.0f}, .counts = {1}}), (Keep{0, 1}));
+  EXPECT_EQ(selected(*backend, {.scores = {0.0f, -0.0f}, .counts = {1}}), (Keep{0, 1}));
 }
 
 TEST_P(SelectTop, ProtectsSinksAndRecentsWithoutReadingTheirScores) {
   KV_BACKEND_OR_SKIP(backend);
-  EXPECT_EQ(select_one(*backend, {.scores = {NAN, 1, 7, 3, NAN, NAN}, .counts = {4}, .sinks = 1, .recent = 2}),
+  EXPECT_EQ(selected(*backend, {.scores = {NAN, 1, 7, 3, NAN, NAN}, .counts = {4}, .sinks = 1, .recent = 2}),
             (Keep{1, 0, 1, 0, 1, 1}));
 }
 
 TEST_P(SelectTop, CutsTheProtectedSetWhereTheCountIsSmaller) {
   KV_BACKEND_OR_SKIP(backend);
   Case c{.scores = {NAN, NAN, 1, NAN, NAN}, .counts = {3}, .sinks = 2, .recent = 2};
-  EXPECT_EQ(select_one(*backend, c), (Keep{1, 1, 0, 0, 1}));
+  EXPECT_EQ(selected(*backend, c), (Keep{1, 1, 0, 0, 1}));
   c.counts = {1};
-  EXPECT_EQ(select_one(*backend, c), (Keep{1, 0, 0, 0, 0}));
+  EXPECT_EQ(selected(*backend, c), (Keep{1, 0, 0, 0, 0}));
   c.counts = {0};
-  EXPECT_EQ(select_one(*backend, c), (Keep{0, 0, 0, 0, 0}));
+  EXPECT_EQ(selected(*backend, c), (Keep{0, 0, 0, 0, 0}));
 }
 
 TEST_P(SelectTop, KeepsAllWhereTheCountIsAtLeastTheLength) {
   KV_BACKEND_OR_SKIP(backend);
-  EXPECT_EQ(select_one(*backend, {.scores = {1, 2, 3}, .counts = {3}}), (Keep{1, 1, 1}));
-  EXPECT_EQ(select_one(*backend, {.scores = {1, 2, 3}, .counts = {99}}), (Keep{1, 1, 1}));
+  EXPECT_EQ(selected(*backend, {.scores = {1, 2, 3}, .counts = {3}}), (Keep{1, 1, 1}));
+  EXPECT_EQ(selected(*backend, {.scores = {1, 2, 3}, .counts = {99}}), (Keep{1, 1, 1}));
 }
 
 TEST_P(SelectTop, AgreesWithAFullSortOfTheDocumentedOrder) {
@@ -117,7 +117,7 @@ TEST_P(SelectTop, AgreesWithAFullSortOfTheDocumentedOrder) {
 
 TEST(SelectTopDeathTest, StopsAtAScoreThatIsNotANumber) {
   const auto backend = ref::try_backend("cpu");
-  EXPECT_DEATH(select_one(*backend, {.scores = {1, NAN, 2}, .counts = {1}}), "internal error");
+  EXPECT_DEATH(selected(*backend, {.scores = {1, NAN, 2}, .counts = {1}}), "internal error");
 }
 
 }  // namespace

@@ -30,8 +30,8 @@ Result run(Backend& backend, const Shape& shape, const std::vector<float>& hidde
            const std::vector<int32_t>& targets, Logits want_logits = Logits::kWanted) {
   const Tensor x = ref::upload_activations(backend, hidden), w = ref::upload_activations(backend, weight);
   const Tensor t = ref::upload_array(backend, targets);
-  Tensor nll(backend, DType::f32, shape.rows), entropy(backend, DType::f32, shape.rows);
-  Tensor argmax(backend, DType::i32, shape.rows), logits(backend, DType::f32, shape.rows * shape.vocab);
+  Tensor nll(backend, DType::kF32, shape.rows), entropy(backend, DType::kF32, shape.rows);
+  Tensor argmax(backend, DType::kI32, shape.rows), logits(backend, DType::kF32, shape.rows * shape.vocab);
   backend.token_loss({.hidden = x.ref(),
                       .weight = w.ref(),
                       .targets = t.ref().as<int32_t>(),

@@ -33,7 +33,7 @@ TEST_P(ValueNorms, AgreeWithDoubleArithmeticAndSkipRowsNotDue) {
     const ref::CacheRows& rows = cache.rows();
     const int64_t pitch = 264;
     const std::vector<uint8_t> due = {1, 1, 0, 1, 1, 1, 0, 1};
-    Tensor device_due = ref::upload_array(*backend, due), scores(*backend, DType::f32, rows.rows() * pitch);
+    Tensor device_due = ref::upload_array(*backend, due), scores(*backend, DType::kF32, rows.rows() * pitch);
     std::vector<float> weights;
     for (int64_t i = 0; i < rows.rows() * pitch; ++i) weights.push_back(static_cast<float>(i % 7) / 4);
     Tensor device_weights = ref::upload_array(*backend, weights);

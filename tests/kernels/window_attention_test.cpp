@@ -28,7 +28,7 @@ std::vector<float> window_attention(Backend& backend, const Case& c, const ref::
   const int64_t vectors = c.mode == Mode::kPerQueryHead ? c.group : 1;
   Tensor device_queries = ref::upload_activations(backend, queries);
   Tensor device_due = ref::upload_array(backend, due);
-  Tensor scores(backend, DType::f32, cache.rows().rows() * vectors * pitch);
+  Tensor scores(backend, DType::kF32, cache.rows().rows() * vectors * pitch);
   backend.window_attention({.mode = c.mode,
                             .queries = device_queries.ref(),
                             .cache = cache.view(),

@@ -86,9 +86,9 @@ TEST(H2O, CountsCachedQueriesBySequence) {
     }
     return kept;
   };
-  const auto beside = run({0, 1}, {{2, 2}, {3, 2}, {3, 3}, {3, 3}, {1, 2}});
-  EXPECT_EQ(beside.size(), 2u);
-  EXPECT_EQ(beside, run({1}, {{2}, {2}, {3}, {3}, {2}}));
+  const auto together = run({0, 1}, {{2, 2}, {3, 2}, {3, 3}, {3, 3}, {1, 2}});
+  EXPECT_EQ(together.size(), 2u);
+  EXPECT_EQ(together, run({1}, {{2}, {2}, {3}, {3}, {2}}));
 }
 
 TEST(H2O, RefusesToCacheMoreQueriesThanThereAre) {

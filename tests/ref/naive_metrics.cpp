@@ -27,12 +27,12 @@ Probabilities probabilities(const std::vector<float>& queries, const std::vector
 }
 
 std::vector<double> future_max(const Probabilities& a, int first_query, int queries) {
-  std::vector<double> most(static_cast<size_t>(first_query), 0);
+  std::vector<double> largest(static_cast<size_t>(first_query), 0);
   const size_t end = queries == 0 ? a.size() : std::min(a.size(), static_cast<size_t>(first_query + queries));
   for (size_t i = static_cast<size_t>(first_query); i < end; ++i) {
-    for (size_t j = 0; j < most.size(); ++j) most[j] = std::max(most[j], a[i][j]);
+    for (size_t j = 0; j < largest.size(); ++j) largest[j] = std::max(largest[j], a[i][j]);
   }
-  return most;
+  return largest;
 }
 
 Shares shares(const std::vector<double>& importance, const std::vector<int32_t>& candidates,

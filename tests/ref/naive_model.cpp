@@ -89,9 +89,9 @@ class Decoder {
   }
 
   // Queries or keys: [T, heads, head_dim], normed where the family does, and rotated.
-  Values projected(const Values& input, const std::string& which, int heads) const {
-    Values x = store(product(input, "self_attn." + which + "_proj"));
-    if (config_.qk_norm) x = norm(x, prefix_ + "self_attn." + which + "_norm");
+  Values projected(const Values& input, const std::string& projection, int heads) const {
+    Values x = store(product(input, "self_attn." + projection + "_proj"));
+    if (config_.qk_norm) x = norm(x, prefix_ + "self_attn." + projection + "_norm");
     const size_t half = rope_.inv_freq.size();
     for (size_t vector = 0; vector < tokens_ * static_cast<size_t>(heads); ++vector) {
       const size_t token = vector / static_cast<size_t>(heads);

@@ -98,8 +98,8 @@ Row redundancy(const NaiveState& state, double threshold, int kth) {
     for (int j = n - 1; j >= 0; --j) {
       if (similarity[i][j] > threshold) masked.push_back(j);
     }
-    const size_t which = std::min(masked.size(), static_cast<size_t>(kth));
-    similarity[i][masked.empty() ? 0 : masked[which - 1]] = 0;
+    const size_t rank = std::min(masked.size(), static_cast<size_t>(kth));
+    similarity[i][masked.empty() ? 0 : masked[rank - 1]] = 0;
     for (int j = 0; j < n; ++j) mean[j] += similarity[i][j] / n;
   }
   softmax(mean);

@@ -21,18 +21,18 @@ std::unique_ptr<Backend> try_backend(const std::string& name) {
 }
 
 std::vector<float> rounded(const Backend& backend, std::vector<float> values) {
-  if (backend.activation_type() == DType::bf16) {
+  if (backend.activation_type() == DType::kBF16) {
     for (float& value : values) value = bf16_to_f32(f32_to_bf16(value));
   }
   return values;
 }
 
 Tensor upload_activations(Backend& backend, const std::vector<float>& values) {
-  if (backend.activation_type() == DType::f32) return upload_array(backend, values);
-  KV_CHECK(backend.activation_type() == DType::bf16);
+  if (backend.activation_type() == DType::kF32) return upload_array(backend, values);
+  KV_CHECK(backend.activation_type() == DType::kBF16);
   std::vector<uint16_t> bits(values.size());
   for (size_t i = 0; i < values.size(); ++i) bits[i] = f32_to_bf16(values[i]);
-  Tensor tensor(backend, DType::bf16, static_cast<int64_t>(values.size()));
+  Tensor tensor(backend, DType::kBF16, static_cast<int64_t>(values.size()));
   tensor.upload(bits.data(), bits.size() * sizeof(uint16_t));
   return tensor;
 }
@@ -43,11 +43,11 @@ namespace {
 template <class Download>
 std::vector<float> fetch_activations(DType dtype, int64_t count, const Download& download) {
   std::vector<float> values(static_cast<size_t>(count));
-  if (dtype == DType::f32) {
+  if (dtype == DType::kF32) {
     download(values.data(), values.size() * sizeof(float));
     return values;
   }
-  KV_CHECK(dtype == DType::bf16);
+  KV_CHECK(dtype == DType::kBF16);
   std::vector<uint16_t> bits(values.size());
   download(bits.data(), bits.size() * sizeof(uint16_t));
   for (size_t i = 0; i < bits.size(); ++i) values[i] = bf16_to_f32(bits[i]);
@@ -66,11 +66,11 @@ std::vector<float> download_activations(Backend& backend, ConstRef from, int64_t
 }
 
 double activation_epsilon(const Backend& backend) {
-  return backend.activation_type() == DType::bf16 ? 0x1p-8 : std::numeric_limits<float>::epsilon();
+  return backend.activation_type() == DType::kBF16 ? 0x1p-8 : std::numeric_limits<float>::epsilon();
 }
 
 double storage_roundings(const Backend& backend) {
-  if (backend.activation_type() == DType::f32) return 0;
+  if (backend.activation_type() == DType::kF32) return 0;
   return 2 * activation_epsilon(backend) / static_cast<double>(std::numeric_limits<float>::epsilon());
 }
 

@@ -8,12 +8,12 @@ namespace kv::ref {
 
 // The largest absolute value; NaN if one of them is.
 inline double largest(const std::vector<double>& values) {
-  double most = 0;
+  double magnitude = 0;
   for (const double value : values) {
     if (std::isnan(value)) return value;
-    most = std::max(most, std::abs(value));
+    magnitude = std::max(magnitude, std::abs(value));
   }
-  return most;
+  return magnitude;
 }
 
 }  // namespace kv::ref

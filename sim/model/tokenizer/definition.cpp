@@ -95,9 +95,9 @@ class Parser {
     if (part.is_null()) return {};
     if (string_at(part, "type") != "Sequence") return {&part};
     std::vector<const Json*> result;
-    for (const Json& each : array_at(part, key)) {
-      if (!each.is_object()) fail(fmt::format("\"{}\" holds {}, expected objects", key, shown(each)));
-      const auto nested = members(each, key);
+    for (const Json& object : array_at(part, key)) {
+      if (!object.is_object()) fail(fmt::format("\"{}\" holds {}, expected objects", key, shown(object)));
+      const auto nested = members(object, key);
       result.insert(result.end(), nested.begin(), nested.end());
     }
     return result;
@@ -173,28 +173,28 @@ class Parser {
   }
 
   void read_added(const Json& added) {
-    for (const Json& each : added) {
-      if (!each.is_object()) fail(fmt::format("\"added_tokens\" holds {}, expected objects", shown(each)));
-      const std::string& content = string_at(each, "content");
+    for (const Json& token : added) {
+      if (!token.is_object()) fail(fmt::format("\"added_tokens\" holds {}, expected objects", shown(token)));
+      const std::string& content = string_at(token, "content");
       if (content.empty()) fail("an added token is empty");
-      if (flag_at(each, "single_word", false)) refuse("single_word of added token", each["content"]);
-      const int32_t id = checked_id(member(each, "id"), content);
+      if (flag_at(token, "single_word", false)) refuse("single_word of added token", token["content"]);
+      const int32_t id = checked_id(member(token, "id"), content);
       const auto known_as = ids_.find(content);
       if (known_as == ids_.end()) {
         put(id, content, content);
         ids_.emplace(content, id);
       } else if (known_as->second != id) {
-        fail(fmt::format("added token {} has id {}, but {} elsewhere", shown(each["content"]), id, known_as->second));
+        fail(fmt::format("added token {} has id {}, but {} elsewhere", shown(token["content"]), id, known_as->second));
       } else {
         result_.tokens[static_cast<size_t>(id)] = content;
       }
-      const bool special = flag_at(each, "special", false);
+      const bool special = flag_at(token, "special", false);
       result_.added.push_back(
           {.id = id,
            .content = content,
-           .strips_left = flag_at(each, "lstrip", false),
-           .strips_right = flag_at(each, "rstrip", false),
-           .found_in = flag_at(each, "normalized", !special) ? FoundIn::kNormalizedText : FoundIn::kGivenText});
+           .strips_left = flag_at(token, "lstrip", false),
+           .strips_right = flag_at(token, "rstrip", false),
+           .found_in = flag_at(token, "normalized", !special) ? FoundIn::kNormalizedText : FoundIn::kGivenText});
     }
   }
 
@@ -207,8 +207,8 @@ class Parser {
   }
 
   void read_normalizer(const Json& normalizer) {
-    for (const Json* each : members(normalizer, "normalizers")) {
-      if (string_at(*each, "type") != "NFC") refuse("normalizer", (*each)["type"]);
+    for (const Json* part : members(normalizer, "normalizers")) {
+      if (string_at(*part, "type") != "NFC") refuse("normalizer", (*part)["type"]);
       result_.normalization = Normalization::kNfc;
     }
   }
@@ -266,15 +266,15 @@ class Parser {
   }
 
   void check_post_processor(const Json& part) const {
-    for (const Json* each : members(part, "processors")) {
-      const std::string& type = string_at(*each, "type");
-      if (type != "ByteLevel" && type != "TemplateProcessing") refuse("post-processor", (*each)["type"]);
+    for (const Json* entry : members(part, "processors")) {
+      const std::string& type = string_at(*entry, "type");
+      if (type != "ByteLevel" && type != "TemplateProcessing") refuse("post-processor", (*entry)["type"]);
     }
   }
 
   void check_decoder(const Json& part) const {
-    for (const Json* each : members(part, "decoders"))
-      if (string_at(*each, "type") != "ByteLevel") refuse("decoder", (*each)["type"]);
+    for (const Json* entry : members(part, "decoders"))
+      if (string_at(*entry, "type") != "ByteLevel") refuse("decoder", (*entry)["type"]);
   }
 
   TokenizerDefinition result_;

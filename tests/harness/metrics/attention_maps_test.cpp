@@ -28,7 +28,7 @@ class AttentionMapsByHand : public ::testing::Test {
       put(1, block, 2 * block, 2);                  // always the own block: the diagonal
       put(2, block, block < 2 ? 0 : block - 1, 2);  // key 1 for block 2, key 2 for block 3: both die at once
     }
-    baseline_.layers.emplace_back().block_sums = Tensor(*backend_, DType::f32, static_cast<int64_t>(sums.size()));
+    baseline_.layers.emplace_back().block_sums = Tensor(*backend_, DType::kF32, static_cast<int64_t>(sums.size()));
     baseline_.layers[0].block_sums.upload(sums.data(), sums.size() * sizeof(float));
     info_.layer_numbers = {7};
   }

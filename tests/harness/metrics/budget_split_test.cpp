@@ -171,8 +171,8 @@ TEST_F(BudgetSplits, LocalRatiosAddUpToTheBudget) {
       for (int layer = 0; layer < 2; ++layer) {
         for (int head = 0; head < 2; ++head) kept += 48 * (1 - find(rows, name, i / 10.0, 0, layer, head)->value);
       }
-      const int each = 48 * (10 - i) / 10;
-      EXPECT_NEAR(kept, 4 * each, 1e-9) << name;
+      const int expected = 48 * (10 - i) / 10;
+      EXPECT_NEAR(kept, 4 * expected, 1e-9) << name;
     }
   }
 }

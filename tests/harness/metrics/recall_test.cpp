@@ -264,21 +264,21 @@ TEST_P(GroupedRecall, MatchesTheReference) {
     std::map<std::pair<int, int32_t>, std::vector<ref::Shares>> layers;  // by layer and event
     for (const auto& event : events.events_) {
       if (event.row / 2 != s) continue;
-      const auto& own_tensors = tensors[static_cast<size_t>(s)];
+      const auto& sample_tensors = tensors[static_cast<size_t>(s)];
       const size_t layer = static_cast<size_t>(event.layer);
       std::vector<double> importance(static_cast<size_t>(event.seen), 0);
       for (int g = 0; g < 2; ++g) {
         const int head = event.row % 2 * 2 + g;
         const auto a =
-            ref::probabilities(own_tensors.queries[layer], own_tensors.keys[layer], lengths[s], 4, 2, 8, head);
-        const auto most = ref::future_max(a, event.seen, future);
-        for (size_t j = 0; j < most.size(); ++j) {
+            ref::probabilities(sample_tensors.queries[layer], sample_tensors.keys[layer], lengths[s], 4, 2, 8, head);
+        const auto future_max = ref::future_max(a, event.seen, future);
+        for (size_t j = 0; j < future_max.size(); ++j) {
           double square = 0;
           for (size_t d = 0; d < 8; ++d) {
-            const double v = own_tensors.values[layer][(j * 2 + static_cast<size_t>(event.row % 2)) * 8 + d];
+            const double v = sample_tensors.values[layer][(j * 2 + static_cast<size_t>(event.row % 2)) * 8 + d];
             square += v * v;
           }
-          const double part = most[j] * std::sqrt(square);
+          const double part = future_max[j] * std::sqrt(square);
           importance[j] = group == "max" ? std::max(importance[j], part) : importance[j] + part;
         }
       }

@@ -260,8 +260,8 @@ TEST_F(Answers, OfASampleDoNotDependOnWhatEndsTheOthers) {
     for (ExamQuestion& question : sample.exam.questions) question.max_new_tokens = s == 0 ? 24 : 40;
   }
   const std::vector<Case>& cases = grid.workloads[0].cases;
-  const auto untimed = [&](std::span<const AnswerSample> some, const Case& unit_case) {
-    AnswerRunner runner(batch_of(*backend, spec, *subject, grid), {some.begin(), some.end()});
+  const auto untimed = [&](std::span<const AnswerSample> batch, const Case& unit_case) {
+    AnswerRunner runner(batch_of(*backend, spec, *subject, grid), {batch.begin(), batch.end()});
     const Case* const only = &unit_case;
     runner.begin({&only, 1});
     std::vector<Row> rows = runner.run(unit_case);

@@ -47,7 +47,7 @@ std::string content(const std::filesystem::path& file) {
 
 class Profile : public testing::Test {
  protected:
-  std::vector<MadeProfile> make(const std::string& text, const std::string& out) {
+  std::vector<SavedProfile> make(const std::string& text, const std::string& out) {
     return make_profiles(parse_spec(text, "p.yaml"), {.out = folder_ / out, .verbosity = Verbosity::kQuiet});
   }
   std::string refusal(const std::string& text) {
@@ -67,7 +67,7 @@ TEST_F(Profile, OfEveryPolicyIsAFileThatSaysHowItWasMade) {
   EXPECT_EQ(profiles[0].file, folder_ / "a/keydiff_recent=1_sinks=4.json");
   EXPECT_EQ(profiles[1].file, folder_ / "a/h2o.json");
   EXPECT_EQ(profiles[2].file, folder_ / "a/oracle+order.json");
-  for (const MadeProfile& profile_file : profiles) {
+  for (const SavedProfile& profile_file : profiles) {
     const BudgetProfile profile = profile_in(profile_file.file);
     EXPECT_EQ(profile.model, "reference");
     EXPECT_EQ(profile.fingerprint, fingerprint(reference()));
@@ -114,7 +114,7 @@ TEST_F(Profile, SaysOfCodeMachineAndTimeWhatAManifestSays) {
 }
 
 TEST_F(Profile, DoesNotDependOnThreads) {
-  std::vector<std::vector<MadeProfile>> profiles;
+  std::vector<std::vector<SavedProfile>> profiles;
   for (const int threads : {1, 2}) {
     const ref::Threads set(threads);
     profiles.push_back(make(replaced(yaml(), "samples: 2", "samples: 1"), fmt::format("threads{}", threads)));

@@ -91,7 +91,7 @@ TEST(ReportPlan, SaysWhereAnUnknownKeyStands) {
 }
 
 TEST(ReportPlan, RefusesMistakesWithTheirPlace) {
-  const auto table = [](const std::string& rest) { return "tables:\n  - {name: t, " + rest + "}\n"; };
+  const auto table = [](const std::string& keys) { return "tables:\n  - {name: t, " + keys + "}\n"; };
   EXPECT_EQ(error_of(table("rows: policy")), "x.yaml:2:5: table 't': expected either 'metric' or 'ratio'");
   EXPECT_EQ(error_of(table("metric: m")), "x.yaml:2:5: table 't': lacks the key 'rows'");
   EXPECT_TRUE(starts(
@@ -131,8 +131,8 @@ TEST(ReportPlan, ReadsAPairing) {
 }
 
 TEST(ReportPlan, RefusesAPairingThatComparesNothing) {
-  const auto table = [](const std::string& rest) {
-    return "tables:\n  - {name: t, metric: m, rows: policy, " + rest + "}\n";
+  const auto table = [](const std::string& keys) {
+    return "tables:\n  - {name: t, metric: m, rows: policy, " + keys + "}\n";
   };
   EXPECT_EQ(error_of(table("paired: {column: policy}")), "x.yaml:2:48: table 't': paired: lacks the key 'with'");
   EXPECT_EQ(error_of(table("paired: {column: budget, with: 5}")),

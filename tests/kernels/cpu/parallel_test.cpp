@@ -35,9 +35,9 @@ TEST(ParallelFor, NoTwoTasksShareAThreadsScratch) {
   std::atomic<bool> alone = true;
   for (int round = 0; round < 2000; ++round) {
     parallel_for(16, [&](int64_t, int thread) {
-      auto& here = inside[static_cast<size_t>(thread)];
-      if (here.fetch_add(1) != 0) alone = false;
-      here.fetch_sub(1);
+      auto& running = inside[static_cast<size_t>(thread)];
+      if (running.fetch_add(1) != 0) alone = false;
+      running.fetch_sub(1);
     });
   }
   EXPECT_TRUE(alone);

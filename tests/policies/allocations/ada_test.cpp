@@ -16,7 +16,7 @@ std::vector<size_t> naive(const std::vector<const Event*>& heads, size_t kept) {
     double score;
     size_t head;
   };
-  std::vector<Entry> rest;
+  std::vector<Entry> candidates;
   std::vector<size_t> counts;
   size_t share_total = 0;
   for (size_t h = 0; h < heads.size(); ++h) {
@@ -36,10 +36,10 @@ std::vector<size_t> naive(const std::vector<const Event*>& heads, size_t kept) {
     const size_t share = std::max(spared, kept / 5);
     counts.push_back(share);
     share_total += share;
-    for (size_t i = share - spared; i < scores.size(); ++i) rest.push_back({scores[i], h});
+    for (size_t i = share - spared; i < scores.size(); ++i) candidates.push_back({scores[i], h});
   }
-  std::sort(rest.begin(), rest.end(), [](const Entry& a, const Entry& b) { return a.score > b.score; });
-  for (size_t i = 0; i < heads.size() * kept - share_total; ++i) ++counts[rest[i].head];
+  std::sort(candidates.begin(), candidates.end(), [](const Entry& a, const Entry& b) { return a.score > b.score; });
+  for (size_t i = 0; i < heads.size() * kept - share_total; ++i) ++counts[candidates[i].head];
   return counts;
 }
 

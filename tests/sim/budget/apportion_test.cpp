@@ -13,9 +13,9 @@ namespace {
 
 using Counts = std::vector<int32_t>;
 
-Counts apportioned(int64_t total, const std::vector<double>& weights, const Counts& most) {
+Counts apportioned(int64_t total, const std::vector<double>& weights, const Counts& rooms) {
   Counts counts(weights.size(), -1);
-  apportion(total, weights, most, counts);
+  apportion(total, weights, rooms, counts);
   return counts;
 }
 
@@ -54,22 +54,22 @@ TEST(Apportion, HandsOutExactlyTheTotalWithinTheBounds) {
   for (int round = 0; round < 2000; ++round) {
     const size_t heads = 1 + random.below(40);
     std::vector<double> weights;
-    Counts most;
+    Counts rooms;
     for (size_t h = 0; h < heads; ++h) {
       weights.push_back(random.chance(0.2) ? 0.0 : std::exp(static_cast<double>(random.between(-12, 12))));
-      most.push_back(random.chance(0.1) ? 0 : random.between(1, 500));
+      rooms.push_back(random.chance(0.1) ? 0 : random.between(1, 500));
     }
-    const int64_t room = std::accumulate(most.begin(), most.end(), int64_t{0});
+    const int64_t room = std::accumulate(rooms.begin(), rooms.end(), int64_t{0});
     const auto total = static_cast<int64_t>(random.below(static_cast<uint64_t>(room) + 50));
-    const Counts counts = apportioned(total, weights, most);
-    const int64_t open = std::count_if(most.begin(), most.end(), [](int32_t spare) { return spare > 0; });
+    const Counts counts = apportioned(total, weights, rooms);
+    const int64_t open = std::count_if(rooms.begin(), rooms.end(), [](int32_t spare) { return spare > 0; });
     ASSERT_EQ(std::accumulate(counts.begin(), counts.end(), int64_t{0}), std::min(total, room));
     for (size_t h = 0; h < heads; ++h) {
-      ASSERT_LE(counts[h], most[h]);
-      ASSERT_GE(counts[h], total >= open ? std::min(most[h], 1) : 0);
+      ASSERT_LE(counts[h], rooms[h]);
+      ASSERT_GE(counts[h], total >= open ? std::min(rooms[h], 1) : 0);
       // A heavier head with as much room never gets less, but for the one entry that rounding moves.
       for (size_t other = 0; other < heads; ++other) {
-        if (weights[h] >= weights[other] && most[h] >= most[other] && total >= open) {
+        if (weights[h] >= weights[other] && rooms[h] >= rooms[other] && total >= open) {
           ASSERT_GE(counts[h] + 1, counts[other]);
         }
       }

@@ -53,8 +53,8 @@ TEST_F(TwoHeads, ProfileByHand) {
 
 TEST_F(TwoHeads, RatiosAreMeansOverQuestions) {
   const Values other = {{0, 0, 0, 0.1F}, {0.4F, 0.3F, 0.1F, 0.1F}};
-  const CalibrationQuestion two[] = {question(importance_, orders_), question(other, orders_)};
-  const CalibrationResult result = calibrate(two, 0);
+  const CalibrationQuestion questions[] = {question(importance_, orders_), question(other, orders_)};
+  const CalibrationResult result = calibrate(questions, 0);
   // At 50 % the first question keeps 3 and 1, the second 1 and 3: of .1 | .4, .3, .1, .1 all but one.
   EXPECT_FLOAT_EQ(result.removed[98], 0.5F);
   EXPECT_FLOAT_EQ(result.removed[99], 0.5F);

@@ -118,15 +118,16 @@ TEST(SafetensorsFile, RefusesTensorsThatLie) {
 }
 
 TEST(SafetensorsFile, RefusesOverlapsHolesAndLeftovers) {
-  const auto two = [](int begin, int end) {
+  const auto second_tensor = [](int begin, int end) {
     return R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":[)" +
            std::to_string(end - begin) + R"(],"data_offsets":[)" + std::to_string(begin) + "," + std::to_string(end) +
            "]}}";
   };
-  EXPECT_EQ(refusal(two(2, 8), 8),
+  EXPECT_EQ(refusal(second_tensor(2, 8), 8),
             "f.safetensors: tensor \"b\": its bytes [2, 8) overlap those of tensor \"a\", which end at 4");
-  EXPECT_EQ(refusal(two(6, 8), 8), "f.safetensors: tensor \"b\": begins at byte 6, which leaves a hole after byte 4");
-  EXPECT_EQ(refusal(two(4, 7), 8), "f.safetensors: the data end 1 bytes after the last tensor \"b\"");
+  EXPECT_EQ(refusal(second_tensor(6, 8), 8),
+            "f.safetensors: tensor \"b\": begins at byte 6, which leaves a hole after byte 4");
+  EXPECT_EQ(refusal(second_tensor(4, 7), 8), "f.safetensors: the data end 1 bytes after the last tensor \"b\"");
   EXPECT_EQ(refusal("{}", 3), "f.safetensors: the data end 3 bytes after the last tensor (there is none)");
 }
 

@@ -26,7 +26,7 @@ class Walk {
   }
   std::vector<float> logits(Backend& backend) {
     norm_head(model_, buffers_.hidden.ref(), tokens_, buffers_);
-    Tensor logits(backend, DType::f32, tokens_ * model_.config.vocab_size);
+    Tensor logits(backend, DType::kF32, tokens_ * model_.config.vocab_size);
     head_logits(model_, buffers_, tokens_, ref::data_of<float>(logits));
     return ref::download_array<float>(logits);
   }

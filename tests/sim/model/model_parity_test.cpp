@@ -66,7 +66,7 @@ class OnBackend : public ::testing::TestWithParam<std::tuple<std::string, std::s
     if (!backend_) GTEST_SKIP() << std::get<0>(GetParam()) << " is not here";
   }
   const std::string& what() const { return std::get<1>(GetParam()); }
-  bool stores_bf16() const { return backend_->activation_type() == DType::bf16; }
+  bool stores_bf16() const { return backend_->activation_type() == DType::kBF16; }
 
   std::unique_ptr<Backend> backend_;
 };

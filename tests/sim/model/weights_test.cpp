@@ -40,7 +40,7 @@ std::map<std::string, Tensor> tiny_tensors() {
   std::map<std::string, Tensor> tensors;
   for (const ExpectedTensor& expected : expected_tensors(parse_model_config(kConfig, "config.json"))) {
     int64_t size = 1;
-    for (const int64_t each : expected.shape) size *= each;
+    for (const int64_t extent : expected.shape) size *= extent;
     Tensor tensor{expected.shape, std::vector<float>(size)};
     for (int64_t i = 0; i < size; ++i) tensor.values[i] = static_cast<float>(tensors.size() % 2) + i / 64.0f;
     tensors[expected.name] = tensor;

@@ -103,10 +103,10 @@ Schedule token_by_token(const Schedule& schedule, int32_t prompt) {
   for (const Step& step : schedule) {
     int32_t left = step.counts[0];
     while (left > 0) {
-      const int32_t some = done < prompt ? std::min(left, prompt - done) : 1;
-      done += some;
-      left -= some;
-      result.push_back({{some}, {left == 0 ? step.keep[0] : -1}});
+      const int32_t count = done < prompt ? std::min(left, prompt - done) : 1;
+      done += count;
+      left -= count;
+      result.push_back({{count}, {left == 0 ? step.keep[0] : -1}});
     }
   }
   return result;
@@ -193,7 +193,7 @@ TEST_P(Generate, ABatchOfRaggedPromptsDoesNotMixItsSequences) {
           if (n != s) other.prompts[n] = text("book0", 500, ask.prompts[n].size());
         }
         EXPECT_EQ(together.sequences[s].ids, bench.generate(other).sequences[s].ids) << policy << " " << s;
-        if (backend->activation_type() != DType::f32) continue;
+        if (backend->activation_type() != DType::kF32) continue;
         other.prompts = {ask.prompts[s]};
         other.sample_numbers = {static_cast<int32_t>(s)};
         EXPECT_EQ(together.sequences[s].ids, bench.generate(other).sequences[0].ids) << policy << " " << s;

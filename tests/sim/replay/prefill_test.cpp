@@ -169,7 +169,7 @@ TEST_P(Prefilling, RoomIsAskedOnWhatIsLeft) {
 }
 
 // Entries that stand in just one of two residents of the same heads, over all that the first has.
-double share_that_differs(const std::vector<Ids>& a, const std::vector<Ids>& b) {
+double differing_share(const std::vector<Ids>& a, const std::vector<Ids>& b) {
   size_t different = 0, all = 0;
   for (size_t row = 0; row < a.size(); ++row) {
     Ids only;
@@ -220,10 +220,10 @@ TEST_P(Prefilling, ARaggedBatchIsItsContextsAlone) {
                       .sample_numbers = number,
                       .prefill_chunk = 64});
       const LoopState state = single.compressed(0, std::span(&keep[index], 1), seconds);
-      const std::vector<Ids> batched = residents(*backend, together, s), own_alone = residents(*backend, state, 0);
-      ASSERT_EQ(batched.size(), own_alone.size());
-      EXPECT_EQ(entries_of(batched), entries_of(own_alone)) << "budgets do not depend on scores";
-      EXPECT_LE(share_that_differs(batched, own_alone), most_different) << "context " << s;
+      const std::vector<Ids> batched = residents(*backend, together, s), unbatched = residents(*backend, state, 0);
+      ASSERT_EQ(batched.size(), unbatched.size());
+      EXPECT_EQ(entries_of(batched), entries_of(unbatched)) << "budgets do not depend on scores";
+      EXPECT_LE(differing_share(batched, unbatched), most_different) << "context " << s;
     }
   }
 }

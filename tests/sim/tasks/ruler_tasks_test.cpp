@@ -39,8 +39,8 @@ std::vector<Needle> needles_of(const TaskText& text) {
   static const std::regex kSentence("The (?:magic number|magic uuid|access code) for ([a-z0-9-]+) is ([a-z0-9-]+)\\.");
   const std::string context = context_of(text);
   std::vector<Needle> needles;
-  for (std::sregex_iterator it(context.begin(), context.end(), kSentence), end; it != end; ++it)
-    needles.push_back({(*it)[1], (*it)[2], static_cast<size_t>(it->position())});
+  for (std::sregex_iterator match(context.begin(), context.end(), kSentence), end; match != end; ++match)
+    needles.push_back({(*match)[1], (*match)[2], static_cast<size_t>(match->position())});
   return needles;
 }
 

@@ -478,9 +478,9 @@ TEST(TextDataFiles, AreSmallReadableAndLongEnough) {
   for (const char* name : {"books.jsonl.xz", "code.jsonl.xz", "gsm8k.jsonl.xz"})
     bytes += std::filesystem::file_size(folder / name);
   EXPECT_LE(bytes, 700'000u);
-  const auto long_ones = std::count_if(data().books.begin(), data().books.end(),
-                                       [](const Document& document) { return document.text.size() >= 60'000; });
-  EXPECT_GE(long_ones, 12);
+  const auto long_books = std::count_if(data().books.begin(), data().books.end(),
+                                        [](const Document& document) { return document.text.size() >= 60'000; });
+  EXPECT_GE(long_books, 12);
   for (const auto* documents : {&data().books, &data().code, &data().math})
     for (const Document& document : *documents)
       EXPECT_EQ(tokenizer().decode(tokenizer().encode(document.text)), document.text) << document.source;

@@ -147,12 +147,12 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1) attend_any(AttendA
   const int dim = cache.head_dim;
 
   // Late tiles see the most keys: they start first. The tiles of a KV head run together and share its keys in L2.
-  int64_t rest = blockIdx.x;
-  const int piece = static_cast<int>(rest % work.pieces);
-  rest /= work.pieces;
-  const int64_t tile = work.tiles - 1 - rest % work.tiles;
-  rest /= work.tiles;
-  const AttendBlock block(args, work, rest / cache.kv_heads, rest % cache.kv_heads);
+  int64_t block_number = blockIdx.x;
+  const int piece = static_cast<int>(block_number % work.pieces);
+  block_number /= work.pieces;
+  const int64_t tile = work.tiles - 1 - block_number % work.tiles;
+  block_number /= work.tiles;
+  const AttendBlock block(args, work, block_number / cache.kv_heads, block_number % cache.kv_heads);
   block.check();
   // Slots and pairs fit 32 bits; registers are scarce here.
   const int first_pair = static_cast<int>(tile) * Shape<D, M>::kPairs;

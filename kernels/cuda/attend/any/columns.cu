@@ -54,12 +54,12 @@ __global__ void __launch_bounds__(KeyTile<D>::kThreads)
   const PagedView& cache = args.cache;
   const int dim = cache.head_dim;
   // Query heads of a group run next to each other and share its keys in L2.
-  int64_t rest = blockIdx.x;
-  const int g = static_cast<int>(rest % work.group);
-  rest /= work.group;
-  const int64_t first_slot = rest % key_tiles * Tile::kKeys;
-  rest /= key_tiles;
-  const AttendBlock block(args, work, rest / cache.kv_heads, rest % cache.kv_heads);
+  int64_t block_number = blockIdx.x;
+  const int g = static_cast<int>(block_number % work.group);
+  block_number /= work.group;
+  const int64_t first_slot = block_number % key_tiles * Tile::kKeys;
+  block_number /= key_tiles;
+  const AttendBlock block(args, work, block_number / cache.kv_heads, block_number % cache.kv_heads);
   block.check();
   const int64_t length = block.base + block.segment.count;
   if (block.segment.count == 0 || first_slot >= length) return;
@@ -108,14 +108,14 @@ __global__ void __launch_bounds__(KeyTile<D>::kThreads)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float sum = sum_of_four_lanes(columns.sums[m][half]);
-      float most = columns.largest[m][half];
-      most = fmaxf(most, __shfl_xor_sync(kWarp, most, 1));
-      most = fmaxf(most, __shfl_xor_sync(kWarp, most, 2));
+      float largest = columns.largest[m][half];
+      largest = fmaxf(largest, __shfl_xor_sync(kWarp, largest, 1));
+      largest = fmaxf(largest, __shfl_xor_sync(kWarp, largest, 2));
       const int64_t slot = first_slot + warp * 16 * M + m * 16 + lane / 4 + 8 * half;
       if (lane % 4 != 0 || slot >= length) continue;
       const int64_t vector = block.row * work.group + g;
       if (args.column_sums) args.column_sums.row(vector)[slot] = sum;
-      if (args.column_max) args.column_max.row(vector)[slot] = most;
+      if (args.column_max) args.column_max.row(vector)[slot] = largest;
     }
   }
 }

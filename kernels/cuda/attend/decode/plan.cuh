@@ -30,11 +30,11 @@ struct Plan {
 };
 
 // Returns the split of warp `which`; for kMaxWarps the part from an earlier block, whose pieces begin with warp 0's.
-__device__ inline Split split_of(const Part* parts, const Window& window, const Shares& shares, int which) {
-  Split split{.part = -1, .first_warp = which % kMaxWarps, .last_warp = 0, .ends_early = false, .piece = -1};
-  if (which == kMaxWarps) {
+__device__ inline Split split_of(const Part* parts, const Window& window, const Shares& shares, int index) {
+  Split split{.part = -1, .first_warp = index % kMaxWarps, .last_warp = 0, .ends_early = false, .piece = -1};
+  if (index == kMaxWarps) {
     if (parts[0].first_page > 0) split.part = 0;
-  } else if (const Run run = window.run_of(which); run.first < run.end) {
+  } else if (const Run run = window.run_of(index); run.first < run.end) {
     const int last = part_at(parts, window, run.end - 1);
     if (parts[last].row_first() >= run.first && parts[last].row_end() > run.end) split.part = last;
   }
@@ -47,18 +47,18 @@ __device__ inline Split split_of(const Part* parts, const Window& window, const 
   return split;
 }
 
-__device__ inline Meeting meeting_of(const Part* parts, const Window& window, const Shares& shares, int which) {
-  Meeting meeting{.part = which == 0 ? 0 : window.parts - 1, .blocks = {}};
+__device__ inline Meeting meeting_of(const Part* parts, const Window& window, const Shares& shares, int index) {
+  Meeting meeting{.part = index == 0 ? 0 : window.parts - 1, .blocks = {}};
   meeting.blocks = shares.of(parts[meeting.part], window);
-  if (meeting.blocks.count == 1 || (which == 1 && meeting.part == 0)) meeting.part = -1;
+  if (meeting.blocks.count == 1 || (index == 1 && meeting.part == 0)) meeting.part = -1;
   return meeting;
 }
 
 // To be read once all threads have met.
 __device__ inline void plan_joins(const Part* parts, const Window& window, const Shares& shares, Plan& plan) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int which = warp + lane * Window::warps();
-  if (which <= kMaxWarps) plan.splits[which] = split_of(parts, window, shares, which);
+  const int index = warp + lane * Window::warps();
+  if (index <= kMaxWarps) plan.splits[index] = split_of(parts, window, shares, index);
   if (warp == Window::warps() - 1 && lane < 2) plan.meetings[lane] = meeting_of(parts, window, shares, lane);
 }
 

@@ -49,14 +49,14 @@ __device__ void load_queries(HeldRows<D, 1>& queries, const AttendArgs& args, co
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int pair = lane / 4 + 8 * half;
-    const bool there = pair < row.count * work.group;
+    const bool present = pair < row.count * work.group;
     const bf16* from = work.queries + row.vector(args, work.group, pair) * dim;
 #pragma unroll
     for (int step = 0; step < D / 16; ++step) {
 #pragma unroll
       for (int right = 0; right < 2; ++right) {
         const int d = step * 16 + right * 8 + lane % 4 * 2;
-        queries.a[0][step][half + 2 * right] = there && d < dim ? *reinterpret_cast<const uint32_t*>(from + d) : 0;
+        queries.a[0][step][half + 2 * right] = present && d < dim ? *reinterpret_cast<const uint32_t*>(from + d) : 0;
       }
     }
   }

@@ -140,14 +140,14 @@ __device__ __forceinline__ void write_columns(const AttendArgs& args, const Atte
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const float sum = sum_of_four_lanes(columns.sums[half]);
-    float most = columns.largest[half];
-    most = fmaxf(most, __shfl_xor_sync(kWarp, most, 1));
-    most = fmaxf(most, __shfl_xor_sync(kWarp, most, 2));
+    float largest = columns.largest[half];
+    largest = fmaxf(largest, __shfl_xor_sync(kWarp, largest, 1));
+    largest = fmaxf(largest, __shfl_xor_sync(kWarp, largest, 2));
     const int64_t slot = tile.first_slot + row + 8 * half;
     if (lane % 4 != 0 || slot >= block.base + block.segment.count) continue;
     const int64_t vector = block.row * work.group + tile.g;
     if (args.column_sums) args.column_sums.row(vector)[slot] = sum;
-    if (kMax) args.column_max.row(vector)[slot] = most;
+    if (kMax) args.column_max.row(vector)[slot] = largest;
   }
 }
 
@@ -200,14 +200,14 @@ __device__ void reduce_tile(const AttendArgs& args, const AttendWork& work, cons
 
   // Early keys are seen by the most queries: they start first. The tiles of a query head run together and share its
   // queries in L2.
-  unsigned rest = blockIdx.x;
+  unsigned block_number = blockIdx.x;
   const auto tiles = static_cast<unsigned>(key_tiles), group = static_cast<unsigned>(work.group);
   Tile tile;
-  tile.first_slot = int64_t{rest % tiles} * kKeys;
-  rest /= tiles;
-  tile.g = static_cast<int>(rest % group);
-  rest /= group;
-  const AttendBlock block(args, work, rest / args.cache.kv_heads, rest % args.cache.kv_heads);
+  tile.first_slot = int64_t{block_number % tiles} * kKeys;
+  block_number /= tiles;
+  tile.g = static_cast<int>(block_number % group);
+  block_number /= group;
+  const AttendBlock block(args, work, block_number / args.cache.kv_heads, block_number % args.cache.kv_heads);
   const int count = block.segment.count;
   if (count == 0 || tile.first_slot >= block.base + count) return;
   const int first_query = static_cast<int>(max(int64_t{0}, tile.first_slot - block.base));  // to see any of the keys

@@ -118,13 +118,13 @@ template <bool kMasked>
 __device__ __forceinline__ void softmax(float (&x)[kKeys / 2], float scale, Rows& rows, float (&shrink)[2]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    float most[2] = {rows.largest[half], x[2 * half]};
+    float maxima[2] = {rows.largest[half], x[2 * half]};
 #pragma unroll
     for (int n = 0; n < kKeys / 8; ++n) {
-      most[0] = fmaxf(most[0], x[4 * n + 2 * half]);
-      most[1] = fmaxf(most[1], x[4 * n + 2 * half + 1]);
+      maxima[0] = fmaxf(maxima[0], x[4 * n + 2 * half]);
+      maxima[1] = fmaxf(maxima[1], x[4 * n + 2 * half + 1]);
     }
-    float largest = fmaxf(most[0], most[1]);
+    float largest = fmaxf(maxima[0], maxima[1]);
     largest = fmaxf(largest, __shfl_xor_sync(kWarp, largest, 1));
     largest = fmaxf(largest, __shfl_xor_sync(kWarp, largest, 2));
     // Nothing seen yet: −∞ − −∞ is no number.
@@ -312,13 +312,13 @@ __device__ void attend_tile(const AttendArgs& args, const AttendWork& work, cons
   __shared__ Ring<Shape::kStages> ring;
 
   // Late tiles see the most keys: they start first. The tiles of a KV head run together and share its keys in L2.
-  unsigned rest = blockIdx.x;
-  const int piece = static_cast<int>(rest % work.pieces);
-  rest /= work.pieces;
+  unsigned block_number = blockIdx.x;
+  const int piece = static_cast<int>(block_number % work.pieces);
+  block_number /= work.pieces;
   const auto tiles = static_cast<unsigned>(work.tiles);
-  const unsigned index = tiles - 1 - rest % tiles;
-  rest /= tiles;
-  const AttendBlock block(args, work, rest / args.cache.kv_heads, rest % args.cache.kv_heads);
+  const unsigned index = tiles - 1 - block_number % tiles;
+  block_number /= tiles;
+  const AttendBlock block(args, work, block_number / args.cache.kv_heads, block_number % args.cache.kv_heads);
   if (block.base < 0) __trap();  // without a word: a call, as of printf, makes the compiler wait after each product
   Tile tile;
   tile.first_pair = static_cast<int>(index) * Shape::kRows;

@@ -66,9 +66,9 @@ TEST(Tokenizer, GivesTheIdsOfTheReferenceCases) {
   ASSERT_TRUE(file) << "the reference cases are missing";
   const auto cases = nlohmann::json::parse(file);
   ASSERT_GT(cases.size(), 0u);
-  for (const auto& each : cases) {
-    const auto text = each["text"].get<std::string>();
-    EXPECT_EQ(reference().encode(text), each["ids"].get<Ids>()) << text.substr(0, 80);
+  for (const auto& known : cases) {
+    const auto text = known["text"].get<std::string>();
+    EXPECT_EQ(reference().encode(text), known["ids"].get<Ids>()) << text.substr(0, 80);
     EXPECT_EQ(reference().decode(reference().encode(text)), text);
   }
 }
@@ -143,9 +143,9 @@ TEST(Tokenizer, FollowsEverySplitBehavior) {
   const std::string literal = R"({"String":"1"})";
   EXPECT_EQ(pieces(small(split(literal, "MergedWithNext")), "a12"), "a|12");
   EXPECT_EQ(pieces(small(split(literal, "MergedWithPrevious")), "a12"), "a|1|2");
-  const std::string two = R"({"String":"2"})";
-  EXPECT_EQ(pieces(small(split(two, "MergedWithPrevious")), "a12"), "a|12");
-  EXPECT_EQ(pieces(small(split(two, "MergedWithNext")), "a12"), "a|1|2");
+  const std::string digit = R"({"String":"2"})";
+  EXPECT_EQ(pieces(small(split(digit, "MergedWithPrevious")), "a12"), "a|12");
+  EXPECT_EQ(pieces(small(split(digit, "MergedWithNext")), "a12"), "a|1|2");
   EXPECT_EQ(pieces(small(split(literal, "Isolated")), "a12"), "a|1|2");
   const std::string a_or_b = R"({"Regex":"[ab]"})";
   EXPECT_EQ(pieces(small(split(a_or_b, "Contiguous")), "abcab"), "ab|c|ab");

@@ -9,7 +9,7 @@ namespace kv {
 
 // A profile says when it was made (BudgetProfile::origin), so one made again has another SHA-256: runs that read it
 // start over.
-struct MadeProfile {
+struct SavedProfile {
   std::string label;  // of the policy
   std::filesystem::path file;
   BudgetProfile profile;
