@@ -28,7 +28,6 @@ struct Dot {
 
 struct DotPanel {
   Key facet;
-  std::string title;
   std::vector<Dot> dots{};
 };
 
@@ -58,7 +57,7 @@ DotChart rows_of_series(const PlotPlan& plan, const SeriesChart& chart) {
     for (std::size_t x = 0; x < chart.places.labels.size(); ++x) {
       Key facet = panel.facet;
       facet.insert(x_last ? facet.end() : facet.begin(), chart.places.labels[x]);
-      DotPanel dots{facet, label_of(plan.labels, out.facet_columns, facet)};
+      DotPanel dots{facet};
       for (const Series& series : panel.series) {
         const auto row = std::find(out.rows.begin(), out.rows.end(), series.label) - out.rows.begin();
         for (const SeriesPoint& point : series.points) {
@@ -79,7 +78,7 @@ DotChart rows_of_x(const PlotPlan& plan, const SeriesChart& chart) {
   out.row_height = std::max(kRowLine, kSharedLine * count + 8);
   const double step = kSharedLine / out.row_height;
   for (const SeriesPanel& panel : chart.panels) {
-    DotPanel dots{panel.facet, panel.title};
+    DotPanel dots{panel.facet};
     for (const Series& series : panel.series) {
       const auto rank = std::find_if(chart.legend.begin(), chart.legend.end(),
                                      [&](const LegendEntry& entry) { return entry.label == series.label; }) -
@@ -173,18 +172,13 @@ Drawing draw_bars(const PlotPlan& plan, const RowTable& rows, const PaperValues&
   const std::size_t count = series.legend.size(), places = series.places.labels.size();
   DotChart chart = count > kFewSeries || count > places ? rows_of_series(plan, series) : rows_of_x(plan, series);
   sort_rows(chart);
-  std::vector<Key> facets;
   FrameOptions options{.left = 14, .x_label = default_label(plan, plan.y_label, series.unit)};
-  for (const DotPanel& panel : chart.panels) {
-    facets.push_back(panel.facet);
-    options.titles.push_back(panel.title);
-  }
+  place_panels(options, chart.panels, chart.facet_columns, plan.labels);
   for (std::string& row : chart.rows) {
     row = elide(row, kWidestLabel, kTextSize);
     options.left = std::max(options.left, text_width(row, kTextSize) + 16);
   }
-  options.grid = arrange_panels(facets, chart.facet_columns, plan.labels);
-  options.panel_width = facets.size() == 1 ? 460 : options.grid.columns <= 3 ? 230 : 170;
+  options.panel_width = chart.panels.size() == 1 ? 460 : options.grid.columns <= 3 ? 230 : 170;
   options.panel_height = chart.row_height * static_cast<double>(chart.rows.size());
   Picture& picture = drawing.picture;
   Frame frame(picture, options);
@@ -199,7 +193,7 @@ Drawing draw_bars(const PlotPlan& plan, const RowTable& rows, const PaperValues&
     frame.draw_border(p);
     if (reference) {
       const double x = axis.at(*reference);
-      picture.line(x, box.top, x, box.bottom, {.color = kQuiet, .width = 1.2, .dashes = {4, 3}});
+      picture.line(x, box.top, x, box.bottom, reference_stroke());
     }
     for (std::size_t r = 0; r < chart.rows.size() && frame.first_in_row(p); ++r) {
       picture.add(Text{.x = box.left - 8,

@@ -14,7 +14,6 @@ struct PanelSize {
 constexpr PanelSize kOne = {520, 320}, kSeveral = {270, 200}, kMany = {150, 105};
 constexpr std::size_t kManyPanels = 12, kDirectLabels = 14;
 constexpr double kLabelLine = 14, kLeader = 18;
-constexpr Stroke kReference = {.color = kQuiet, .width = 1.2, .dashes = {}};
 
 Range range_of(const SeriesChart& chart, Scale scale, bool along_x) {
   Range range(scale);
@@ -132,14 +131,10 @@ void draw_direct_labels(Picture& picture, const SeriesPanel& panel, const Axis& 
 }
 
 FrameOptions frame_options(const PlotPlan& plan, const SeriesChart& chart, const Axis& y, bool direct) {
-  std::vector<Key> facets;
   FrameOptions options;
-  for (const SeriesPanel& panel : chart.panels) {
-    facets.push_back(panel.facet);
-    options.titles.push_back(panel.title);
-  }
-  options.grid = arrange_panels(facets, plan.facet, plan.labels);
-  const PanelSize size = facets.size() == 1 ? kOne : facets.size() < kManyPanels ? kSeveral : kMany;
+  place_panels(options, chart.panels, plan.facet, plan.labels);
+  const std::size_t panels = chart.panels.size();
+  const PanelSize size = panels == 1 ? kOne : panels < kManyPanels ? kSeveral : kMany;
   options.panel_width = size.width;
   options.panel_height = size.height;
   options.left = widest_tick(y.ticks(6)) + 14;
@@ -179,9 +174,7 @@ Drawing draw_curve(const PlotPlan& plan, const RowTable& rows, const PaperValues
     frame.draw_y_axis(p, y, y.ticks(box.height() > 150 ? 6 : 3));
     frame.draw_border(p);
     if (reference && *reference >= y.range()[0] && *reference <= y.range()[1]) {
-      Stroke stroke = kReference;
-      stroke.dashes = {4, 3};
-      picture.line(box.left, y.at(*reference), box.right, y.at(*reference), stroke);
+      picture.line(box.left, y.at(*reference), box.right, y.at(*reference), reference_stroke());
     }
     const std::optional<Box> clip = plan.x_range || plan.y_range ? std::optional<Box>(box) : std::nullopt;
     const auto& all = chart.panels[p].series;

@@ -32,6 +32,18 @@ struct FrameOptions {
   std::string x_label{}, y_label{};
 };
 
+// Arranges panels, which have a facet each, and titles them by it.
+template <class Panel>
+void place_panels(FrameOptions& options, const std::vector<Panel>& panels, const std::vector<std::string>& columns,
+                  const Labels& labels) {
+  std::vector<Key> facets;
+  for (const Panel& panel : panels) {
+    facets.push_back(panel.facet);
+    options.titles.push_back(label_of(labels, columns, panel.facet));
+  }
+  options.grid = arrange_panels(facets, columns, labels);
+}
+
 enum class GridLines { kYes, kNo };
 
 // Panels on a picture with titles, one label for each axis, room for ticks at the outer edge of the grid only, since

@@ -106,12 +106,7 @@ std::array<double, 2> edges(double start, double step, std::size_t count) {
 FrameOptions frame_options(const PlotPlan& plan, const std::vector<Matrix>& matrices, const MatrixAxes& axes,
                            const Axis& colors, bool large) {
   FrameOptions options{.x_label = axes.x_label, .y_label = axes.y_label};
-  std::vector<Key> facets;
-  for (const Matrix& matrix : matrices) {
-    facets.push_back(matrix.facet);
-    options.titles.push_back(label_of(plan.labels, axes.facet, matrix.facet));
-  }
-  options.grid = arrange_panels(facets, axes.facet, plan.labels);
+  place_panels(options, matrices, axes.facet, plan.labels);
   const bool lone = matrices.size() == 1;
   options.panel_width = large ? (lone ? 400 : 250) : lone ? 400 : 210;
   options.panel_height = large ? (lone ? 400 : 250) : lone ? 300 : 170;

@@ -18,7 +18,6 @@ struct ScatterPoint {
 
 struct ScatterPanel {
   Key facet;
-  std::string title;
   std::vector<ScatterPoint> points{};
 };
 
@@ -33,9 +32,9 @@ ScatterChart make_scatter(const PlotPlan& plan, const RowTable& rows) {
   std::vector<std::string> columns = plan.facet;
   columns.insert(columns.end(), plan.series.begin(), plan.series.end());
   const auto label_end = static_cast<std::ptrdiff_t>(columns.size());
-  std::vector<std::string> rest = {"policy", "data", "model"};
-  rest.insert(rest.end(), rows.axes.begin(), rows.axes.end());
-  for (const std::string& column : rest) {
+  std::vector<std::string> case_columns = {"policy", "data", "model"};
+  case_columns.insert(case_columns.end(), rows.axes.begin(), rows.axes.end());
+  for (const std::string& column : case_columns) {
     if (std::find(columns.begin(), columns.end(), column) == columns.end()) columns.push_back(column);
   }
   const auto collect_metric = [&](std::size_t i) {
@@ -60,8 +59,7 @@ ScatterChart make_scatter(const PlotPlan& plan, const RowTable& rows) {
           chart.legend, [&](const LegendEntry& e) { return e.label == label; }, LegendEntry{label, style});
     }
     ScatterPanel& panel = find_or_add(
-        chart.panels, [&](const ScatterPanel& p) { return p.facet == facet; },
-        ScatterPanel{facet, label_of(plan.labels, plan.facet, facet)});
+        chart.panels, [&](const ScatterPanel& p) { return p.facet == facet; }, ScatterPanel{facet});
     panel.points.push_back({label, style, *cell.estimate, *other->second.estimate});
   }
   note_samples(plan, up, "whiskers", chart.notes);
@@ -111,12 +109,10 @@ Drawing draw_scatter(const PlotPlan& plan, const RowTable& rows) {
     return drawing;
   }
   Range x_all(plan.x_scale), y_all(plan.y_scale);
-  std::vector<Key> facets;
   FrameOptions options;
+  place_panels(options, chart.panels, plan.facet, plan.labels);
   bool one_point_each = true;
   for (const ScatterPanel& panel : chart.panels) {
-    facets.push_back(panel.facet);
-    options.titles.push_back(panel.title);
     one_point_each = one_point_each && panel.points.size() <= chart.legend.size();
     for (const ScatterPoint& point : panel.points) {
       x_all.add(point.x);
@@ -128,9 +124,8 @@ Drawing draw_scatter(const PlotPlan& plan, const RowTable& rows) {
   const auto axis_label = [&](const std::string& given, std::size_t i) {
     return given.empty() ? axis_name(plan, plan.measure.metrics[i]) : given;
   };
-  options.grid = arrange_panels(facets, plan.facet, plan.labels);
-  options.panel_width = facets.size() == 1 ? kOneWidth : kWidth;
-  options.panel_height = facets.size() == 1 ? kOneHeight : kHeight;
+  options.panel_width = chart.panels.size() == 1 ? kOneWidth : kWidth;
+  options.panel_height = chart.panels.size() == 1 ? kOneHeight : kHeight;
   options.left = widest_tick(y_axis.ticks(6)) + 14;
   options.x_label = axis_label(plan.x_label, 0);
   options.y_label = axis_label(plan.y_label, 1);

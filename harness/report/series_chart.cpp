@@ -108,8 +108,7 @@ SeriesChart make_series_chart(const PlotPlan& plan, const RowTable& rows, const 
     if (!cell.unit.empty()) chart.unit = cell.unit;
     const Key facet(key.begin() + 1, key.begin() + facet_end);
     SeriesPanel& panel = find_or_add(
-        chart.panels, [&](const SeriesPanel& p) { return p.facet == facet; },
-        SeriesPanel{facet, label_of(plan.labels, plan.facet, facet)});
+        chart.panels, [&](const SeriesPanel& p) { return p.facet == facet; }, SeriesPanel{facet});
     Series& series = find_or_add(
         panel.series, [&](const Series& s) { return s.label == label; }, Series{series_key, label, style});
     const auto x = chart.places.at(key[0]);
@@ -133,6 +132,8 @@ SeriesChart make_series_chart(const PlotPlan& plan, const RowTable& rows, const 
   note_paper(chart, chart.notes);
   return chart;
 }
+
+Stroke reference_stroke() { return {.color = kQuiet, .width = 1.2, .dashes = {4, 3}}; }
 
 void note_reference(const PlotPlan& plan, std::vector<std::string>& notes) {
   if (!reference_of(plan)) return;

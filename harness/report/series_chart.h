@@ -28,7 +28,6 @@ struct Series {
 
 struct SeriesPanel {
   Key facet;
-  std::string title;
   std::vector<Series> series{};
 };
 
@@ -52,6 +51,9 @@ struct SeriesChart {
 enum class XKind { kAsItIs, kCategories };
 
 SeriesChart make_series_chart(const PlotPlan& plan, const RowTable& rows, const PaperValues& paper, XKind kind);
+
+// The line where doing nothing would stand (reference_of in harness/report/plot_parts.h).
+Stroke reference_stroke();
 
 // Two notes: what the line at a ratio of 1 is, and what the hollow markers are.
 void note_reference(const PlotPlan& plan, std::vector<std::string>& notes);
