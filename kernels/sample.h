@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "kernels/find_bad.h"
 #include "kernels/philox.h"
 
 namespace kv {
@@ -14,13 +15,15 @@ namespace kv {
 // A probability is weighed in units of 2^-40 of the largest one: integer sums, the same in any order.
 //   u = next_random(seed, numbers[s], positions[r]) / 2^64 chooses the first id whose cumulative weight, in the order
 //   of ids, exceeds u · (their sum),  s = sequences[r].
+// Where first_bad says that a logit is not finite (kernels/find_bad.h) nothing is drawn: every row's id is 0.
 // Numbers and positions name a token of a sample, so what is drawn depends on neither batch nor row.
 struct SampleArgs {
-  const float* logits = nullptr;       // [rows, vocab]; none is NaN
-  const int32_t* sequences = nullptr;  // [rows]
-  const int32_t* positions = nullptr;  // [rows] of the tokens whose logits these are: the new ones come after them
-  const int32_t* numbers = nullptr;    // [sequences]
-  const int32_t* origins = nullptr;    // [sequences] position of the first new token
+  const float* logits = nullptr;        // [rows, vocab]; none is NaN, but where first_bad says so
+  const int32_t* sequences = nullptr;   // [rows]
+  const int32_t* positions = nullptr;   // [rows] of the tokens whose logits these are: the new ones come after them
+  const int32_t* numbers = nullptr;     // [sequences]
+  const int32_t* origins = nullptr;     // [sequences] position of the first new token
+  const uint64_t* first_bad = nullptr;  // on the backend; null: all are finite
   int64_t rows = 0;
   int64_t vocab = 0;
   int64_t sequence_count = 0;

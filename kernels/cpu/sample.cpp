@@ -69,8 +69,9 @@ int32_t choose(const SampleArgs& args, int64_t row) {
 
 void sample(const SampleArgs& args) {
   KV_CHECK(args.vocab > 0 && args.temperature >= 0 && args.top_k >= 0 && args.top_p > 0);
+  const bool finite = !args.first_bad || *args.first_bad == kNothingBad;
   parallel_for(args.rows, [&](int64_t row) {
-    const int32_t id = choose(args, row);
+    const int32_t id = finite ? choose(args, row) : 0;
     args.ids[row] = id;
     const int32_t sequence = args.sequences[row];
     const int64_t place = args.positions[row] + 1 - args.origins[sequence];

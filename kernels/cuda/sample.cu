@@ -68,7 +68,7 @@ __device__ int32_t draw(const Row& row, Mass cut, uint64_t random) {
   return drawn;
 }
 
-__device__ int32_t choose(const SampleArgs& args, const Row& row, uint64_t random) {
+__device__ int32_t sample_row(const SampleArgs& args, const Row& row, uint64_t random) {
   const auto key = [&](int64_t id) { return row.key(id); };
   Mass cut = 0;
   if (args.top_k > 0 && args.top_k < args.vocab) {
@@ -86,18 +86,21 @@ __device__ int32_t choose(const SampleArgs& args, const Row& row, uint64_t rando
   return draw(row, cut, random);
 }
 
+__device__ int32_t choose(const SampleArgs& args, int64_t r, int32_t sequence, int32_t position) {
+  const float* logits = args.logits + r * args.vocab;
+  const Best best = best_of_row<kThreads>(logits, args.vocab);
+  if (args.temperature == 0) return best.id;
+  return sample_row(args, {logits, args.vocab, best.value, args.temperature},
+                    next_random(args.seed, args.numbers[sequence], position));
+}
+
 // One block a row; its logits stay in the L2 cache between the passes.
 __global__ void __launch_bounds__(kThreads) sample_kernel(SampleArgs args) {
   const int64_t r = blockIdx.x;
-  const float* logits = args.logits + r * args.vocab;
   const int32_t sequence = args.sequences[r];
   const int32_t position = args.positions[r];
-  const Best best = best_of_row<kThreads>(logits, args.vocab);
-  int32_t id = best.id;
-  if (args.temperature > 0) {
-    id = choose(args, {logits, args.vocab, best.value, args.temperature},
-                next_random(args.seed, args.numbers[sequence], position));
-  }
+  const bool finite = !args.first_bad || *args.first_bad == kNothingBad;
+  const int32_t id = finite ? choose(args, r, sequence, position) : 0;
   if (threadIdx.x != 0) return;
   args.ids[r] = id;
   args.texts[int64_t{position + 1 - args.origins[sequence]} * args.sequence_count + sequence] = id;

@@ -6,11 +6,11 @@
 #include <utility>
 
 #include "kernels/error.h"
-#include "kernels/sample.h"
 #include "sim/replay/loop.h"
 #include "sim/replay/run_footprint.h"
 #include "sim/replay/schedule.h"
 #include "sim/replay/stopwatch.h"
+#include "sim/replay/writer.h"
 
 namespace kv {
 
@@ -110,124 +110,18 @@ void check_memory(const GenerateArgs& args, const RunShape& shape) {
   require_memory(args.backend, need, fmt::format("a batch of {} under {}", args.prompts.size(), args.policy.name));
 }
 
-// The model, with its next tokens drawn on the backend: prompts come from the host, what follows from the draws.
-class Writer final : public Source {
- public:
-  explicit Writer(const GenerateArgs& args) : args_(args), backend_(args.backend), model_(args.source) {
-    std::vector<int32_t> origins;
-    std::vector<int32_t> numbers(args.sample_numbers.begin(), args.sample_numbers.end());
-    for (const auto& prompt : args.prompts) {
-      if (args.sample_numbers.empty()) numbers.push_back(static_cast<int32_t>(origins.size()));
-      origins.push_back(static_cast<int32_t>(prompt.size()));
-    }
-    KV_CHECK(numbers.size() == origins.size());
-    origins_ = uploaded(origins);
-    numbers_ = uploaded(numbers);
-    texts_ = Tensor(backend_, DType::kI32, std::ssize(args.prompts) * args.max_new_tokens);
-    logits_ = Tensor(backend_, DType::kF32, std::ssize(args.prompts) * model_.vocab());
-  }
-
-  const SourceInfo& info() const override { return model_.info(); }
-  void begin(std::span<const std::span<const int32_t>> sequences) override { model_.begin(sequences); }
-  Projections project(int layer) override { return model_.project(layer); }
-  void absorb(int layer, ConstRef head_outputs) override { model_.absorb(layer, head_outputs); }
-  ConstRef output_weight(int layer) const override { return model_.output_weight(layer); }
-
-  // From now on blocks have one token of each of these sequences, after which `newest` [sequences of the batch] come.
-  void decode(std::span<const int32_t> active, std::span<const int32_t> newest) {
-    std::vector<int32_t> rows;
-    std::vector<int32_t> ids;
-    for (size_t s = 0; s < active.size(); ++s) {
-      if (!active[s]) continue;
-      rows.push_back(static_cast<int32_t>(s));
-      ids.push_back(newest[s]);
-    }
-    sequences_ = uploaded(rows);
-    ids_ = uploaded(ids);
-    decoding_ = true;
-  }
-
-  void start(const Block& block) override {
-    block_ = &block;
-    decoding_ ? model_.start(block, std::as_const(ids_).ref().as<int32_t>()) : model_.start(block);
-  }
-
-  void finish(TokenLosses& losses) override {
-    losses = {};
-    if (decoding_) {
-      draw(nullptr, block_->device_positions.ref().as<int32_t>(), block_->tokens);
-    } else {
-      draw_first();
-    }
-  }
-
-  // Ids [first, first + count) after each prompt, [count, sequences].
-  std::vector<int32_t> texts(int first, int count) const {
-    std::vector<int32_t> ids(static_cast<size_t>(count) * args_.prompts.size());
-    backend_.download(ids.data(), texts_.at(first * std::ssize(args_.prompts)).data, ids.size() * sizeof(int32_t));
-    return ids;
-  }
-
- private:
-  Tensor uploaded(const std::vector<int32_t>& values) const {
-    Tensor tensor(backend_, DType::kI32, std::ssize(values));
-    tensor.upload(values.data(), values.size() * sizeof(int32_t));
-    return tensor;
-  }
-
-  // For the sequences whose prompt ends in this block.
-  void draw_first() {
-    std::vector<int32_t> rows, sequences, positions;
-    for (const Segment& segment : block_->segments) {
-      const int32_t end = segment.first_position + segment.count;
-      if (segment.count == 0 || end != std::ssize(args_.prompts[static_cast<size_t>(segment.sequence)])) continue;
-      rows.push_back(segment.first_token + segment.count - 1);
-      sequences.push_back(segment.sequence);
-      positions.push_back(end - 1);
-    }
-    if (rows.empty()) return;
-    const Tensor device_rows = uploaded(rows), device_positions = uploaded(positions);
-    sequences_ = uploaded(sequences);
-    ids_ = Tensor(backend_, DType::kI32, std::ssize(rows));
-    draw(device_rows.ref().as<int32_t>(), device_positions.ref().as<int32_t>(), std::ssize(rows));
-  }
-
-  void draw(const int32_t* rows, const int32_t* positions, int64_t count) {
-    model_.next_logits(rows, count, logits_.ref().as<float>());
-    backend_.sample({.logits = logits_.ref().as<float>(),
-                     .sequences = sequences_.ref().as<int32_t>(),
-                     .positions = positions,
-                     .numbers = numbers_.ref().as<int32_t>(),
-                     .origins = origins_.ref().as<int32_t>(),
-                     .rows = count,
-                     .vocab = model_.vocab(),
-                     .sequence_count = std::ssize(args_.prompts),
-                     .temperature = args_.sampling.temperature,
-                     .top_k = args_.sampling.top_k,
-                     .top_p = args_.sampling.top_p,
-                     .seed = args_.sampling.seed,
-                     .ids = ids_.ref().as<int32_t>(),
-                     .texts = texts_.ref().as<int32_t>()});
-  }
-
-  const GenerateArgs& args_;
-  Backend& backend_;
-  ModelSource& model_;
-  const Block* block_ = nullptr;
-  bool decoding_ = false;
-  Tensor origins_, numbers_;  // [sequences]
-  Tensor sequences_, ids_;    // [rows of the block]
-  Tensor logits_;             // [rows of the block, vocab]
-  Tensor texts_;              // [new tokens, sequences]
-};
-
 class Generation {
  public:
   Generation(const GenerateArgs& args, int interval, int64_t pages)
       : args_(args),
         interval_(interval),
         pages_(pages),
-        writer_(args),
+        writer_({.backend = args.backend,
+                 .model = args.source,
+                 .prompts = args.prompts,
+                 .sample_numbers = args.sample_numbers,
+                 .sampling = args.sampling,
+                 .max_new_tokens = args.max_new_tokens}),
         loop_({.backend = args.backend,
                .source = writer_,
                .policy = args.policy,
@@ -394,17 +288,6 @@ class Generation {
 };
 
 }  // namespace
-
-void check_sampling(const Sampling& sampling) {
-  const auto refuse = [](const char* what, double value, const char* expected) {
-    throw UserError(fmt::format("generation: {} {}: expected {}", what, value, expected));
-  };
-  if (!(sampling.temperature >= 0 && sampling.temperature <= 1e4f)) {
-    refuse("temperature", sampling.temperature, "0 (greedy) to 10000");
-  }
-  if (sampling.top_k < 0) refuse("top-k", sampling.top_k, "0 (all) or more");
-  if (!(sampling.top_p > 0 && sampling.top_p <= 1)) refuse("top-p", sampling.top_p, "above 0 and at most 1");
-}
 
 double GenerateResult::step_seconds() const {
   for (const bool recorded : {true, false}) {

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <optional>
 
 #include "tests/ref/sample.h"
 #include "tests/support/slices.h"
@@ -28,7 +30,8 @@ struct Drawn {
 
 // Row r is at positions[r] of sequence sequences[r], whose number is 10 times its index; new tokens begin at 3.
 Drawn draw(Backend& backend, const std::vector<float>& logits, int64_t vocab, const std::vector<int32_t>& sequences,
-           const std::vector<int32_t>& positions, const Choice& choice) {
+           const std::vector<int32_t>& positions, const Choice& choice,
+           std::optional<uint64_t> first_bad = std::nullopt) {
   const int64_t rows = std::ssize(sequences);
   const int32_t last = *std::max_element(positions.begin(), positions.end());
   const int32_t count = 1 + *std::max_element(sequences.begin(), sequences.end());
@@ -37,12 +40,17 @@ Drawn draw(Backend& backend, const std::vector<float>& logits, int64_t vocab, co
   const Tensor x = ref::upload_array(backend, logits), s = ref::upload_array(backend, sequences),
                p = ref::upload_array(backend, positions), n = ref::upload_array(backend, numbers),
                o = ref::upload_array(backend, std::vector<int32_t>(static_cast<size_t>(count), 3));
+  const uint64_t word = first_bad.value_or(0);
+  std::vector<uint8_t> bytes(sizeof(word));
+  std::memcpy(bytes.data(), &word, sizeof(word));
+  const Tensor bad = ref::upload_array(backend, bytes);
   Tensor ids(backend, DType::kI32, rows), texts(backend, DType::kI32, int64_t{last - 1} * count);
   backend.sample({.logits = x.ref().as<float>(),
                   .sequences = s.ref().as<int32_t>(),
                   .positions = p.ref().as<int32_t>(),
                   .numbers = n.ref().as<int32_t>(),
                   .origins = o.ref().as<int32_t>(),
+                  .first_bad = first_bad ? reinterpret_cast<const uint64_t*>(bad.ref().as<uint8_t>()) : nullptr,
                   .rows = rows,
                   .vocab = vocab,
                   .sequence_count = count,
@@ -53,6 +61,21 @@ Drawn draw(Backend& backend, const std::vector<float>& logits, int64_t vocab, co
                   .ids = ref::data_of<int32_t>(ids),
                   .texts = ref::data_of<int32_t>(texts)});
   return {ref::download_array<int32_t>(ids), ref::download_array<int32_t>(texts)};
+}
+
+// Logits of which one is NaN, and a word that knows (kernels/find_bad.h).
+TEST_P(Sample, DrawsNothingWhereALogitIsNotFinite) {
+  KV_BACKEND_OR_SKIP(backend);
+  const std::vector<float> logits = {1, 2, 3, 4, 5, NAN, 7, 8};
+  for (const float temperature : {0.0f, 1.0f}) {
+    const Choice choice{.temperature = temperature, .top_k = 3, .top_p = 0.9f};
+    const Drawn drawn = draw(*backend, logits, 4, {0, 0}, {2, 3}, choice, uint64_t{5});
+    EXPECT_EQ(drawn.ids, (std::vector<int32_t>{0, 0}));
+    EXPECT_EQ(drawn.texts, (std::vector<int32_t>{0, 0}));
+    const std::vector<float> finite(logits.begin(), logits.begin() + 4);
+    EXPECT_EQ(draw(*backend, finite, 4, {0}, {2}, choice, kNothingBad).ids,
+              draw(*backend, finite, 4, {0}, {2}, choice).ids);
+  }
 }
 
 // The same logits at positions 2, 3, … of sequence 0.

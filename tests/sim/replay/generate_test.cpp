@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <thread>
 
 #include "kernels/error.h"
@@ -49,8 +50,24 @@ class ArgmaxKeeper final : public Observer {
   Ids argmax;
 };
 
+constexpr const char* kModel = "experiments/models/reference";
+
+// The reference model with a final norm that makes every logit NaN.
+class SpoiledWeights final : public Weights {
+ public:
+  const ModelConfig& config() const override { return files_.config(); }
+  Tensor load(const ExpectedTensor& tensor, Backend& backend) const override {
+    if (tensor.name != "model.norm.weight") return files_.load(tensor, backend);
+    return ref::upload_activations(backend, std::vector<float>(static_cast<size_t>(tensor.elements()), NAN));
+  }
+
+ private:
+  ModelFiles files_{ref::source_path(kModel)};
+};
+
 struct Bench {
-  explicit Bench(Backend& on) : backend(on), source(on, load_model(ref::source_path("experiments/models/reference"))) {}
+  explicit Bench(Backend& on) : Bench(on, load_model(ref::source_path(kModel))) {}
+  Bench(Backend& on, const Weights& weights) : backend(on), source(on, weights) {}
 
   GenerateResult generate(const Ask& ask, Policy& policy, std::span<Observer* const> observers = {}) {
     const std::vector<std::span<const int32_t>> prompts(ask.prompts.begin(), ask.prompts.end());
@@ -356,6 +373,19 @@ TEST(GenerateTime, WhatAnObserverTakesIsNotTheEvents) {
   ASSERT_EQ(result.costs.sequences[0].events, 2);
   EXPECT_LT(result.evict_seconds, seconds_of(2 * 8));  // 8 layers
   EXPECT_GE(result.costs.total_seconds, seconds_of(2 * 8));
+}
+
+TEST_P(Generate, EndsWhereALogitIsNotFinite) {
+  KV_BACKEND_OR_SKIP(backend);
+  Bench bench(*backend, SpoiledWeights());
+  for (const float temperature : {0.0f, 1.0f}) {
+    try {
+      bench.generate({.prompts = {{1, 2, 3}, {4, 5}}, .sampling = {.temperature = temperature, .top_p = 0.9f}});
+      ADD_FAILURE() << "no error at temperature " << temperature;
+    } catch (const NotFiniteError& error) {
+      EXPECT_STREQ(error.what(), "generation: the logit of token id 0 is NaN or infinite (expected a finite number)");
+    }
+  }
 }
 
 TEST(GenerateErrors, NameWhatIsWrong) {
