@@ -97,6 +97,118 @@ Cell make_cell(const Pile& pile, const Pile* partner, std::span<const Key> place
 
 bool within_case(const std::string& column) { return column == "layer" || column == "head" || column == "x"; }
 
+Key sample_of(const Row& row) {
+  return {row.model, row.data, row.sample ? std::to_string(*row.sample) : "",
+          row.seed ? std::to_string(*row.seed) : ""};
+}
+
+std::vector<Read> readers_of(const RowTable& table, const std::vector<std::string>& columns) {
+  std::vector<Read> readers;
+  for (const std::string& column : columns) readers.push_back(column_reader(table, column));
+  return readers;
+}
+
+// Gathers rows in a pile for each cell.
+class Collector {
+ public:
+  Collector(const RowTable& table, const Question& question)
+      : question_(question),
+        measure_(question.measure),
+        metrics_(measure_.ratio.empty() ? measure_.metrics : measure_.ratio),
+        key_readers_(readers_of(table, question.columns)),
+        free_columns_(free_columns(table, question)),
+        free_readers_(readers_of(table, free_columns_)),
+        filter_(row_filter(table, question.where)) {}
+
+  void take(const Row& row) {
+    const bool measured = std::find(metrics_.begin(), metrics_.end(), row.metric) != metrics_.end();
+    if (!row.skipped.empty()) {
+      if ((measured || row.metric.empty()) && filter_(row)) take_skipped(row);
+    } else if (measured && row.value && filter_(row)) {
+      take_value(row);
+    }
+  }
+
+  Cells finish() {
+    const bool differences = takes_differences(question_);
+    std::vector<bool> averaged(free_columns_.size());
+    for (const auto& [key, pile] : piles_) {
+      const BestFit<Pile> partner = differences ? partner_of(key, piles_, question_) : BestFit<Pile>();
+      if (differences && !partner.found()) {
+        if (partner.several()) cells_.unclear.push_back(key);
+        std::erase(cells_.keys, key);
+        continue;
+      }
+      cells_.cells[key] = make_cell(pile, partner.found(), places_.keys(), question_);
+      for (std::size_t i = 0; i < pile.spread.size(); ++i) averaged[i] = averaged[i] || pile.spread[i].size() > 1;
+    }
+    for (std::size_t i = 0; i < averaged.size(); ++i) {
+      if (averaged[i]) cells_.averaged.push_back(free_columns_[i]);
+    }
+    return std::move(cells_);
+  }
+
+ private:
+  Pile& pile_of(const Row& row, const std::string& metric) {
+    Key key;
+    for (std::size_t i = 0; i < key_readers_.size(); ++i) {
+      key.push_back(question_.columns[i] == "metric" ? metric : key_readers_[i](row));
+    }
+    if (question_.first && !key.empty()) key.front() = question_.first(key.front());
+    const auto [place, added] = piles_.try_emplace(key);
+    if (added) cells_.keys.push_back(key);
+    return place->second;
+  }
+
+  // A row that speaks of a whole case says nothing of the cells inside it.
+  bool has_cell(const Row& row) const {
+    for (std::size_t i = 0; i < key_readers_.size(); ++i) {
+      if (within_case(question_.columns[i]) && key_readers_[i](row).empty()) return false;
+    }
+    return true;
+  }
+
+  void take_skipped(const Row& row) {
+    if (!has_cell(row)) {
+      auto& reasons = cells_.reasons;
+      if (std::find(reasons.begin(), reasons.end(), row.skipped) == reasons.end()) reasons.push_back(row.skipped);
+      return;
+    }
+    for (const std::string& metric : measure_.ratio.empty() ? metrics_ : std::vector<std::string>{"ratio"}) {
+      if (!row.metric.empty() && measure_.ratio.empty() && metric != row.metric) continue;
+      Pile& pile = pile_of(row, metric);
+      pile.skipped.insert(sample_of(row));
+      if (pile.reason.empty()) pile.reason = row.skipped;
+    }
+  }
+
+  void take_value(const Row& row) {
+    Pile& pile = pile_of(row, measure_.ratio.empty() ? row.metric : "ratio");
+    const auto [sample, added] = pile.index.try_emplace(sample_of(row), pile.samples.size());
+    if (added) pile.samples.emplace_back();
+    Key place = {row.metric};
+    for (const Read& read : free_readers_) place.push_back(read(row));
+    pile.spread.resize(free_readers_.size());
+    for (std::size_t i = 0; i < free_readers_.size(); ++i) pile.spread[i].insert(place[i + 1]);
+    const std::size_t number = takes_differences(question_) ? places_.of(std::move(place)) : 0;
+    const bool below = !measure_.ratio.empty() && row.metric == measure_.ratio[1];
+    const Quantity shown = quantity(row, measure_);
+    pile.samples[sample->second][number][below ? 1 : 0].add(shown.value);
+    if (measure_.ratio.empty()) pile.unit = shown.unit;
+  }
+
+  const Question& question_;
+  const Measure& measure_;
+  const std::vector<std::string>& metrics_;
+  std::vector<Read> key_readers_;
+  std::vector<std::string> free_columns_;
+  std::vector<Read> free_readers_;
+  std::function<bool(const Row&)> filter_;
+  std::map<Key, Pile> piles_;
+  PlaceNumbers places_;
+  Cells cells_;
+};
+
 }  // namespace
 
 std::function<std::string(const Row&)> column_reader(const RowTable& table, const std::string& column) {
@@ -140,83 +252,9 @@ std::function<bool(const Row&)> row_filter(const RowTable& table, const Where& w
 }
 
 Cells collect(const RowTable& table, const Question& question) {
-  const Measure& measure = question.measure;
-  const std::vector<std::string>& metrics = measure.ratio.empty() ? measure.metrics : measure.ratio;
-  std::vector<Read> key_readers, free_readers;
-  for (const std::string& column : question.columns) key_readers.push_back(column_reader(table, column));
-  const std::vector<std::string> free = free_columns(table, question);
-  for (const std::string& column : free) free_readers.push_back(column_reader(table, column));
-  const auto filter = row_filter(table, question.where);
-
-  Cells out;
-  std::map<Key, Pile> piles;
-  PlaceNumbers places;
-  const auto pile_of = [&](const Row& row, const std::string& metric) -> Pile& {
-    Key key;
-    for (std::size_t i = 0; i < key_readers.size(); ++i) {
-      key.push_back(question.columns[i] == "metric" ? metric : key_readers[i](row));
-    }
-    if (question.first && !key.empty()) key.front() = question.first(key.front());
-    const auto [place, added] = piles.try_emplace(key);
-    if (added) out.keys.push_back(key);
-    return place->second;
-  };
-  const auto sample_of = [](const Row& row) {
-    return Key{row.model, row.data, row.sample ? std::to_string(*row.sample) : "",
-               row.seed ? std::to_string(*row.seed) : ""};
-  };
-
-  for (const Row& row : table.rows) {
-    const bool measured = std::find(metrics.begin(), metrics.end(), row.metric) != metrics.end();
-    if (!row.skipped.empty()) {
-      if ((!measured && !row.metric.empty()) || !filter(row)) continue;
-      const bool unknown_cell = std::any_of(
-          question.columns.begin(), question.columns.end(),
-          [&](const std::string& column) { return within_case(column) && column_reader(table, column)(row).empty(); });
-      if (unknown_cell) {
-        if (std::find(out.reasons.begin(), out.reasons.end(), row.skipped) == out.reasons.end()) {
-          out.reasons.push_back(row.skipped);
-        }
-        continue;
-      }
-      for (const std::string& metric : measure.ratio.empty() ? metrics : std::vector<std::string>{"ratio"}) {
-        if (!row.metric.empty() && measure.ratio.empty() && metric != row.metric) continue;
-        Pile& pile = pile_of(row, metric);
-        pile.skipped.insert(sample_of(row));
-        if (pile.reason.empty()) pile.reason = row.skipped;
-      }
-      continue;
-    }
-    if (!measured || !row.value || !filter(row)) continue;
-    Pile& pile = pile_of(row, measure.ratio.empty() ? row.metric : "ratio");
-    const auto [sample, added] = pile.index.try_emplace(sample_of(row), pile.samples.size());
-    if (added) pile.samples.emplace_back();
-    const bool below = !measure.ratio.empty() && row.metric == measure.ratio[1];
-    const Quantity shown = quantity(row, measure);
-    Key within = {row.metric};
-    for (const Read& read : free_readers) within.push_back(read(row));
-    pile.spread.resize(free.size());
-    for (std::size_t i = 0; i < free.size(); ++i) pile.spread[i].insert(within[i + 1]);
-    const std::size_t place = takes_differences(question) ? places.of(std::move(within)) : 0;
-    pile.samples[sample->second][place][below ? 1 : 0].add(shown.value);
-    if (measure.ratio.empty()) pile.unit = shown.unit;
-  }
-
-  std::vector<bool> averaged(free.size());
-  for (const auto& [key, pile] : piles) {
-    const BestFit<Pile> partner = takes_differences(question) ? partner_of(key, piles, question) : BestFit<Pile>();
-    if (takes_differences(question) && !partner.found()) {
-      if (partner.several()) out.unclear.push_back(key);
-      std::erase(out.keys, key);
-      continue;
-    }
-    out.cells[key] = make_cell(pile, partner.found(), places.keys(), question);
-    for (std::size_t i = 0; i < pile.spread.size(); ++i) averaged[i] = averaged[i] || pile.spread[i].size() > 1;
-  }
-  for (std::size_t i = 0; i < free.size(); ++i) {
-    if (averaged[i]) out.averaged.push_back(free[i]);
-  }
-  return out;
+  Collector collector(table, question);
+  for (const Row& row : table.rows) collector.take(row);
+  return collector.finish();
 }
 
 std::string no_rows(const Measure& measure) {

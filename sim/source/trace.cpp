@@ -105,18 +105,27 @@ void Trace::parse_metadata() {
   info_.head_dim = count("head_dim");
   info_.width = count("width");
   if (info_.q_heads % info_.kv_heads != 0) fail("metadata: q_heads is not a multiple of kv_heads");
-  for (const std::string& part : split(text("layers"))) {
+  parse_layers(text("layers"));
+  parse_rope();
+}
+
+void Trace::parse_layers(const std::string& text) {
+  for (const std::string& part : split(text)) {
     int layer = 0;
     if (!parse(part, layer) || layer < 0) {
-      fail(fmt::format("metadata 'layers' = '{}': expected numbers such as 0,3,7", text("layers")));
+      fail(fmt::format("metadata 'layers' = '{}': expected numbers such as 0,3,7", text));
     }
     if (std::count(info_.layers.begin(), info_.layers.end(), layer) > 0) {
-      fail(fmt::format("metadata 'layers' = '{}': {} appears twice", text("layers"), layer));
+      fail(fmt::format("metadata 'layers' = '{}': {} appears twice", text, layer));
     }
     info_.layers.push_back(layer);
   }
-  if (metadata.contains("rope_inv_freq")) {
-    for (const std::string& part : split(text("rope_inv_freq"))) {
+}
+
+void Trace::parse_rope() {
+  const Metadata& metadata = file_.metadata();
+  if (const auto frequencies = metadata.find("rope_inv_freq"); frequencies != metadata.end()) {
+    for (const std::string& part : split(frequencies->second)) {
       float value = 0;
       if (!parse(part, value) || !std::isfinite(value)) {
         fail(fmt::format("metadata 'rope_inv_freq': '{}' is not a finite number", part));
@@ -126,8 +135,9 @@ void Trace::parse_metadata() {
     if (std::ssize(info_.inv_freq) * 2 != info_.head_dim)
       fail("metadata 'rope_inv_freq': expected head_dim / 2 values");
   }
-  if (!metadata.contains("rope_attention_factor")) return;
-  if (!parse(text("rope_attention_factor"), info_.attention_factor) || !std::isfinite(info_.attention_factor)) {
+  const auto factor = metadata.find("rope_attention_factor");
+  if (factor == metadata.end()) return;
+  if (!parse(factor->second, info_.attention_factor) || !std::isfinite(info_.attention_factor)) {
     fail("metadata 'rope_attention_factor' is not a finite number");
   }
 }
@@ -144,8 +154,15 @@ void Trace::check_tensors() {
   sample_.name = file_.name();
   sample_.ids = file_.read_i32(ids);
   if (*std::min_element(sample_.ids.begin(), sample_.ids.end()) < 0) fail("tensor 'input_ids': an id is negative");
-  const int64_t tokens = ids.shape[0];
-  info_.tokens = tokens;
+  info_.tokens = ids.shape[0];
+  check_layers();
+  read_losses();
+  read_labels();
+  read_links();
+}
+
+void Trace::check_layers() {
+  const int64_t tokens = info_.tokens;
   info_.has_pre_rope_queries = info_.has_pre_rope_keys = info_.has_inputs = info_.has_output_weight = true;
   for (const int layer : info_.layers) {
     check_shape(tensor_name(layer, "queries"), {tokens, info_.q_heads, info_.head_dim});
@@ -163,16 +180,21 @@ void Trace::check_tensors() {
     info_.has_inputs &= optional("inputs", {tokens, info_.width});
   }
   info_.dtype = file_.require(tensor_name(info_.layers.front(), "queries")).dtype;
-  if (file_.find("nll")) {
-    check_shape("nll", {tokens - 1});
-    check_shape("entropy", {tokens});
-    nll_ = file_.read_f32(file_.require("nll"));
-    entropy_ = file_.read_f32(file_.require("entropy"));
-    info_.has_losses = true;
-  }
-  sample_.labels.assign(static_cast<size_t>(tokens), Label::kContext);
+}
+
+void Trace::read_losses() {
+  if (!file_.find("nll")) return;
+  check_shape("nll", {info_.tokens - 1});
+  check_shape("entropy", {info_.tokens});
+  nll_ = file_.read_f32(file_.require("nll"));
+  entropy_ = file_.read_f32(file_.require("entropy"));
+  info_.has_losses = true;
+}
+
+void Trace::read_labels() {
+  sample_.labels.assign(static_cast<size_t>(info_.tokens), Label::kContext);
   if (const TensorInfo* labels = file_.find("labels")) {
-    check_shape("labels", {tokens});
+    check_shape("labels", {info_.tokens});
     if (labels->dtype != Dtype::kU8) fail("tensor 'labels': expected dtype U8");
     const auto bytes = file_.bytes(*labels);
     for (size_t i = 0; i < bytes.size(); ++i) {
@@ -181,7 +203,6 @@ void Trace::check_tensors() {
     }
     info_.has_labels = true;
   }
-  read_links();
   const auto question = std::find(sample_.labels.begin(), sample_.labels.end(), Label::kQuestion);
   sample_.context_tokens = static_cast<int32_t>(question - sample_.labels.begin());
 }

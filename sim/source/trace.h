@@ -65,7 +65,12 @@ class Trace {
  private:
   explicit Trace(SafetensorsFile file) : file_(std::move(file)) {}
   void parse_metadata();
+  void parse_layers(const std::string& text);
+  void parse_rope();
   void check_tensors();
+  void check_layers();
+  void read_losses();
+  void read_labels();
   void read_links();
   void check_shape(const std::string& tensor, const std::vector<int64_t>& shape) const;
   void verify_checksum() const;
