@@ -10,6 +10,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "harness/files.h"
 #include "kernels/error.h"
 #include "sim/io/hash.h"
 

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "harness/build_info.h"
-#include "harness/rows.h"
+#include "harness/files.h"
 #include "kernels/cpu/parallel.h"
 #include "sim/io/hash.h"
 

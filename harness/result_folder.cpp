@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "harness/rows.h"
+#include "harness/files.h"
 #include "kernels/error.h"
 #include "sim/io/stored_file.h"
 

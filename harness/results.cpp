@@ -1,5 +1,6 @@
 #include "harness/results.h"
 
+#include "harness/files.h"
 #include "harness/report/report.h"
 #include "harness/results_index.h"
 

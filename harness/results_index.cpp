@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "harness/files.h"
 #include "harness/report/index.h"
-#include "harness/rows.h"
 #include "harness/spec/spec_reader.h"
 #include "kernels/error.h"
 #include "sim/io/strict_json.h"

@@ -54,10 +54,7 @@ std::string format_rows(std::span<const std::string> axes, std::span<const Row> 
 // UserError "<file>:<line>: ...".
 RowTable parse_rows(std::string_view csv, std::string_view file);
 
-// After a crash or a full disk there is either the old file or the new one, never a part: written beside `path`,
-// synced, renamed. UserError names the path and the system's reason.
-void write_atomically(const std::filesystem::path& path, std::string_view content);
-// Removes <path>.xz, too: it packs older rows.
+// write_atomically (harness/files.h); removes <path>.xz, too: it packs older rows.
 void write_rows_atomically(const std::filesystem::path& path, std::span<const std::string> axes,
                            std::span<const Row> rows);
 // Reads stored_file(path).
@@ -66,7 +63,5 @@ RowTable read_rows(const std::filesystem::path& path);
 // are packed already is left alone; UserError where it has none, or more than
 // kUnpackLimit bytes of them.
 void pack_rows(const std::filesystem::path& dir);
-// The whole file; UserError names the path and the system's reason.
-std::string read_file(const std::filesystem::path& path);
 
 }  // namespace kv

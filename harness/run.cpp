@@ -6,6 +6,7 @@
 
 #include "harness/benchmarks.h"
 #include "harness/experiment.h"
+#include "harness/files.h"
 #include "harness/manifest.h"
 #include "harness/protocols/protocol.h"
 #include "harness/result_folder.h"

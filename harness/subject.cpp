@@ -6,8 +6,8 @@
 #include <map>
 #include <optional>
 
+#include "harness/files.h"
 #include "harness/model_folder.h"
-#include "harness/rows.h"
 #include "harness/shipped.h"
 #include "harness/spec/model_choice.h"
 #include "kernels/error.h"

@@ -6,8 +6,8 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
+#include "harness/files.h"
 #include "harness/model_folder.h"
-#include "harness/rows.h"
 #include "harness/spec/component_reader.h"
 #include "harness/subject.h"
 #include "kernels/error.h"

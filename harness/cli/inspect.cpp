@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "harness/cli/verbs.h"
+#include "harness/files.h"
 #include "harness/model_folder.h"
 #include "harness/rows.h"
 #include "kernels/error.h"

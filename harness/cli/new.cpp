@@ -8,8 +8,8 @@
 
 #include "harness/cli/inputs.h"
 #include "harness/cli/verbs.h"
+#include "harness/files.h"
 #include "harness/protocols/protocol.h"
-#include "harness/rows.h"
 #include "harness/run.h"
 #include "harness/spec/spec_reader.h"
 #include "kernels/error.h"

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "harness/cli/verbs.h"
+#include "harness/files.h"
 #include "harness/results_index.h"
 #include "harness/rows.h"
 #include "harness/spec/spec_reader.h"

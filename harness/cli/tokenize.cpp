@@ -6,7 +6,7 @@
 
 #include "harness/cli/inputs.h"
 #include "harness/cli/verbs.h"
-#include "harness/rows.h"
+#include "harness/files.h"
 #include "harness/subject.h"
 
 namespace kv {

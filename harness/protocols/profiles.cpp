@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
+#include "harness/files.h"
 #include "harness/manifest.h"
 #include "harness/protocols/calibrator.h"
 #include "harness/protocols/protocol.h"
-#include "harness/rows.h"
 #include "harness/spec/grid.h"
 #include "kernels/error.h"
 #include "sim/budget/profile_file.h"

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "harness/files.h"
 #include "harness/report/cells.h"
 #include "harness/report/pdf.h"
 #include "harness/report/plot.h"

@@ -4,7 +4,7 @@
 
 #include <set>
 
-#include "harness/rows.h"
+#include "harness/files.h"
 
 namespace kv {
 namespace {

@@ -6,8 +6,8 @@
 
 #include <algorithm>
 
+#include "harness/files.h"
 #include "harness/protocols/protocol.h"
-#include "harness/rows.h"
 #include "harness/spec/axis_reader.h"
 #include "harness/spec/component_reader.h"
 #include "harness/spec/data_reader.h"

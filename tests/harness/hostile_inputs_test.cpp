@@ -16,6 +16,7 @@
 #include <functional>
 
 #include "harness/cli/verbs.h"
+#include "harness/files.h"
 #include "harness/rows.h"
 #include "kernels/cpu/parallel.h"
 #include "sim/budget/profile_file.h"

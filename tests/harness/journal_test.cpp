@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "harness/files.h"
 #include "tests/support/file_fixtures.h"
 
 namespace kv {

@@ -13,6 +13,7 @@
 #include <map>
 #include <thread>
 
+#include "harness/files.h"
 #include "harness/rows.h"
 #include "harness/run.h"
 #include "sim/budget/profile_file.h"

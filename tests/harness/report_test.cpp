@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 
+#include "harness/files.h"
 #include "harness/report/plot.h"
 #include "harness/report/svg.h"
 #include "harness/rows.h"

@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "harness/rows.h"
+#include "harness/files.h"
 #include "kernels/error.h"
 #include "tests/support/file_fixtures.h"
 

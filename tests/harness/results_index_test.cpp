@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "harness/files.h"
 #include "harness/report/index.h"
-#include "harness/rows.h"
 #include "kernels/error.h"
 #include "tests/support/file_fixtures.h"
 

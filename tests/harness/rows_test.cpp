@@ -8,6 +8,7 @@
 #include <functional>
 #include <limits>
 
+#include "harness/files.h"
 #include "kernels/error.h"
 #include "sim/io/stored_file.h"
 #include "tests/support/file_fixtures.h"
@@ -182,22 +183,9 @@ TEST_F(RowsFile, IsReplacedWholeAndLeavesNothingBeside) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dir_), {}), 1);
 }
 
-TEST_F(RowsFile, ThatCannotBeWrittenNamesPathAndReason) {
-  const auto path = dir_ / "missing" / "rows.csv";
-  try {
-    write_atomically(path, "x");
-    FAIL();
-  } catch (const UserError& error) {
-    EXPECT_EQ(std::string(error.what()), "cannot write '" + path.string() + "': No such file or directory");
-  }
+TEST_F(RowsFile, ThatIsNoneCannotBeRead) {
   EXPECT_THROW(read_rows(dir_), UserError);
   EXPECT_THROW(read_rows(dir_ / "none.csv"), UserError);
-}
-
-TEST_F(RowsFile, ThatCannotReplaceItsTargetLeavesNothingBeside) {
-  std::filesystem::create_directories(dir_ / "rows.csv" / "in_the_way");
-  EXPECT_THROW(write_atomically(dir_ / "rows.csv", "x"), UserError);
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dir_), {}), 1);
 }
 
 TEST_F(RowsFile, PackedReadsTheSame) {

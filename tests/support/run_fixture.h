@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "harness/files.h"
 #include "harness/rows.h"
 #include "harness/run.h"
 #include "harness/spec/spec_reader.h"

@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "harness/rows.h"
+#include "harness/files.h"
 #include "tests/support/paths.h"
 
 namespace kv::ref {

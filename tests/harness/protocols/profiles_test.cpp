@@ -6,8 +6,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "harness/files.h"
 #include "harness/protocols/answer_importance.h"
-#include "harness/rows.h"
 #include "harness/run.h"
 #include "harness/spec/spec_reader.h"
 #include "kernels/error.h"

@@ -4,7 +4,7 @@
 
 #include <filesystem>
 
-#include "harness/rows.h"
+#include "harness/files.h"
 #include "harness/spec/spec_reader.h"
 #include "tests/support/paths.h"
 
