@@ -109,67 +109,100 @@ std::size_t distinct_models(const RowTable& table) {
   return models.size();
 }
 
+std::vector<std::string> shared_axes(const RowTable& a, const RowTable& b) {
+  std::vector<std::string> axes;
+  for (const std::string& axis : a.axes) {
+    if (has_axis(b, axis)) axes.push_back(axis);
+  }
+  return axes;
+}
+
+// B's rows by group and detail, each handed out once, in the order of appearance.
+class Partners {
+ public:
+  Partners(const Side& side, const CompareOptions& options) {
+    for (auto row = side.table.rows.rbegin(); row != side.table.rows.rend(); ++row) {
+      if (!compared(*row, options)) continue;
+      rows_[side.group(*row)][side.detail(*row)].push_back(&*row);
+      ++left_;
+    }
+  }
+
+  const Row* take(const Key& group, const Key& detail) {
+    const auto candidates = rows_.find(group);
+    if (candidates == rows_.end()) return nullptr;
+    const auto partner = candidates->second.find(detail);
+    if (partner == candidates->second.end() || partner->second.empty()) return nullptr;
+    const Row* row = partner->second.back();
+    partner->second.pop_back();
+    --left_;
+    return row;
+  }
+  std::size_t left() const { return left_; }
+
+ private:
+  std::map<Key, std::map<Key, std::vector<const Row*>>> rows_;  // in reverse order of appearance
+  std::size_t left_ = 0;
+};
+
+// What pairs of one group have gathered.
+struct Group {
+  Key key;
+  std::string unit;
+  std::map<Key, Sums> samples;
+};
+
+Comparison comparison_of(const Group& group, const CompareOptions& options) {
+  std::vector<double> values_a, values_b;
+  for (const auto& [sample, sums] : group.samples) {
+    values_a.push_back(sums.a / sums.pairs);
+    values_b.push_back(sums.b / sums.pairs);
+  }
+  Comparison row;
+  row.metric = group.key[0];
+  row.policy = group.key[1];
+  row.data = group.key[2];
+  row.axes.assign(group.key.begin() + 3, group.key.end());
+  row.unit = group.unit;
+  for (const double value : values_a) row.mean_a += value / static_cast<double>(values_a.size());
+  for (const double value : values_b) row.mean_b += value / static_cast<double>(values_b.size());
+  row.difference = bootstrap_difference(values_a, values_b);
+  row.verdict = judge(row, options);
+  return row;
+}
+
 }  // namespace
 
 CompareResult compare_rows(const RowTable& a, const RowTable& b, const CompareOptions& options) {
   check_lone_axes(a, b, "A");
   check_lone_axes(b, a, "B");
   CompareResult result;
-  for (const std::string& axis : a.axes) {
-    if (has_axis(b, axis)) result.axes.push_back(axis);
-  }
+  result.axes = shared_axes(a, b);
   const bool with_model = distinct_models(a) > 1 || distinct_models(b) > 1;
   const Side left = make_side(a, result.axes, with_model);
-  const Side right = make_side(b, result.axes, with_model);
-
-  std::map<Key, std::map<Key, std::vector<const Row*>>> partners;  // of b, in reverse order of appearance
-  for (auto row = b.rows.rbegin(); row != b.rows.rend(); ++row) {
-    if (!compared(*row, options)) continue;
-    partners[right.group(*row)][right.detail(*row)].push_back(&*row);
-    ++result.only_b;
-  }
-  std::vector<Key> order;
-  std::map<Key, std::map<Key, Sums>> groups;
-  std::map<Key, std::string> units;
+  Partners partners(make_side(b, result.axes, with_model), options);
+  std::vector<Group> groups;
+  std::map<Key, std::size_t> index;
   for (const Row& row : a.rows) {
     if (!compared(row, options)) continue;
-    const Key group = left.group(row);
-    const auto candidates = partners.find(group);
-    const auto partner = candidates == partners.end() ? decltype(candidates->second.begin())()
-                                                      : candidates->second.find(left.detail(row));
-    if (candidates == partners.end() || partner == candidates->second.end() || partner->second.empty()) {
+    const Key key = left.group(row);
+    const Row* partner = partners.take(key, left.detail(row));
+    if (!partner) {
       ++result.only_a;
       continue;
     }
-    const Row& other = *partner->second.back();
-    partner->second.pop_back();
-    --result.only_b;
     ++result.pairs;
-    if (!groups.contains(group)) order.push_back(group);
-    Sums& sums = groups[group][left.sample(row)];
+    const auto [place, added] = index.try_emplace(key, groups.size());
+    if (added) groups.push_back({.key = key, .unit = {}, .samples = {}});
+    Group& group = groups[place->second];
+    group.unit = row.unit;
+    Sums& sums = group.samples[left.sample(row)];
     sums.a += *row.value;
-    sums.b += *other.value;
+    sums.b += *partner->value;
     ++sums.pairs;
-    units[group] = row.unit;
   }
-  for (const Key& group : order) {
-    std::vector<double> values_a, values_b;
-    for (const auto& [sample, sums] : groups[group]) {
-      values_a.push_back(sums.a / sums.pairs);
-      values_b.push_back(sums.b / sums.pairs);
-    }
-    Comparison row;
-    row.metric = group[0];
-    row.policy = group[1];
-    row.data = group[2];
-    row.axes.assign(group.begin() + 3, group.end());
-    row.unit = units[group];
-    for (const double value : values_a) row.mean_a += value / static_cast<double>(values_a.size());
-    for (const double value : values_b) row.mean_b += value / static_cast<double>(values_b.size());
-    row.difference = bootstrap_difference(values_a, values_b);
-    row.verdict = judge(row, options);
-    result.rows.push_back(std::move(row));
-  }
+  result.only_b = partners.left();
+  for (const Group& group : groups) result.rows.push_back(comparison_of(group, options));
   return result;
 }
 

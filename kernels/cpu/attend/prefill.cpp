@@ -240,6 +240,80 @@ void reduce_columns(const AttendArgs& args, const RowJob& job, const Shape& shap
   }
 }
 
+// What each job has of the memory they share, in floats.
+struct JobFloats {
+  int64_t keys;
+  int64_t values;
+  int64_t sums;
+  int64_t maxima;
+
+  JobFloats(const AttendArgs& args, const Shape& shape) {
+    const int64_t slots = round_up(args.cache.max_length, 2 * kPanelWidth);
+    const int64_t columns = round_up(kShares * shape.group * args.cache.max_length, 16);
+    keys = slots * shape.dim;
+    values = slots * shape.value_stride;
+    sums = args.column_sums ? columns : 0;
+    maxima = args.column_max ? columns : 0;
+  }
+  int64_t total() const { return keys + values + sums + maxima; }
+};
+
+std::vector<RowJob> jobs_of(const AttendArgs& args, const Shape& shape) {
+  const PagedView& cache = args.cache;
+  std::vector<RowJob> jobs;
+  for (int64_t s = 0; s < args.segment_count; ++s) {
+    const Segment& segment = args.segments[s];
+    if (segment.count <= 1) continue;
+    for (int64_t head = 0; head < cache.kv_heads; ++head) {
+      const int64_t row = int64_t{segment.sequence} * cache.kv_heads + head;
+      RowJob job{.segment = segment, .kv_head = head, .row = row, .length = cache.lengths[row]};
+      KV_CHECK(segment.count <= job.length && job.length <= cache.max_length);
+      job.shares = std::min(kShares, tiles_of(job, shape));
+      jobs.push_back(job);
+    }
+  }
+  return jobs;
+}
+
+void give_memory(std::vector<RowJob>& jobs, const JobFloats& floats, float* memory) {
+  for (RowJob& job : jobs) {
+    job.keys = memory;
+    job.values = job.keys + floats.keys;
+    float* columns = job.values + floats.values;
+    job.sums = floats.sums > 0 ? columns : nullptr;
+    job.maxima = floats.maxima > 0 ? columns + floats.sums : nullptr;
+    memory += floats.total();
+  }
+}
+
+void pack(const AttendArgs& args, const Shape& shape, const std::vector<RowJob>& jobs) {
+  constexpr int64_t kPackSlots = 256;
+  const int64_t blocks = (args.cache.max_length + kPackSlots - 1) / kPackSlots;
+  parallel_for(std::ssize(jobs) * blocks, [&](int64_t task) {
+    const RowJob& job = jobs[task / blocks];
+    const int64_t first = task % blocks * kPackSlots;
+    const int64_t end = std::min(job.length, first + kPackSlots);
+    if (first >= end) return;
+    pack_keys(args, job, first, end);
+    copy_values(args, job, shape, first, end);
+  });
+}
+
+void run_tiles(const AttendArgs& args, const Shape& shape, const std::vector<RowJob>& jobs) {
+  const int64_t tile_rows = shape.tile_queries * shape.group;
+  const int64_t scratch_floats = tile_rows * (shape.dim + shape.score_stride + shape.value_stride);
+  const Scratch scratch(scratch_floats * thread_count());
+  parallel_for(std::ssize(jobs) * kShares, [&](int64_t task, int thread) {
+    const RowJob& job = jobs[task / kShares];
+    if (task % kShares >= job.shares) return;
+    float* base = scratch.data() + thread * scratch_floats;
+    const TileScratch tile{.queries = base,
+                           .scores = base + tile_rows * shape.dim,
+                           .output = base + tile_rows * (shape.dim + shape.score_stride)};
+    run_share(args, job, shape, task % kShares, tile);
+  });
+}
+
 }  // namespace
 
 void attend_prefill(const AttendArgs& args) {
@@ -251,60 +325,15 @@ void attend_prefill(const AttendArgs& args) {
                     .tile_queries = std::max<int64_t>(1, kTileRows / group),
                     // One cache line beyond whole panels: rows of a power of two would share their cache sets.
                     .score_stride = round_up(cache.max_length, 2 * kPanelWidth) + 16};
-
-  std::vector<RowJob> jobs;
-  int64_t floats = 0;
-  for (int64_t s = 0; s < args.segment_count; ++s) {
-    const Segment& segment = args.segments[s];
-    if (segment.count <= 1) continue;
-    for (int64_t head = 0; head < cache.kv_heads; ++head) {
-      const int64_t row = int64_t{segment.sequence} * cache.kv_heads + head;
-      jobs.push_back({.segment = segment, .kv_head = head, .row = row, .length = cache.lengths[row]});
-      RowJob& job = jobs.back();
-      KV_CHECK(segment.count <= job.length && job.length <= cache.max_length);
-      job.shares = std::min(kShares, tiles_of(job, shape));
-    }
-  }
-  const auto rows = static_cast<int64_t>(jobs.size());
-  const int64_t slots = round_up(cache.max_length, 2 * kPanelWidth);
-  const int64_t row_floats = slots * (shape.dim + shape.value_stride);
-  const int64_t column_floats = round_up(kShares * group * cache.max_length, 16);
-  floats = row_floats + (args.column_sums ? column_floats : 0) + (args.column_max ? column_floats : 0);
-  const Scratch memory(rows * floats);
-  for (int64_t i = 0; i < rows; ++i) {
-    float* base = memory.data() + i * floats;
-    jobs[i].keys = base;
-    jobs[i].values = base + slots * shape.dim;
-    float* columns = base + row_floats;
-    jobs[i].sums = args.column_sums ? columns : nullptr;
-    jobs[i].maxima = args.column_max ? columns + (args.column_sums ? column_floats : 0) : nullptr;
-  }
-
-  constexpr int64_t kPackSlots = 256;
-  const int64_t pack_blocks = (cache.max_length + kPackSlots - 1) / kPackSlots;
-  parallel_for(rows * pack_blocks, [&](int64_t task) {
-    const RowJob& job = jobs[task / pack_blocks];
-    const int64_t first = task % pack_blocks * kPackSlots;
-    const int64_t end = std::min(job.length, first + kPackSlots);
-    if (first >= end) return;
-    pack_keys(args, job, first, end);
-    copy_values(args, job, shape, first, end);
-  });
-
-  const int64_t tile_rows = shape.tile_queries * group;
-  const int64_t scratch_floats = tile_rows * (shape.dim + shape.score_stride + shape.value_stride);
-  const Scratch scratch(scratch_floats * thread_count());
-  parallel_for(rows * kShares, [&](int64_t task, int thread) {
-    const RowJob& job = jobs[task / kShares];
-    if (task % kShares >= job.shares) return;
-    float* base = scratch.data() + thread * scratch_floats;
-    const TileScratch tile{.queries = base,
-                           .scores = base + tile_rows * shape.dim,
-                           .output = base + tile_rows * (shape.dim + shape.score_stride)};
-    run_share(args, job, shape, task % kShares, tile);
-  });
+  std::vector<RowJob> jobs = jobs_of(args, shape);
+  const JobFloats floats(args, shape);
+  const Scratch memory(std::ssize(jobs) * floats.total());
+  give_memory(jobs, floats, memory.data());
+  pack(args, shape, jobs);
+  run_tiles(args, shape, jobs);
   if (!args.column_sums && !args.column_max) return;
-  parallel_for(rows * group, [&](int64_t task) { reduce_columns(args, jobs[task / group], shape, task % group); });
+  parallel_for(std::ssize(jobs) * group,
+               [&](int64_t task) { reduce_columns(args, jobs[task / group], shape, task % group); });
 }
 
 }  // namespace kv::cpu
