@@ -58,13 +58,13 @@ find kernels sim policies harness tests -type f \( -name '*.h' -o -name '*.cpp' 
     match($0, /["<][^">]*/)
     quoted = substr($0, RSTART, 1) == "\""
     name = substr($0, RSTART + 1, RLENGTH - 1)
-    own = FILENAME; sub(/\/.*/, "", own)
+    folder = FILENAME; sub(/\/.*/, "", folder)
     top = name; sub(/\/.*/, "", top)
     is_cuda = FILENAME ~ /\.cuh?$/
     if (index(project, " " top " ")) {
       if (is_cuda && top != "kernels") reject("a CUDA source may include only kernels/, CUDA and the standard library")
-      else if (!index(allowed[own], " " top " ")) reject(own "/ may include only" allowed[own])
-      else if (own == "sim" && top == "sim" && name ~ /^sim\/[a-z]+\// && FILENAME ~ /^sim\/[a-z]+\//) {
+      else if (!index(allowed[folder], " " top " ")) reject(folder "/ may include only" allowed[folder])
+      else if (folder == "sim" && top == "sim" && name ~ /^sim\/[a-z]+\// && FILENAME ~ /^sim\/[a-z]+\//) {
         split(FILENAME, from, "/"); split(name, to, "/")
         if (!index(below[from[2]], " " to[2] " ")) reject("sim/" from[2] "/ may include only" below[from[2]] "of sim/")
       }
