@@ -67,7 +67,7 @@ struct Protocol {
   // Of a workload, whose samples are all in the batch: what `batch: auto` counts with. Throws UserError where samples
   // cannot be had. Null only where samples never run together.
   std::function<std::function<size_t(int samples)>(const UnitBatch&)> memory{};
-  std::function<Remarks(const UnitBatch&)> remarks{};           // of a workload, whose samples are all in the batch
+  std::function<Remarks(const UnitBatch&)> remarks{};  // of a workload, whose samples are all in the batch
   std::function<std::unique_ptr<UnitRunner>(const UnitBatch&)> open{};
   // Sees the rows of a workload once all its units are there: [cases], each in the order of the samples.
   std::function<void(const Spec&, std::span<const Case>, std::span<std::vector<Row>>)> finish{};
