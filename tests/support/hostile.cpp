@@ -7,6 +7,7 @@
 #include <limits>
 #include <vector>
 
+#include "kernels/check.h"
 #include "sim/io/safetensors.h"
 
 namespace kv::ref {
@@ -189,10 +190,13 @@ std::string with_hostile_numbers(std::string file, std::string_view tensor, Rand
   const SafetensorsFile parsed = SafetensorsFile::from_bytes(std::as_bytes(std::span(file)), "hostile");
   const TensorInfo& info = parsed.require(tensor);
   const auto data = static_cast<size_t>(parsed.bytes(info).data() - reinterpret_cast<const std::byte*>(file.data()));
+  KV_CHECK(info.dtype == Dtype::kF32 || info.dtype == Dtype::kBF16);
   const float number = random.choice(kHostile);
+  const size_t size = dtype_bytes(info.dtype);
+  const char* const stored = reinterpret_cast<const char*>(&number) + sizeof number - size;  // BF16: its upper half
   const auto elements = static_cast<uint64_t>(info.elements());
   for (uint64_t count = random.chance(0.5) ? 1 : elements / 2; count > 0; --count) {
-    std::memcpy(file.data() + data + sizeof number * random.below(elements), &number, sizeof number);
+    std::memcpy(file.data() + data + size * random.below(elements), stored, size);
   }
   return file;
 }

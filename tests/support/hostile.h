@@ -16,7 +16,7 @@ std::string hostile_text(std::string text, Random& random);
 // A safetensors file with its header or its data changed, or with a length that lies.
 std::string hostile_safetensors(std::string_view file, Random& random);
 
-// The same file with some of the f32 numbers of one tensor replaced by NaN, infinities or the largest number.
+// The same file with some of the numbers of one tensor, F32 or BF16, replaced by NaN, infinities or the largest number.
 std::string with_hostile_numbers(std::string file, std::string_view tensor, Random& random);
 
 }  // namespace kv::ref

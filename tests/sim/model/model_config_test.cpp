@@ -228,7 +228,7 @@ TEST(ModelConfig, ReadsTheShippedModels) {
   EXPECT_EQ(small.head_dim, 16);
   EXPECT_EQ(small.rms_norm_eps, 1e-5);
   EXPECT_EQ(small.rope.theta, 500000.0);
-  EXPECT_EQ(small.dtype, "float32");
+  EXPECT_EQ(small.dtype, "bfloat16");
   const ModelConfig reference = load_model_config(ref::source_path("experiments/models/reference"));
   EXPECT_EQ(reference.family, ModelFamily::kQwen3);
   EXPECT_EQ(reference.layers, 8);
