@@ -42,6 +42,7 @@ using Words = std::vector<std::string>;
 
 // What the child that tries the inputs tells its parent, dead or alive.
 struct Report {
+  bool known_tried = false;
   int next = 0;  // number of the input being tried
   int accepted = 0;
   int refused = 0;
@@ -129,15 +130,20 @@ class HostileInputs : public testing::Test {
     test::write_file(path("text.txt"), "It was the best of times, it was the worst of times, it was 1775.");
   }
 
-  // Tries `count` inputs in a child; where one kills it, another goes on after it.
-  void attack(uint64_t kind, int count, const Make& make) {
+  // Two inputs whose end is known beforehand: every share of the inputs begins with them, so that it asserts something.
+  struct Known {
+    std::function<Words()> good, bad;  // each writes its files
+  };
+
+  // Tries the known inputs and `count` others in a child; where one kills it, another goes on after it.
+  void attack(uint64_t kind, int count, const Known& known, const Make& make) {
     void* const shared = ::mmap(nullptr, sizeof(Report), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     ASSERT_NE(shared, MAP_FAILED);
     Report& report = *new (shared) Report;
     for (int deaths = 0; report.next < count && deaths < 5; ++deaths) {
       std::fflush(nullptr);
       const pid_t child = ::fork();
-      if (child == 0) try_inputs(kind, count, make, report);
+      if (child == 0) try_inputs(kind, count, known, make, report);
       int status = 0;
       ::waitpid(child, &status, 0);
       if (WIFEXITED(status) && WEXITSTATUS(status) == 0) break;
@@ -146,7 +152,7 @@ class HostileInputs : public testing::Test {
       report.next += stride();
     }
     EXPECT_STREQ(report.problems, "");
-    EXPECT_GT(report.refused + report.accepted, 0);
+    EXPECT_TRUE(report.known_tried);
     if (stride() == 1) {  // a share of the inputs need not hold both
       EXPECT_GT(report.refused, 0);
       EXPECT_GT(report.accepted, 0);
@@ -210,27 +216,51 @@ class HostileInputs : public testing::Test {
     return run_program(static_cast<int>(arguments.size()), arguments.data());
   }
 
-  [[noreturn]] void try_inputs(uint64_t kind, int count, const Make& make, Report& report) const {
+  // How `words` end, and why that is no way to end; empty where it is one.
+  struct End {
+    int code = 0;
+    std::string problem;
+  };
+  End try_words(const Words& words, const Captured& captured, Report& report) const {
+    put(report.command, fmt::format("{}", fmt::join(words, " ")));
+    ::alarm(kSecondsAnInput);
+    End end{.code = run_words(words)};
+    ::alarm(0);
+    end.problem = problem_of(end.code, captured.take(), out());
+    try {
+      check_numbers(out());
+    } catch (const std::exception& error) {
+      end.problem += error.what();
+    }
+    return end;
+  }
+
+  // What is wrong with how the known inputs end.
+  std::string try_known(const Known& known, const Captured& captured, Report& report) const {
+    std::string problems;
+    for (const auto& [input, name, code] : {std::tuple(&known.good, "good", 0), std::tuple(&known.bad, "bad", 2)}) {
+      fs::remove_all(out());
+      const End end = try_words((*input)(), captured, report);
+      if (end.code == code && end.problem.empty()) continue;
+      problems += fmt::format("the {} input: kvlab {}: code {}: {}\n", name, report.command, end.code, end.problem);
+    }
+    report.known_tried = true;
+    return problems;
+  }
+
+  [[noreturn]] void try_inputs(uint64_t kind, int count, const Known& known, const Make& make, Report& report) const {
     (void)!::chdir(folder_.path().c_str());
     const Captured captured;
     std::string problems = report.problems;
+    if (!report.known_tried) problems += try_known(known, captured, report);
+    put(report.problems, problems);
     for (; report.next < count; report.next += stride()) {
       Random random(kind, static_cast<uint64_t>(report.next));
       fs::remove_all(out());
-      const Words words = make(random);
-      put(report.command, fmt::format("{}", fmt::join(words, " ")));
-      ::alarm(kSecondsAnInput);
-      const int code = run_words(words);
-      ::alarm(0);
-      ++(code == 2 ? report.refused : report.accepted);
-      std::string problem = problem_of(code, captured.take(), out());
-      try {
-        check_numbers(out());
-      } catch (const std::exception& error) {
-        problem += error.what();
-      }
-      if (problem.empty()) continue;
-      problems += fmt::format("input {} of kind {}: kvlab {}: {}\n", report.next, kind, report.command, problem);
+      const End end = try_words(make(random), captured, report);
+      ++(end.code == 2 ? report.refused : report.accepted);
+      if (end.problem.empty()) continue;
+      problems += fmt::format("input {} of kind {}: kvlab {}: {}\n", report.next, kind, report.command, end.problem);
       put(report.problems, problems);
     }
     ::_exit(0);
@@ -258,7 +288,9 @@ TEST_F(HostileInputs, SpecsRunOrAreRefused) {
                      model()),
   };
   for (const std::string& spec : specs) prepare({"validate", write("spec.yaml", spec)});
-  attack(1, 300, [&](Random& random) -> Words {
+  const Known known = {.good = [&] { return run(write("spec.yaml", specs[0])); },
+                       .bad = [&] { return run(write("spec.yaml", specs[0] + "polices: [full]\n")); }};
+  attack(1, 300, known, [&](Random& random) -> Words {
     if (random.chance(0.3)) return run(write("spec.yaml", ref::hostile_text(specs[0], random)));
     return {"validate", write("spec.yaml", ref::hostile_text(random.choice(specs), random))};
   });
@@ -269,7 +301,9 @@ TEST_F(HostileInputs, OverridesRunOrAreRefused) {
   const std::vector<std::string> sets = {"samples=2", "data.noise.tokens=32", "policies.h2o.recent=4",
                                          "axes.budget=[16, 24]", "policies=[full, {policy: h2o, label: a}]"};
   for (const std::string& set : sets) prepare({"validate", path("spec.yaml"), "--set", set});
-  attack(2, 60, [&](Random& random) -> Words {
+  const auto with = [&](const char* set) { return Words{"validate", path("spec.yaml"), "--set", set}; };
+  const Known known = {.good = [&] { return with("samples=2"); }, .bad = [&] { return with("sample=2"); }};
+  attack(2, 60, known, [&](Random& random) -> Words {
     std::string set = ref::hostile_text(random.choice(sets), random);
     std::erase(set, '\0');  // no command line can hold one
     return {"validate", path("spec.yaml"), "--set", set};
@@ -287,32 +321,38 @@ TEST_F(HostileInputs, ConfigurationsOfAModelRunOrAreRefused) {
     const size_t value = config.find('{', begin);
     configs.push_back(config.replace(value, config.find('}', value) + 1 - value, scaling));
   }
-  for (const std::string& config : configs) {
-    prepare(score(model_with("config.json", config), path("ids.safetensors")));
-  }
-  attack(3, 150, [&](Random& random) -> Words {
-    const std::string changed = model_with("config.json", ref::hostile_text(random.choice(configs), random));
-    if (random.chance(0.3)) return {"inspect", changed};
-    return score(changed, path("ids.safetensors"));
+  const auto with = [&](const std::string& config) {
+    return score(model_with("config.json", config), path("ids.safetensors"));
+  };
+  for (const std::string& config : configs) prepare(with(config));
+  const Known known = {.good = [&] { return with(configs[0]); }, .bad = [&] { return with("{}"); }};
+  attack(3, 150, known, [&](Random& random) -> Words {
+    const std::string changed = ref::hostile_text(random.choice(configs), random);
+    if (random.chance(0.3)) return {"inspect", model_with("config.json", changed)};
+    return with(changed);
   });
 }
 
 TEST_F(HostileInputs, TokenIdsRunOrAreRefused) {
   const std::string ids = test::read_file(path("ids.safetensors"));
-  attack(4, 80, [&](Random& random) {
-    return score(model(), write("changed.safetensors", ref::hostile_safetensors(ids, random)));
-  });
+  const auto with = [&](const std::string& changed) { return score(model(), write("changed.safetensors", changed)); };
+  const Known known = {.good = [&] { return with(ids); }, .bad = [&] { return with(ids.substr(0, ids.size() - 1)); }};
+  attack(4, 80, known, [&](Random& random) { return with(ref::hostile_safetensors(ids, random)); });
 }
 
 TEST_F(HostileInputs, WeightsRunOrAreRefused) {
   const std::string weights = test::read_file(fs::path(model()) / "model.safetensors");
   const SafetensorsFile file = SafetensorsFile::from_bytes(std::as_bytes(std::span(weights)), "weights");
-  attack(5, 80, [&](Random& random) {
+  const auto with = [&](const std::string& changed) {
+    return score(model_with("model.safetensors", changed), path("ids.safetensors"));
+  };
+  const Known known = {.good = [&] { return with(weights); },
+                       .bad = [&] { return with(weights.substr(0, weights.size() / 2)); }};
+  attack(5, 80, known, [&](Random& random) {
     const auto& tensors = file.tensors();
     const std::string& tensor = tensors[random.below(tensors.size())].name;
-    const std::string changed = random.chance(0.5) ? ref::hostile_safetensors(weights, random)
-                                                   : ref::with_hostile_numbers(weights, tensor, random);
-    return score(model_with("model.safetensors", changed), path("ids.safetensors"));
+    return with(random.chance(0.5) ? ref::hostile_safetensors(weights, random)
+                                   : ref::with_hostile_numbers(weights, tensor, random));
   });
 }
 
@@ -322,10 +362,15 @@ TEST_F(HostileInputs, TokenizersAndTextsRunOrAreRefused) {
     tokenizers.push_back(test::read_file(ref::source_path(fmt::format("tests/fuzz/corpus/tokenizer/{}.json", name))));
   }
   const std::string text = test::read_file(path("text.txt"));
-  prepare({"tokenize", "--model", model(), "--text", path("text.txt")});  // the others know few bytes
-  attack(6, 130, [&](Random& random) -> Words {
-    const std::string changed = model_with("tokenizer.json", ref::hostile_text(random.choice(tokenizers), random));
-    return {"tokenize", "--model", changed, "--text", write("changed.txt", ref::hostile_text(text, random))};
+  const auto with = [&](const std::string& tokenizer, const std::string& changed) {
+    return Words{"tokenize", "--model", model_with("tokenizer.json", tokenizer), "--text",
+                 write("changed.txt", changed)};
+  };
+  const Known known = {.good = [&] { return with(tokenizers[0], text); },  // the others know few bytes
+                       .bad = [&] { return with("{}", text); }};
+  attack(6, 130, known, [&](Random& random) {
+    const std::string changed = ref::hostile_text(random.choice(tokenizers), random);
+    return with(changed, ref::hostile_text(text, random));
   });
 }
 
@@ -335,9 +380,12 @@ TEST_F(HostileInputs, TracesRunOrAreRefused) {
   const std::string trace = test::read_file(path("good.safetensors"));
   const std::string checksum = trace_checksum(SafetensorsFile::open(path("good.safetensors")));
   write("trace.yaml", decode_spec("trace: changed.safetensors") + "metrics: [recall, cosine]\n");
-  write("changed.safetensors", trace);
-  prepare(run(path("trace.yaml")));
-  attack(7, 130, [&](Random& random) -> Words {
+  const auto with = [&](const std::string& changed) {
+    write("changed.safetensors", changed);
+    return run(path("trace.yaml"));
+  };
+  const Known known = {.good = [&] { return with(trace); }, .bad = [&] { return with(trace.substr(0, 1000)); }};
+  attack(7, 130, known, [&](Random& random) -> Words {
     std::string changed = trace;
     if (random.chance(0.5)) {
       changed = ref::hostile_safetensors(trace, random);
@@ -348,9 +396,8 @@ TEST_F(HostileInputs, TracesRunOrAreRefused) {
       const auto parsed = SafetensorsFile::from_bytes(std::as_bytes(std::span(changed)), "changed");
       changed = test::replaced(changed, checksum, trace_checksum(parsed));
     }
-    write("changed.safetensors", changed);
-    if (random.chance(0.4)) return {"inspect", path("changed.safetensors")};
-    return run(path("trace.yaml"));
+    if (random.chance(0.4)) return {"inspect", write("changed.safetensors", changed)};
+    return with(changed);
   });
 }
 
@@ -366,12 +413,12 @@ TEST_F(HostileInputs, QuestionsRunOrAreRefused) {
   write("spec.yaml",
         "model: " + model() +
             "\ndata: [{jsonl: q.jsonl}]\nprotocol: answer\npolicies: [full, keydiff]\naxes: {keep: 0.5}\n");
-  write("q.jsonl", lines);
-  prepare(run(path("spec.yaml")));
-  attack(8, 110, [&](Random& random) {
-    write("q.jsonl", ref::hostile_text(lines, random));
+  const auto with = [&](const std::string& changed) {
+    write("q.jsonl", changed);
     return run(path("spec.yaml"));
-  });
+  };
+  const Known known = {.good = [&] { return with(lines); }, .bad = [&] { return with("{\n"); }};
+  attack(8, 110, known, [&](Random& random) { return with(ref::hostile_text(lines, random)); });
 }
 
 TEST_F(HostileInputs, ResultsAreReadOrRefused) {
@@ -381,7 +428,15 @@ TEST_F(HostileInputs, ResultsAreReadOrRefused) {
   const std::string rows = test::read_file(folder_ / "good/rows.csv");
   const std::string manifest = test::read_file(folder_ / "good/manifest.json");
   const std::string packed = xz(rows);
-  attack(9, 170, [&](Random& random) -> Words {
+  const Known known = {.good =
+                           [&] {
+                             return Words{"inspect", path("good")};
+                           },
+                       .bad =
+                           [&] {
+                             return Words{"inspect", path("text.txt")};
+                           }};
+  attack(9, 170, known, [&](Random& random) -> Words {
     const fs::path changed = folder_ / "changed";
     fs::remove_all(changed);
     fs::copy(path("good"), changed);
@@ -423,12 +478,12 @@ TEST_F(HostileInputs, BudgetProfilesRunOrAreRefused) {
                          "\ndata: [{name: noise, ids: ids.safetensors, tokens: 48}]\nprotocol: one-shot\n"
                          "policies: [{policy: keydiff, recent: 1, sinks: 4, allocation: {lu-kv: {profile: p.json}}}]\n"
                          "axes: {keep: 0.5}\nmetrics: [loss]\n");
-  write("p.json", good);
-  prepare(run(path("spec.yaml")));
-  attack(10, 80, [&](Random& random) {
-    write("p.json", ref::hostile_text(good, random));
+  const auto with = [&](const std::string& changed) {
+    write("p.json", changed);
     return run(path("spec.yaml"));
-  });
+  };
+  const Known known = {.good = [&] { return with(good); }, .bad = [&] { return with("{}"); }};
+  attack(10, 80, known, [&](Random& random) { return with(ref::hostile_text(good, random)); });
 }
 
 TEST_F(HostileInputs, BenchmarksAreTabulatedOrRefused) {
@@ -437,12 +492,12 @@ TEST_F(HostileInputs, BenchmarksAreTabulatedOrRefused) {
 {"by": "cpu", "kernel": "k", "shape": "s", "median_s": 0.002, "low_s": 0.001, "high_s": 0.003, "bytes": 10, "flops": 7, "samples": 3},
 {"by": "cuda", "kernel": "k", "shape": "s", "median_s": 0.002, "low_s": 0.001, "high_s": 0.003, "bytes": 10, "flops": 7, "samples": 3}]})";
   write("spec.yaml", "benchmarks: b.json\n");
-  write("b.json", good);
-  prepare({"run", "--quiet", "--no-draw", "--out", out(), path("spec.yaml")});
-  attack(11, 80, [&](Random& random) -> Words {
-    write("b.json", ref::hostile_text(good, random));
-    return {"run", "--quiet", "--no-draw", "--out", out(), path("spec.yaml")};
-  });
+  const auto with = [&](const std::string& changed) {
+    write("b.json", changed);
+    return Words{"run", "--quiet", "--no-draw", "--out", out(), path("spec.yaml")};
+  };
+  const Known known = {.good = [&] { return with(good); }, .bad = [&] { return with("{}"); }};
+  attack(11, 80, known, [&](Random& random) { return with(ref::hostile_text(good, random)); });
 }
 
 }  // namespace
