@@ -1,9 +1,11 @@
 #include "sim/io/xz.h"
 
 #include <gtest/gtest.h>
+#include <lzma.h>
 
 #include "kernels/error.h"
 #include "sim/tasks/random.h"
+#include "tests/support/address_space.h"
 
 namespace kv {
 namespace {
@@ -71,6 +73,22 @@ TEST(Xz, UnpacksNoMoreThanItsLimit) {
   EXPECT_LT(packed.size(), 2000u);
   EXPECT_EQ(unxz(packed, "f.xz", 1 << 20).size(), std::size_t{1} << 20);
   EXPECT_EQ(error_of(packed, (1 << 20) - 1), "f.xz: unpacks to more than 1048575 bytes");
+}
+
+// Refused before it takes the memory, not afterwards: eight kilobytes that stand for fifty million bytes.
+TEST(Xz, ABombNeverTakesTheMemoryThatItAsksFor) {
+  constexpr std::size_t kUnpacked = 50'000'000;
+  const std::string zeros(kUnpacked, '\0');
+  std::string bomb(20'000, '\0');
+  std::size_t size = 0;
+  const lzma_ret packed = lzma_easy_buffer_encode(0, LZMA_CHECK_CRC32, nullptr,  // preset 0, which is quick
+                                                  reinterpret_cast<const uint8_t*>(zeros.data()), zeros.size(),
+                                                  reinterpret_cast<uint8_t*>(bomb.data()), &size, bomb.size());
+  ASSERT_EQ(packed, LZMA_OK);
+  bomb.resize(size);
+  EXPECT_LT(size, 10'000u);
+  const ref::AddressSpaceLimit limit(16'000'000);
+  EXPECT_EQ(error_of(bomb, 1'000'000), "f.xz: unpacks to more than 1000000 bytes");
 }
 
 }  // namespace
