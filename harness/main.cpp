@@ -1,9 +1,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <csignal>
-
 #include "harness/cli/verbs.h"
+#include "harness/signals.h"
 
 namespace {
 
@@ -19,6 +18,6 @@ void open_standard_streams() {
 
 int main(int argc, char** argv) {
   open_standard_streams();
-  std::signal(SIGXFSZ, SIG_IGN);  // beyond a limit of file sizes a write then fails, as on a full disk
+  kv::handle_signals();
   return kv::run_program(argc, argv);
 }

@@ -1,10 +1,15 @@
 #include <fmt/format.h>
+#include <poll.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
 #include <new>
 #include <string_view>
+#include <system_error>
 
 #include "harness/build_info.h"
 #include "harness/cli/mistakes.h"
@@ -61,6 +66,12 @@ void check_threads() {
       fmt::format("OMP_NUM_THREADS asks for {} threads, expected at most {}", cpu::thread_count(), kMostThreads));
 }
 
+// Whether stdout is a pipe whose reader has gone (kvlab list | head -1).
+bool reader_has_gone() {
+  pollfd output{.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
+  return ::poll(&output, 1, 0) == 1 && (output.revents & POLLERR) != 0;
+}
+
 int run(int argc, const char* const* argv) try {
   if (argc > 1 && std::string_view(argv[1]) == "help") {
     const char* const help[] = {argv[0], argc > 2 ? argv[2] : "--help", "--help"};
@@ -101,6 +112,10 @@ int run(int argc, const char* const* argv) try {
 } catch (const std::filesystem::filesystem_error& error) {
   notice(fmt::format("kvlab: {}", error.path1().string() + ": " + error.code().message()));
   return 2;
+} catch (const std::system_error& error) {
+  if (error.code() == std::errc::broken_pipe && reader_has_gone()) return 0;  // run_program says it
+  notice(fmt::format("kvlab: {}", error.what()));
+  return 1;
 } catch (const std::bad_alloc&) {
   notice("kvlab: out of memory; try a smaller batch, fewer tokens or fewer metrics");
   return 1;
@@ -115,6 +130,10 @@ int run_program(int argc, const char* const* argv) {
   const int code = run(argc, argv);
   // What was printed has arrived, or the exit code says otherwise: a full disk must not look like success.
   if (code != 0 || (std::fflush(stdout) == 0 && std::ferror(stdout) == 0)) return code;
+  if (reader_has_gone()) {  // who does not want to know the rest is told no more: the end that a shell expects
+    std::signal(SIGPIPE, SIG_DFL);
+    std::raise(SIGPIPE);
+  }
   notice("kvlab: the output could not be written");
   return 1;
 }

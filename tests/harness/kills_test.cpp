@@ -1,11 +1,9 @@
 // Real kvlab processes are killed at seeded moments and started again: what a run, a profile or a report leaves in the
 // end is what an undisturbed one leaves.
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <csignal>
@@ -20,7 +18,7 @@
 #include "sim/io/safetensors.h"
 #include "sim/tasks/random.h"
 #include "tests/support/file_fixtures.h"
-#include "tests/support/paths.h"
+#include "tests/support/kvlab_process.h"
 #include "tests/support/text_model.h"
 
 namespace kv {
@@ -53,7 +51,7 @@ class KillsSlow : public testing::Test {
 
   // Whether the process came to its end before `moment`; there it is killed.
   static bool finishes(const Words& words, Clock::duration moment) {
-    const pid_t child = start(words);
+    const pid_t child = ref::start_kvlab(words);
     const auto deadline = Clock::now() + moment;
     int status = 0;
     while (::waitpid(child, &status, WNOHANG) == 0) {
@@ -118,21 +116,6 @@ class KillsSlow : public testing::Test {
   }
 
   test::TempFolder folder_;
-
- private:
-  static pid_t start(const Words& words) {
-    const std::string binary = ref::binary_path();
-    std::vector<char*> arguments = {const_cast<char*>(binary.c_str())};
-    for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
-    arguments.push_back(nullptr);
-    const pid_t child = ::fork();
-    if (child != 0) return child;
-    ::setenv("OMP_NUM_THREADS", "1", 1);
-    const int nowhere = ::open("/dev/null", O_WRONLY);
-    ::dup2(nowhere, STDOUT_FILENO);
-    ::execv(binary.c_str(), arguments.data());
-    ::_exit(127);
-  }
 };
 
 TEST_F(KillsSlow, LoseNothingOfDecode) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <utility>
 
 #include "tests/support/file_fixtures.h"
@@ -23,6 +24,23 @@ TEST(MappedFile, ShowsTheBytesAndKeepsThemAcrossMoves) {
   EXPECT_EQ(moved.bytes().data(), address);
   moved = MappedFile::open(folder / "b");
   EXPECT_EQ(moved.text(), "second one");
+}
+
+TEST(MappedFile, IsFoundByItsAddressesWhileItIsThere) {
+  const TempFolder folder;
+  test::write_file(folder / "a", "first");
+  test::write_file(folder / "b", "second one");
+  const MappedFile a = MappedFile::open(folder / "a");
+  std::optional<MappedFile> b = MappedFile::open(folder / "b");
+  const std::byte* const inside = b->bytes().data() + 9;
+  EXPECT_EQ(mapped_file_at(a.bytes().data()), (folder / "a").string());
+  EXPECT_EQ(mapped_file_at(inside), (folder / "b").string());
+  EXPECT_EQ(mapped_file_at(inside + 1), nullptr);
+  MappedFile moved = std::move(*b);
+  b.reset();
+  EXPECT_EQ(mapped_file_at(inside), (folder / "b").string());
+  { const MappedFile gone = std::move(moved); }
+  EXPECT_EQ(mapped_file_at(inside), nullptr);
 }
 
 TEST(MappedFile, RefusesWhatIsNotAFileWithBytes) {
