@@ -6,6 +6,7 @@
 #include "harness/report/pile.h"
 #include "harness/report/plot_kinds.h"
 #include "harness/report/plot_parts.h"
+#include "harness/report/reference_lines.h"
 #include "harness/report/series_chart.h"
 
 // Values of categories, lying down so that labels can be read: a row a category with a thin bar from the reference (1
@@ -126,6 +127,7 @@ std::array<double, 2> value_range(const PlotPlan& plan, const DotChart& chart, d
   if (plan.y_range) return *plan.y_range;
   Range all(plan.y_scale);
   all.add(base);
+  for (const ReferenceLine& line : plan.references) all.add(*line.y);
   for (const DotPanel& panel : chart.panels) {
     for (const Dot& dot : panel.dots) {
       all.add(dot.value);
@@ -182,8 +184,8 @@ Drawing draw_bars(const PlotPlan& plan, const RowTable& rows, const PaperValues&
   options.panel_height = chart.row_height * static_cast<double>(chart.rows.size());
   Picture& picture = drawing.picture;
   Frame frame(picture, options);
-  const auto reference = reference_of(plan);
-  const double base = reference.value_or(0);
+  const double base = nothing_done(plan).value_or(0);
+  const std::vector<ReferenceLine> lines = reference_lines(plan);
   const auto range = value_range(plan, chart, base);
   for (std::size_t p = 0; p < chart.panels.size(); ++p) {
     const Box box = frame.panel(p);
@@ -191,10 +193,8 @@ Drawing draw_bars(const PlotPlan& plan, const RowTable& rows, const PaperValues&
     const std::optional<Box> clip = plan.y_range ? std::optional<Box>(box) : std::nullopt;
     frame.draw_x_axis(p, axis, axis.ticks(static_cast<int>(box.width() / 60)));
     frame.draw_border(p);
-    if (reference) {
-      const double x = axis.at(*reference);
-      picture.line(x, box.top, x, box.bottom, reference_stroke());
-    }
+    LabelPlacer placer(box);
+    for (const ReferenceLine& line : lines) draw_upright_line(picture, box, axis.at(*line.y), line.label, placer);
     for (std::size_t r = 0; r < chart.rows.size() && frame.first_in_row(p); ++r) {
       picture.add(Text{.x = box.left - 8,
                        .y = box.top + (static_cast<double>(r) + 0.5) * chart.row_height,

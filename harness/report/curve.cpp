@@ -1,8 +1,11 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
 #include "harness/report/plot_kinds.h"
 #include "harness/report/plot_parts.h"
+#include "harness/report/reference_lines.h"
 #include "harness/report/series_chart.h"
 
 namespace kv {
@@ -148,6 +151,29 @@ FrameOptions frame_options(const PlotPlan& plan, const SeriesChart& chart, const
   return options;
 }
 
+// The reference lines; one at a category has that one's place.
+std::vector<ReferenceLine> placed_lines(const PlotPlan& plan, const SeriesChart& chart,
+                                        std::vector<std::string>& notes) {
+  std::vector<ReferenceLine> lines = reference_lines(plan);
+  for (ReferenceLine& line : lines) {
+    if (!line.x) continue;
+    const std::string value = shortest(*line.x);
+    line.x = chart.places.at(value);
+    if (!line.x) notes.push_back(fmt::format("There is no x of {} to draw a line at.", value));
+  }
+  std::erase_if(lines, [](const ReferenceLine& line) { return !line.x && !line.y; });
+  return lines;
+}
+
+void draw_lines(Picture& picture, const std::vector<ReferenceLine>& lines, const Box& box, const Axis& x,
+                const Axis& y) {
+  LabelPlacer placer(box);
+  for (const ReferenceLine& line : lines) {
+    if (line.x) draw_upright_line(picture, box, x.at(*line.x), line.label, placer);
+    if (line.y) draw_level_line(picture, box, y.at(*line.y), line.label, placer);
+  }
+}
+
 }  // namespace
 
 Drawing draw_curve(const PlotPlan& plan, const RowTable& rows, const PaperValues& paper) {
@@ -159,9 +185,10 @@ Drawing draw_curve(const PlotPlan& plan, const RowTable& rows, const PaperValues
     return drawing;
   }
   Range y_all = range_of(chart, plan.y_scale, false);
-  const auto reference = reference_of(plan);
-  if (reference) y_all.add(*reference);
-  const auto x_range = plan.x_range.value_or(range_of(chart, plan.x_scale, true).padded(0.03));
+  Range x_all = range_of(chart, plan.x_scale, true);
+  const std::vector<ReferenceLine> lines = placed_lines(plan, chart, drawing.notes);
+  for (const ReferenceLine& line : lines) line.x ? x_all.add(*line.x) : y_all.add(*line.y);
+  const auto x_range = plan.x_range.value_or(x_all.padded(0.03));
   const Axis y_axis(plan.y_scale, plan.y_range.value_or(y_all.padded(0.05)), {1, 0});
   const bool direct = chart.panels.size() == 1 && !chart.legend.empty() && chart.legend.size() <= kDirectLabels;
   Picture& picture = drawing.picture;
@@ -173,9 +200,7 @@ Drawing draw_curve(const PlotPlan& plan, const RowTable& rows, const PaperValues
     frame.draw_x_axis(p, x, x_ticks(plan, chart, x), GridLines::kNo);
     frame.draw_y_axis(p, y, y.ticks(box.height() > 150 ? 6 : 3));
     frame.draw_border(p);
-    if (reference && *reference >= y.range()[0] && *reference <= y.range()[1]) {
-      picture.line(box.left, y.at(*reference), box.right, y.at(*reference), reference_stroke());
-    }
+    draw_lines(picture, lines, box, x, y);
     const std::optional<Box> clip = plan.x_range || plan.y_range ? std::optional<Box>(box) : std::nullopt;
     const auto& all = chart.panels[p].series;
     for (const Series& series : all) draw_spread(picture, series, x, y, clip, chart.places.categories);

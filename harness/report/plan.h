@@ -56,6 +56,12 @@ struct TablePlan {
   int limit = 20;
 };
 
+// A line that values are compared with, across a plot: at an x, or at a value of what is measured.
+struct ReferenceLine {
+  std::optional<double> x{}, y{};  // one of them
+  std::string label{};
+};
+
 // kCurve: measure against a numeric column x, a line a series, a 95 % band. kBars: groups x, a bar a series, error
 // bars. kScatter: measure of two metrics, the first against the second, a point a case. kRoofline: two metrics, work
 // per byte against work per second, a point for each `series` x `label`, below the two `ceilings`. kHeatmap: columns x
@@ -75,6 +81,7 @@ struct PlotPlan {
   std::string x_label, y_label, z_label;
   Scale x_scale = Scale::kLinear, y_scale = Scale::kLinear, z_scale = Scale::kLinear;
   std::optional<std::array<double, 2>> x_range, y_range, z_range;
+  std::vector<ReferenceLine> references;
   bool band = true;
 };
 

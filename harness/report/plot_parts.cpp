@@ -73,12 +73,6 @@ std::string default_label(const PlotPlan& plan, const std::string& given, const 
 
 std::string x_label_of(const PlotPlan& plan) { return plan.x_label.empty() ? axis_name(plan, plan.x) : plan.x_label; }
 
-std::optional<double> reference_of(const PlotPlan& plan) {
-  const Measure& measure = plan.measure;
-  const bool ratio = !measure.ratio.empty() || (measure.metrics.size() == 1 && measure.metrics[0].ends_with("_ratio"));
-  return ratio ? std::optional<double>(1) : std::nullopt;
-}
-
 std::vector<std::string> sorted_labels(std::vector<std::string> labels) {
   const bool numbers = std::all_of(labels.begin(), labels.end(), [](const auto& label) { return parse_number(label); });
   if (numbers) {

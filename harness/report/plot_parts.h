@@ -24,9 +24,6 @@ std::string axis_name(const PlotPlan& plan, const std::string& column);
 std::string default_label(const PlotPlan& plan, const std::string& given, const std::string& unit);
 std::string x_label_of(const PlotPlan& plan);
 
-// Where doing nothing would stand: 1 for a ratio (of losses: the full cache's), which needs a line to be read.
-std::optional<double> reference_of(const PlotPlan& plan);
-
 template <typename T, typename Same>
 T& find_or_add(std::vector<T>& list, Same same, T fresh) {
   const auto place = std::find_if(list.begin(), list.end(), same);

@@ -4,6 +4,7 @@
 #include "harness/report/label_placer.h"
 #include "harness/report/plot_kinds.h"
 #include "harness/report/plot_parts.h"
+#include "harness/report/reference_lines.h"
 
 namespace kv {
 namespace {
@@ -63,6 +64,7 @@ ScatterChart make_scatter(const PlotPlan& plan, const RowTable& rows) {
     panel.points.push_back({label, style, *cell.estimate, *other->second.estimate});
   }
   note_samples(plan, up, "whiskers", chart.notes);
+  note_reference_lines(plan, chart.notes);
   return chart;
 }
 
@@ -84,9 +86,7 @@ void draw_whiskers(Picture& picture, const ScatterPoint& point, const Axis& x, c
 
 // Beside their points where there is room; the legend has all of them.
 void draw_labels(Picture& picture, const std::vector<ScatterPoint>& points, const Axis& x, const Axis& y,
-                 const Box& box) {
-  LabelPlacer placer(box);
-  for (const ScatterPoint& point : points) placer.occupy_point(x.at(point.x.value), y.at(point.y.value));
+                 LabelPlacer& placer) {
   for (const ScatterPoint& point : points) {
     const auto place = placer.place(x.at(point.x.value), y.at(point.y.value), point.label);
     if (!place) continue;
@@ -119,6 +119,7 @@ Drawing draw_scatter(const PlotPlan& plan, const RowTable& rows) {
       y_all.add(point.y);
     }
   }
+  for (const ReferenceLine& line : plan.references) line.x ? x_all.add(*line.x) : y_all.add(*line.y);
   const auto x_range = plan.x_range.value_or(x_all.padded(0.05));
   const Axis y_axis(plan.y_scale, plan.y_range.value_or(y_all.padded(0.05)), {1, 0});
   const auto axis_label = [&](const std::string& given, std::size_t i) {
@@ -139,13 +140,19 @@ Drawing draw_scatter(const PlotPlan& plan, const RowTable& rows) {
     frame.draw_y_axis(p, y, y.ticks(6));
     frame.draw_border(p);
     const auto& points = chart.panels[p].points;
+    LabelPlacer placer(box);
+    for (const ScatterPoint& point : points) placer.occupy_point(x.at(point.x.value), y.at(point.y.value));
+    for (const ReferenceLine& line : plan.references) {
+      if (line.x) draw_upright_line(picture, box, x.at(*line.x), line.label, placer);
+      if (line.y) draw_level_line(picture, box, y.at(*line.y), line.label, placer);
+    }
     for (const ScatterPoint& point : points) draw_whiskers(picture, point, x, y, box);
     for (const ScatterPoint& point : points) {
       const double place_x = x.at(point.x.value), place_y = y.at(point.y.value);
       const bool inside = place_x >= box.left && place_x <= box.right && place_y >= box.top && place_y <= box.bottom;
       if (inside) draw_mark(picture, place_x, place_y, point.style);
     }
-    if (one_point_each) draw_labels(picture, points, x, y, box);
+    if (one_point_each) draw_labels(picture, points, x, y, placer);
   }
   draw_legend(picture, chart.legend, LegendMark::kPoint);
   return drawing;

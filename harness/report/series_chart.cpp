@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "harness/report/plot_parts.h"
+#include "harness/report/reference_lines.h"
 
 namespace kv {
 namespace {
@@ -128,17 +129,9 @@ SeriesChart make_series_chart(const PlotPlan& plan, const RowTable& rows, const 
   place_paper(plan, paper, chart);
   note_samples(plan, cells, plan.kind == PlotKind::kBars ? "whiskers" : "band", chart.notes);
   if (bins) chart.notes.push_back(fmt::format("{} points averaged in {} bins.", chart.places.distinct.size(), kBins));
-  note_reference(plan, chart.notes);
+  note_reference_lines(plan, chart.notes);
   note_paper(chart, chart.notes);
   return chart;
-}
-
-Stroke reference_stroke() { return {.color = kQuiet, .width = 1.2, .dashes = {4, 3}}; }
-
-void note_reference(const PlotPlan& plan, std::vector<std::string>& notes) {
-  if (!reference_of(plan)) return;
-  const bool full = plan.measure.ratio.empty() || plan.measure.ratio[1].ends_with("_full");
-  notes.push_back(full ? "Dashed line: 1, the full cache." : "Dashed line: 1.");
 }
 
 void note_paper(const SeriesChart& chart, std::vector<std::string>& notes) {

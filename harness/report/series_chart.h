@@ -52,11 +52,7 @@ enum class XKind { kAsItIs, kCategories };
 
 SeriesChart make_series_chart(const PlotPlan& plan, const RowTable& rows, const PaperValues& paper, XKind kind);
 
-// The line where doing nothing would stand (reference_of in harness/report/plot_parts.h).
-Stroke reference_stroke();
-
-// Two notes: what the line at a ratio of 1 is, and what the hollow markers are.
-void note_reference(const PlotPlan& plan, std::vector<std::string>& notes);
+// What the hollow markers are.
 void note_paper(const SeriesChart& chart, std::vector<std::string>& notes);
 
 }  // namespace kv

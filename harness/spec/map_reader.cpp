@@ -161,6 +161,15 @@ std::vector<std::string> MapReader::list(const std::string& key, std::string_vie
   return value.IsDefined() ? scalars(value, key) : std::vector<std::string>{};
 }
 
+std::optional<double> MapReader::number(const std::string& key, std::string_view help) {
+  declare(key, "number", "none", help);
+  const YAML::Node value = value_of(key);
+  if (!value.IsDefined()) return std::nullopt;
+  double number = 0;
+  if (!parse(scalar(value, key), number) || !std::isfinite(number)) fail(key, "expected a number");
+  return number;
+}
+
 std::optional<std::array<double, 2>> MapReader::range(const std::string& key, std::string_view help) {
   declare(key, "[low, high]", "of the data", help);
   const YAML::Node value = value_of(key);

@@ -56,6 +56,7 @@ class MapReader {
   bool flag(const std::string& key, bool fallback, std::string_view help);
   // A value stands for a list of one; empty where the key is absent.
   std::vector<std::string> list(const std::string& key, std::string_view help);
+  std::optional<double> number(const std::string& key, std::string_view help);  // finite
   // [low, high] with low < high.
   std::optional<std::array<double, 2>> range(const std::string& key, std::string_view help);
   template <class Value>

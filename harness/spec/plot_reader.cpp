@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "harness/rows.h"
 #include "harness/spec/report_plan.h"
 
 namespace kv {
@@ -40,6 +41,7 @@ const std::vector<KindKey>& kind_keys() {
                                              {"x_range", {kCurve, kScatter}},
                                              {"y_scale", {kCurve, kBars, kScatter}},
                                              {"y_range", {kCurve, kBars, kScatter}},
+                                             {"reference", {kCurve, kBars, kScatter}},
                                              {"band", {kCurve, kBars, kScatter}},
                                              {"z_label", {kHeatmap, kImage}},
                                              {"z_scale", {kHeatmap, kImage}},
@@ -73,6 +75,35 @@ void read_scales(ReportReader& map, PlotPlan& plot) {
   plot.z_range = map.range("z_range", for_kinds("z_range", "what of the colours is shown"));
 }
 
+ReferenceLine read_line(MapReader& map) {
+  ReferenceLine line;
+  line.x = map.number("x", "where it stands along the x axis; not in bars");
+  line.y = map.number("y", "instead: its value of what is measured, which bars have along x");
+  line.label = map.text("label", "", "what is written beside it");
+  return line;
+}
+
+// A number alone is a value of what is measured.
+std::vector<ReferenceLine> read_lines(ReportReader& map) {
+  constexpr const char* kKey = "reference";
+  const YAML::Node value = map.find(kKey, "a number, a map (below), or a list of them",
+                                    for_kinds(kKey, "dashed lines that values are compared with"));
+  std::vector<ReferenceLine> lines;
+  for (const YAML::Node& item : items_of(value)) {
+    if (!item.IsMap()) {
+      const std::optional<double> number = parse_number(map.scalar(item, kKey));
+      if (!number) map.fail_at(item, kKey, "expected a number, or a map with x or y");
+      lines.push_back({.y = number});
+      continue;
+    }
+    MapReader line(map.document(), item, map.owner() + ": reference");
+    lines.push_back(read_line(line));
+    line.finish();
+    if (line.has("x") == line.has("y")) line.fail_here("expected one of the keys 'x' and 'y'");
+  }
+  return lines;
+}
+
 PlotPlan read_keys(ReportReader& map, std::set<std::string>& names) {
   PlotPlan plot;
   plot.name = map.name("plot", names);
@@ -89,6 +120,7 @@ PlotPlan read_keys(ReportReader& map, std::set<std::string>& names) {
   plot.where = map.where_map("where", "only rows with these values");
   plot.labels = map.labels("labels", "how readers see a value or the name of a column");
   read_scales(map, plot);
+  plot.references = read_lines(map);
   plot.band = map.flag("band", true, for_kinds("band", "95 % bootstrap intervals over samples"));
   return plot;
 }
@@ -130,6 +162,17 @@ void check_metrics(const ReportReader& map, const PlotPlan& plot) {
   }
 }
 
+// A place that an axis does not have would be drawn at its end.
+void check_lines(const ReportReader& map, const PlotPlan& plot) {
+  for (const ReferenceLine& line : plot.references) {
+    if (line.x && plot.kind == PlotKind::kBars) map.fail("reference", "expected y, not x, in bars");
+    const Scale scale = line.x ? plot.x_scale : plot.y_scale;
+    if (scale != Scale::kLinear && (line.x ? *line.x : *line.y) <= 0) {
+      map.fail("reference", "expected a number above 0 on a logarithmic axis");
+    }
+  }
+}
+
 }  // namespace
 
 PlotPlan read_plot(ReportReader map, std::set<std::string>& names) {
@@ -137,6 +180,7 @@ PlotPlan read_plot(ReportReader map, std::set<std::string>& names) {
   map.finish();  // before what a kind lacks: a misspelt key is both
   check_keys(map, plot);
   check_metrics(map, plot);
+  check_lines(map, plot);
   if (plot.x.empty()) plot.x = "x";
   if (plot.kind == PlotKind::kRoofline) plot.x_scale = plot.y_scale = Scale::kLog10;
   return plot;
@@ -146,7 +190,9 @@ std::vector<KeySection> plot_keys() {
   ReportReader map(MapReader::blank());
   std::set<std::string> names;
   read_keys(map, names);
-  return {{"an entry of 'plots'", map.declared()}};
+  MapReader line = MapReader::blank();
+  read_line(line);
+  return {{"an entry of 'plots'", map.declared()}, {"an entry of 'reference' of a plot", line.declared()}};
 }
 
 }  // namespace kv

@@ -105,6 +105,8 @@ TEST(PlotLayout, OfCurvesKeepsTextsApart) {
     plan.x = "budget";
     plan.series = {"policy"};
     expect_readable(draw(plan, make_rows(policies)), "one panel");
+    plan.references = {
+        {.x = 1024, .label = "here"}, {.x = 1100, .label = "and almost here"}, {.y = 1e6, .label = kLong}};
     plan.facet = {"data"};
     expect_readable(draw(plan, make_rows(policies)), "a facet");
     plan.facet = {"data", "layer"};

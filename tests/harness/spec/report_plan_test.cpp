@@ -31,6 +31,35 @@ TEST(ReportPlan, OfASpecWithoutReportIsEmpty) {
   EXPECT_TRUE(plan.tables.empty() && plan.plots.empty() && plan.paper.empty());
 }
 
+TEST(ReportPlan, ReadsReferenceLines) {
+  const auto lines_of = [](const std::string& reference, const std::string& more = "kind: curve, x: budget") {
+    return "plots: [{name: p, metric: loss, " + more + ", reference: " + reference + "}]\n";
+  };
+  const auto lines = parse(lines_of("[0.25, {x: 4096, label: trained length}]")).plots[0].references;
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(lines[0].y, 0.25);
+  EXPECT_EQ(lines[0].x, std::nullopt);
+  EXPECT_EQ(lines[1].x, 4096);
+  EXPECT_EQ(lines[1].label, "trained length");
+  EXPECT_EQ(parse(lines_of("7")).plots[0].references.size(), 1u);
+  EXPECT_EQ(parse(lines_of("{y: -1}")).plots[0].references[0].y, -1);
+  const std::string here = "x.yaml:1:";
+  for (const auto& [yaml, reason] : {
+           std::pair(lines_of("much"), "expected a number, or a map with x or y"),
+           std::pair(lines_of("{label: a}"), "expected one of the keys 'x' and 'y'"),
+           std::pair(lines_of("{x: 1, y: 2}"), "expected one of the keys 'x' and 'y'"),
+           std::pair(lines_of("{z: 1}"), "unknown key 'z'"),
+           std::pair(lines_of("{y: inf}"), "expected a number"),
+           std::pair(lines_of("{x: 1}", "kind: bars, x: budget"), "expected y, not x, in bars"),
+           std::pair(lines_of("0", "kind: curve, x: budget, y_scale: log10"), "above 0 on a logarithmic axis"),
+           std::pair(lines_of("1", "kind: heatmap, x: budget, y: layer"), "belongs to kind curve, bars, scatter"),
+       }) {
+    const std::string error = error_of(yaml);
+    EXPECT_TRUE(starts(error, here)) << error;
+    EXPECT_NE(error.find(reason), std::string::npos) << error;
+  }
+}
+
 TEST(ReportPlan, ReadsATableAndItsPaperBlock) {
   const ReportPlan plan = parse(R"(
 tables:
