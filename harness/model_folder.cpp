@@ -9,6 +9,7 @@
 
 #include "harness/shipped.h"
 #include "kernels/error.h"
+#include "sim/io/gguf.h"
 
 namespace kv {
 namespace {
@@ -16,6 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kRepositoryPrefix = "models--";
+constexpr std::string_view kFetchedModel = "smollm2-135m";  // by ./dev model, into a folder of this name
 
 std::optional<fs::path> folder_in(const char* variable) {
   const char* value = std::getenv(variable);
@@ -62,13 +64,19 @@ fs::path cached_model(const std::string& name) {
 }
 
 std::string absent_model(const std::string& name) {
+  if (is_gguf(name)) {
+    const bool fetched = fs::path(name).parent_path().filename() == kFetchedModel;
+    return fmt::format("model '{}': no such file{}{}", name, fetched ? "; get it with: ./dev model " : "",
+                       fetched ? kFetchedModel : "");
+  }
   const std::string missing = fmt::format("model '{}': no such folder", name);
-  if (!is_repository(name)) return missing + ", expected one with config.json, or OWNER/NAME of Hugging Face";
+  if (!is_repository(name))
+    return missing + ", expected one with config.json, a .gguf file, or OWNER/NAME of Hugging Face";
   return fmt::format("{}, and {} has no snapshot in refs/main; get it with: hf download {}", missing,
                      repository_folder(name).string(), name);
 }
 
-fs::path find_model_folder(const std::string& name) {
+fs::path find_model(const std::string& name) {
   std::error_code error;
   if (fs::exists(name, error)) return name;
   if (fs::path folder = find_shipped(name); !folder.empty()) return folder;
@@ -76,8 +84,9 @@ fs::path find_model_folder(const std::string& name) {
   throw UserError(absent_model(name));
 }
 
-std::string model_name(const fs::path& folder) {
-  const fs::path full = fs::weakly_canonical(folder);
+std::string model_name(const fs::path& path) {
+  const fs::path full = fs::weakly_canonical(path);
+  if (is_gguf(full)) return full.stem().string();
   const fs::path snapshots = full.parent_path();
   const std::string repository = snapshots.parent_path().filename().string();
   if (snapshots.filename() == "snapshots" && repository.starts_with(kRepositoryPrefix)) {

@@ -16,7 +16,8 @@
 #include "harness/spec/model_choice.h"
 #include "harness/subject.h"
 #include "kernels/error.h"
-#include "sim/model/weights.h"
+#include "sim/io/gguf.h"
+#include "sim/model/model_files.h"
 #include "sim/policy/policy.h"
 #include "sim/source/trace.h"
 #include "sim/tasks/jsonl.h"
@@ -51,7 +52,7 @@ void check_model(const Spec& spec, const ModelChoice& model) {
   if (model.random) {
     config_of(model, {});
   } else {
-    load_model(find_folder(spec, model));  // whose weights must be as its configuration says
+    load_model(find_model_files(spec, model));  // whose weights must be as its configuration says
   }
 }
 
@@ -72,8 +73,8 @@ void check_data(const Spec& spec, const DataSpec& data) {
   if (data.kind == DataKind::kIds) return;
   for (const ModelChoice& model : spec.models) {
     if (model.random) refuse_text(model);
-    const fs::path file = find_folder(spec, model) / "tokenizer.json";
-    if (!fs::exists(file)) load_tokenizer(file.parent_path());
+    const fs::path files = find_model_files(spec, model);
+    if (is_gguf(files) || !has_tokenizer(files)) load_tokenizer(files);  // says what is wrong with it
   }
 }
 

@@ -11,8 +11,10 @@
 #include "harness/shipped.h"
 #include "harness/spec/model_choice.h"
 #include "kernels/error.h"
+#include "sim/io/gguf.h"
 #include "sim/io/hash.h"
 #include "sim/io/safetensors.h"
+#include "sim/model/model_files.h"
 #include "sim/model/named_models.h"
 #include "sim/source/model_source.h"
 #include "sim/source/trace_source.h"
@@ -23,10 +25,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
+fs::path tokenizer_file(const fs::path& folder) { return folder / "tokenizer.json"; }
+
 class ModelSubject final : public Subject {
  public:
   ModelSubject(Backend& backend, const Spec& spec, const ModelChoice& choice, const ModelIdentity& identity)
-      : spec_(spec), choice_(choice), config_(config_of(choice, identity.folder())) {
+      : spec_(spec), choice_(choice), config_(config_of(choice, identity.files())) {
     choice.random ? draw_weights(backend) : load_weights(backend, identity);
     // An unsupported tokenizer must stop the experiment, not skip its cases one by one.
     for (const DataSpec& data : spec.data) {
@@ -43,8 +47,7 @@ class ModelSubject final : public Subject {
   }
 
   std::function<std::string(std::span<const int32_t>)> decoder() override {
-    std::error_code error;
-    if (choice_.random || !fs::exists(folder_ / "tokenizer.json", error)) return {};
+    if (choice_.random || !has_tokenizer(files_)) return {};
     return [this](std::span<const int32_t> ids) {
       try {
         return tokenizer().decode(ids);
@@ -91,7 +94,7 @@ class ModelSubject final : public Subject {
 
   const Tokenizer& tokenizer() override {
     if (choice_.random) refuse_text(choice_);
-    if (!tokenizer_) tokenizer_ = load_tokenizer(folder_);
+    if (!tokenizer_) tokenizer_ = load_tokenizer(files_);
     return *tokenizer_;
   }
 
@@ -99,10 +102,10 @@ class ModelSubject final : public Subject {
 
  private:
   void load_weights(Backend& backend, const ModelIdentity& identity) {
-    folder_ = identity.folder();
-    name_ = model_name(folder_);
+    files_ = identity.files();
+    name_ = model_name(files_);
     fingerprint_ = identity.fingerprint();
-    open(backend, ModelFiles(folder_));
+    open(backend, ModelFiles(files_));
   }
 
   void open(Backend& backend, const Weights& weights) {
@@ -201,7 +204,7 @@ class ModelSubject final : public Subject {
   const Spec& spec_;
   ModelChoice choice_;
   ModelConfig config_;
-  fs::path folder_;  // empty for random weights
+  fs::path files_;  // empty for random weights
   std::string name_;
   std::string fingerprint_;
   std::optional<ModelSource> source_;
@@ -283,7 +286,7 @@ int32_t first_token_of(const ModelConfig& config, const Tokenizer& tokenizer) {
   if (!config.bos_ids.empty()) return config.bos_ids.front();
   if (const auto id = tokenizer.token_id("<|endoftext|>")) return *id;
   throw UserError(
-      "config.json: bos_token_id is missing and the tokenizer has no <|endoftext|>; expected one of them "
+      "the model's bos_token_id is missing and its tokenizer has no <|endoftext|>; expected one of them "
       "(or pass --ids)");
 }
 
@@ -298,10 +301,15 @@ std::vector<int32_t> read_ids(const fs::path& path) {
   return file.read_i32(tensor);
 }
 
-Tokenizer load_tokenizer(const fs::path& model) {
-  const fs::path file = model / "tokenizer.json";
+bool has_tokenizer(const fs::path& model) {
   std::error_code error;
-  if (!fs::exists(file, error)) {
+  return is_gguf(model) || fs::exists(tokenizer_file(model), error);
+}
+
+Tokenizer load_tokenizer(const fs::path& model) {
+  if (is_gguf(model)) return Tokenizer::load_gguf(model);
+  const fs::path file = tokenizer_file(model);
+  if (!has_tokenizer(model)) {
     throw UserError(fmt::format("{}: no such file; pass token ids instead (--ids, or ids: in a spec)", file.string()));
   }
   return Tokenizer::load(file);

@@ -62,7 +62,10 @@ int32_t first_token_of(const ModelConfig& config, const Tokenizer& tokenizer);
 // ids of the tensor input_ids, of shape [T] or [1, T].
 std::vector<int32_t> read_ids(const std::filesystem::path& file);
 
-// A model folder's tokenizer; UserError with the hint to pass ids where it has none.
+// Whether the model has a tokenizer, which may be of a kind that is not read.
+bool has_tokenizer(const std::filesystem::path& model);
+
+// That of a model's folder or GGUF file; UserError with the hint to pass ids where it has none.
 Tokenizer load_tokenizer(const std::filesystem::path& model);
 
 }  // namespace kv

@@ -8,6 +8,7 @@
 #include "harness/cli/inputs.h"
 #include "harness/cli/verbs.h"
 #include "sim/io/safetensors.h"
+#include "sim/model/model_files.h"
 #include "sim/source/model_source.h"
 
 namespace kv {

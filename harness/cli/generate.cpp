@@ -13,6 +13,7 @@
 #include "harness/subject.h"
 #include "kernels/error.h"
 #include "sim/io/safetensors.h"
+#include "sim/model/model_files.h"
 
 namespace kv {
 namespace {

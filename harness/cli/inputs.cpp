@@ -12,14 +12,15 @@
 #include "harness/subject.h"
 #include "kernels/error.h"
 #include "sim/model/model_config.h"
+#include "sim/model/model_files.h"
 #include "sim/policy/spelling.h"
 
 namespace kv {
 
 void add_model_option(CLI::App& verb, std::string& model) {
-  const auto read = [&model](const std::string& name) { model = find_model_folder(name).string(); };
-  verb.add_option_function<std::string>("--model", read,
-                                        "Hugging Face folder, or OWNER/NAME in the local Hugging Face cache")
+  const auto read = [&model](const std::string& name) { model = find_model(name).string(); };
+  verb.add_option_function<std::string>(
+          "--model", read, "Hugging Face folder, .gguf file, or OWNER/NAME in the local Hugging Face cache")
       ->required();
 }
 

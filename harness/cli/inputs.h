@@ -14,7 +14,7 @@ class Validator;
 
 namespace kv {
 
-// --model of a verb: a folder, or OWNER/NAME in the local Hugging Face cache. What is read is the folder that was
+// --model of a verb: a folder, a GGUF file, or OWNER/NAME in the local Hugging Face cache. What is read is what was
 // found.
 void add_model_option(CLI::App& verb, std::string& model);
 
@@ -38,7 +38,7 @@ CLI::Validator at_least(double least);
 // Refuses every other word, with the nearest of these.
 CLI::Validator any_word_of(std::vector<std::string> words);
 
-// "--policy" takes inline YAML or a file. Throws UserError, too, where its allocation cannot serve that model's folder.
+// "--policy" takes inline YAML or a file. Throws UserError, too, where its allocation cannot serve that model.
 Policy load_policy(const std::string& yaml_or_file, const std::string& model);
 
 }  // namespace kv

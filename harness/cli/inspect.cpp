@@ -4,17 +4,22 @@
 #include <CLI/CLI.hpp>
 #include <array>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <numeric>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "harness/cli/verbs.h"
 #include "harness/files.h"
 #include "harness/model_folder.h"
 #include "harness/rows.h"
 #include "kernels/error.h"
+#include "sim/io/gguf.h"
 #include "sim/io/safetensors.h"
 #include "sim/io/stored_file.h"
-#include "sim/model/weights.h"
+#include "sim/model/model_files.h"
 #include "sim/source/trace.h"
 
 namespace kv {
@@ -22,18 +27,40 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void inspect_model(const fs::path& folder) {
-  const ModelFiles files = load_model(folder);
+// A GGUF file's own words: what it calls itself, how many tensors of which formats it holds, how it cuts texts.
+void inspect_gguf(const fs::path& path) {
+  const GgufFile file = GgufFile::open(path);
+  std::map<std::string_view, int> formats;
+  for (const GgufTensor& tensor : file.tensors()) ++formats[block_format_name(tensor.format)];
+  std::vector<std::string> counts;
+  for (const auto& [name, count] : formats) counts.push_back(fmt::format("{} in {}", count, name));
+  fmt::print("file        GGUF {}, {} values of metadata, {} tensors: {}\n", file.version(), file.metadata().size(),
+             file.tensors().size(), fmt::join(counts, ", "));
+  for (const auto& [label, key] : {std::pair("name", "general.name"), {"licence", "general.license"}}) {
+    if (const GgufValue* value = file.value(key)) fmt::print("{:<11} {}\n", label, shown(*value));
+  }
+  const GgufValue* kind = file.value("tokenizer.ggml.model");
+  const GgufValue* splitting = file.value("tokenizer.ggml.pre");
+  fmt::print("tokenizer   {}\n",
+             kind ? fmt::format("{}{}", shown(*kind), splitting ? " " + shown(*splitting) : "") : "none: pass --ids");
+}
+
+void inspect_model(const fs::path& path) {
+  const ModelFiles files = load_model(path);
   const ModelConfig& config = files.config();
-  fmt::print("model       {}\n", model_name(folder));
+  fmt::print("model       {}\n", model_name(path));
   fmt::print("family      {}\n", family_name(config.family));
   fmt::print("parameters  {:.1f} M\n", static_cast<double>(parameters_of(config)) / 1e6);
   fmt::print("layers      {}, width {}, MLP {}\n", config.layers, config.hidden_size, config.intermediate_size);
   fmt::print("heads       {} query, {} KV, dimension {}\n", config.heads, config.kv_heads, config.head_dim);
   fmt::print("vocabulary  {}, positions {}\n", config.vocab_size, config.max_positions);
   fmt::print("KV cache    {} bytes a token in f32\n", 2 * 4 * config.layers * config.kv_size());
-  fmt::print("tokenizer   {}\n", fs::exists(folder / "tokenizer.json") ? "tokenizer.json" : "none: pass --ids");
-  fmt::print("SHA-256     {}\n", fingerprint(folder));
+  if (is_gguf(path)) {
+    inspect_gguf(path);
+  } else {
+    fmt::print("tokenizer   {}\n", fs::exists(path / "tokenizer.json") ? "tokenizer.json" : "none: pass --ids");
+  }
+  fmt::print("SHA-256     {}\n", fingerprint(path));
 }
 
 void inspect_trace(const fs::path& file) {
@@ -89,6 +116,7 @@ void inspect(const fs::path& path) {
     if (fs::exists(stored_file(path / "rows.csv"))) return inspect_results(path);
     return inspect_model(path);
   }
+  if (is_gguf(path)) return inspect_model(path);
   const SafetensorsFile file = SafetensorsFile::open(path);
   const auto format = file.metadata().find("format");
   if (format != file.metadata().end() && format->second == kTraceFormat) return inspect_trace(path);

@@ -53,7 +53,7 @@ std::string template_of(const Protocol& protocol, const Arguments& arguments) {
   const std::string yaml = fmt::format(
       "# What do you want to know? The first comment of a spec is its question, which stands on the result's page.\n"
       "title: My experiment\n"
-      "model: {}  # a Hugging Face folder, OWNER/NAME of its local cache, or {{random: SHAPE}}\n"
+      "model: {}  # a Hugging Face folder, a .gguf file, OWNER/NAME of the local cache, or {{random: SHAPE}}\n"
       "protocol: {}  # {}\n"
       "policies: {}\n"
       "{}"

@@ -10,6 +10,7 @@
 #include "harness/spec/task_options.h"
 #include "harness/subject.h"
 #include "kernels/error.h"
+#include "sim/model/model_files.h"
 #include "sim/replay/recorder.h"
 
 namespace kv {

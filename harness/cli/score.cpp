@@ -9,6 +9,7 @@
 #include "harness/cli/verbs.h"
 #include "kernels/error.h"
 #include "sim/io/safetensors.h"
+#include "sim/model/model_files.h"
 #include "sim/policy/baseline.h"
 #include "sim/replay/baseline_pass.h"
 #include "sim/replay/replay.h"

@@ -4,6 +4,7 @@
 
 #include "harness/model_folder.h"
 #include "kernels/error.h"
+#include "sim/model/model_files.h"
 #include "sim/model/named_models.h"
 #include "sim/source/trace.h"
 
@@ -19,9 +20,9 @@ std::filesystem::path path_of(const Spec& spec, const Located& source) {
   }
 }
 
-std::filesystem::path folder_or_name(const Spec& spec, const ModelChoice& choice) {
+std::filesystem::path files_or_name(const Spec& spec, const ModelChoice& choice) {
   try {
-    return find_folder(spec, choice);
+    return find_model_files(spec, choice);
   } catch (const UserError&) {
     return choice.source.text;
   }
@@ -34,18 +35,16 @@ ModelIdentity::Shape shape_of_trace(const std::filesystem::path& file) {
 
 }  // namespace
 
-std::filesystem::path find_folder(const Spec& spec, const ModelChoice& choice) {
-  std::filesystem::path folder = path_of(spec, choice.source);
-  std::error_code error;
-  if (std::filesystem::is_directory(folder, error)) return folder;
+std::filesystem::path find_model_files(const Spec& spec, const ModelChoice& choice) {
+  std::filesystem::path files = path_of(spec, choice.source);
+  if (is_model(files)) return files;
   if (std::filesystem::path snapshot = cached_model(choice.source.text); !snapshot.empty()) return snapshot;
   throw UserError(fmt::format("{}: {}", choice.source.where, absent_model(choice.source.text)));
 }
 
-ModelConfig config_of(const ModelChoice& choice, const std::filesystem::path& folder) {
+ModelConfig config_of(const ModelChoice& choice, const std::filesystem::path& files) {
   if (!choice.random) {
-    std::error_code error;
-    if (std::filesystem::is_directory(folder, error)) return load_model_config(folder);
+    if (is_model(files)) return load_model_config(files);
     throw UserError(fmt::format("{}: {}", choice.source.where, absent_model(choice.source.text)));
   }
   try {
@@ -60,9 +59,9 @@ ModelIdentity identity_of(const Spec& spec, int model) {
     return {{}, [file = path_of(spec, spec.traces.front())] { return shape_of_trace(file); }};
   }
   const ModelChoice& choice = spec.models[static_cast<size_t>(model)];
-  const std::filesystem::path folder = choice.random ? "" : folder_or_name(spec, choice);
-  return {folder, [choice, folder] {
-            const ModelConfig config = config_of(choice, folder);
+  const std::filesystem::path files = choice.random ? "" : files_or_name(spec, choice);
+  return {files, [choice, files] {
+            const ModelConfig config = config_of(choice, files);
             return ModelIdentity::Shape{config.layers, config.kv_heads};
           }};
 }

@@ -47,7 +47,7 @@ struct DataSpec {
   std::string metric{};               // JSON lines: how answers are graded; the data set's own where empty
 };
 
-// A Hugging Face folder, or the shape of a named model with weights drawn from the spec's seed.
+// A Hugging Face folder or a .gguf file, or the shape of a named model with weights drawn from the spec's seed.
 struct ModelChoice {
   Located source{};
   bool random = false;

@@ -133,8 +133,8 @@ void read_keys(MapReader& map, Spec& spec) {
   spec.benchmarks = read_benchmarks(document, map);
   spec.models = read_models(
       document, map.find("model", "folder, OWNER/NAME, {random: SHAPE} or a list",
-                         "a Hugging Face folder, a model of the local Hugging Face cache, or a shape of kvlab list "
-                         "models with weights drawn from the seed"));
+                         "a Hugging Face folder, a .gguf file, a model of the local Hugging Face cache, or a shape of "
+                         "kvlab list models with weights drawn from the seed"));
   spec.traces = read_paths(
       document, map.find("trace", "file or a list", "instead of model and data: what kvlab record wrote"), "trace");
   spec.samples = map.integer("samples", spec.samples, {.low = 1, .high = kMostSamples},

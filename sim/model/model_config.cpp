@@ -12,15 +12,12 @@
 #include "kernels/error.h"
 #include "sim/io/mapped_file.h"
 #include "sim/io/strict_json.h"
+#include "sim/model/model_limits.h"
 
 namespace kv {
 namespace {
 
 using nlohmann::json;
-
-constexpr int kMaxSize = 1'000'000;
-constexpr int kMaxLayers = 1000;
-constexpr int kMaxPositions = 1'000'000'000;
 
 struct Architecture {
   ModelFamily family;
@@ -39,13 +36,6 @@ struct IntRange {
   int64_t low;
   int64_t high;
 };
-
-struct NumberRange {
-  double above;
-  double at_most;
-};
-
-constexpr NumberRange kRopeFactor{1e-6, 1e6};  // of the smallest, frequencies are still numbers
 
 // The keys of one JSON object, typed; null counts as absent, as in transformers.
 class Keys {
@@ -185,18 +175,18 @@ int active_window(const Keys& keys, ModelFamily family, int layers) {
       layered = layered || type == "sliding_attention";
     }
   } else {
-    layered = keys.integer_or("max_window_layers", 28, {0, kMaxSize}) < layers;
+    layered = keys.integer_or("max_window_layers", 28, {0, kMaxModelSize}) < layers;
   }
   const bool null_window = keys.find("sliding_window") == nullptr;
   switch (family) {
     case ModelFamily::kLlama:
       return 0;
     case ModelFamily::kMistral:
-      return null_window ? 0 : keys.integer("sliding_window", {1, kMaxPositions});
+      return null_window ? 0 : keys.integer("sliding_window", {1, kMaxModelPositions});
     case ModelFamily::kQwen2:
     case ModelFamily::kQwen3:
       if (!keys.flag_or("use_sliding_window", false) || !layered) return 0;
-      return keys.integer_or("sliding_window", kDefaultWindow, {1, kMaxPositions});
+      return keys.integer_or("sliding_window", kDefaultWindow, {1, kMaxModelPositions});
   }
   return 0;
 }
@@ -231,11 +221,12 @@ void parse_llama3(const Keys& keys, RopeConfig& rope) {
   rope.low_freq_factor = keys.number("low_freq_factor", {0.0, 1e6});
   rope.high_freq_factor = keys.number("high_freq_factor", {0.0, 1e6});
   if (rope.high_freq_factor <= rope.low_freq_factor) keys.refuse("high_freq_factor", "more than low_freq_factor");
-  rope.original_max_positions = keys.integer("original_max_position_embeddings", {1, kMaxPositions});
+  rope.original_max_positions = keys.integer("original_max_position_embeddings", {1, kMaxModelPositions});
 }
 
 void parse_yarn(const Keys& keys, int max_positions, RopeConfig& rope) {
-  rope.original_max_positions = keys.integer_or("original_max_position_embeddings", max_positions, {1, kMaxPositions});
+  rope.original_max_positions =
+      keys.integer_or("original_max_position_embeddings", max_positions, {1, kMaxModelPositions});
   rope.factor = keys.number_or("factor", double(max_positions) / rope.original_max_positions, kRopeFactor);
   rope.beta_fast = keys.number_or("beta_fast", rope.beta_fast, {0.0, 1e6});
   rope.beta_slow = keys.number_or("beta_slow", rope.beta_slow, {0.0, 1e6});
@@ -250,10 +241,9 @@ void parse_yarn(const Keys& keys, int max_positions, RopeConfig& rope) {
 }
 
 RopeConfig parse_rope(const Keys& top, int max_positions) {
-  constexpr NumberRange kTheta{1.0, 1e15};
   RopeConfig rope;
   refuse_partial_rotation(top);
-  rope.theta = top.number_or("rope_theta", rope.theta, kTheta);
+  rope.theta = top.number_or("rope_theta", rope.theta, kRopeTheta);
   const char* section = rope_section(top);
   if (section == nullptr) return rope;
 
@@ -263,7 +253,7 @@ RopeConfig parse_rope(const Keys& top, int max_positions) {
     top.refuse(section, "one set of parameters for all layers");
   }
   if (keys.find("rope_theta")) {
-    const double theta = keys.number("rope_theta", kTheta);
+    const double theta = keys.number("rope_theta", kRopeTheta);
     if (top.find("rope_theta") && theta != rope.theta) keys.refuse("rope_theta", "the same as rope_theta outside");
     rope.theta = theta;
   }
@@ -275,13 +265,13 @@ RopeConfig parse_rope(const Keys& top, int max_positions) {
 }
 
 void parse_sizes(const Keys& keys, ModelConfig& config) {
-  config.hidden_size = keys.integer("hidden_size", {1, kMaxSize});
-  config.layers = keys.integer("num_hidden_layers", {1, kMaxLayers});
-  config.heads = keys.integer("num_attention_heads", {1, kMaxSize});
-  config.kv_heads = keys.integer_or("num_key_value_heads", config.heads, {1, kMaxSize});
-  config.intermediate_size = keys.integer("intermediate_size", {1, kMaxSize});
-  config.vocab_size = keys.integer("vocab_size", {1, kMaxSize});
-  config.max_positions = keys.integer("max_position_embeddings", {1, kMaxPositions});
+  config.hidden_size = keys.integer("hidden_size", {1, kMaxModelSize});
+  config.layers = keys.integer("num_hidden_layers", {1, kMaxModelLayers});
+  config.heads = keys.integer("num_attention_heads", {1, kMaxModelSize});
+  config.kv_heads = keys.integer_or("num_key_value_heads", config.heads, {1, kMaxModelSize});
+  config.intermediate_size = keys.integer("intermediate_size", {1, kMaxModelSize});
+  config.vocab_size = keys.integer("vocab_size", {1, kMaxModelSize});
+  config.max_positions = keys.integer("max_position_embeddings", {1, kMaxModelPositions});
   if (config.heads % config.kv_heads != 0) {
     keys.refuse("num_key_value_heads", fmt::format("a divisor of num_attention_heads {}", config.heads));
   }
@@ -293,8 +283,8 @@ void parse_sizes(const Keys& keys, ModelConfig& config) {
   }
   config.head_dim = divided ? config.hidden_size / config.heads : keys.integer_or("head_dim", kQwen3HeadDim, {2, 4096});
   if (config.head_dim % 2 != 0) keys.refuse("head_dim", fmt::format("an even number, not {}", config.head_dim));
-  if (int64_t{config.heads} * config.head_dim > kMaxSize) {
-    keys.refuse("num_attention_heads", fmt::format("heads * head_dim of at most {}", kMaxSize));
+  if (int64_t{config.heads} * config.head_dim > kMaxModelSize) {
+    keys.refuse("num_attention_heads", fmt::format("heads * head_dim of at most {}", kMaxModelSize));
   }
 }
 
@@ -350,7 +340,7 @@ ModelConfig parse_model_config(std::string_view text, const std::string& owner) 
   return config;
 }
 
-ModelConfig load_model_config(const std::filesystem::path& folder) {
+ModelConfig load_folder_config(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / "config.json";
   const MappedFile file = MappedFile::open(path);
   return parse_model_config(file.text(), path.string());

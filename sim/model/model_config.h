@@ -44,6 +44,7 @@ struct ModelConfig {
 // architectures, activations but silu, MLP biases, partial rotation, quantised weights, other rope types.
 ModelConfig parse_model_config(std::string_view json, const std::string& owner);
 
-ModelConfig load_model_config(const std::filesystem::path& folder);
+// That of a Hugging Face folder.
+ModelConfig load_folder_config(const std::filesystem::path& folder);
 
 }  // namespace kv

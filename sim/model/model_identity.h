@@ -19,21 +19,22 @@ class ModelIdentity {
     bool operator==(const Shape&) const = default;
   };
 
-  // `folder` of its files; empty for traces and random weights.
-  ModelIdentity(std::filesystem::path folder, std::function<Shape()> shape);
+  // `files`: what a spec names, a folder or a GGUF file; empty for traces and random weights.
+  ModelIdentity(std::filesystem::path files, std::function<Shape()> shape);
 
-  const std::filesystem::path& folder() const { return folder_; }
+  const std::filesystem::path& files() const { return files_; }
+  std::filesystem::path folder() const;    // that holds the model's profiles, too; empty where there are no files
   Shape shape() const;                     // throws what the function does
-  const std::string& fingerprint() const;  // of the files (sim/model/weights.h); a folder is required
+  const std::string& fingerprint() const;  // of the files (sim/model/model_files.h), which are required
 
  private:
-  std::filesystem::path folder_;
+  std::filesystem::path files_;
   std::function<Shape()> find_shape_;
   mutable std::optional<Shape> shape_;
   mutable std::string fingerprint_;
 };
 
-// The identity of a Hugging Face folder.
-ModelIdentity identity_of_files(const std::filesystem::path& folder);
+// The identity of a Hugging Face folder or a GGUF file.
+ModelIdentity identity_of_files(const std::filesystem::path& files);
 
 }  // namespace kv

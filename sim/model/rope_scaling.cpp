@@ -76,6 +76,8 @@ std::string_view rope_type_name(RopeType type) {
 Rope make_rope(const RopeConfig& config, int head_dim) {
   KV_CHECK(head_dim > 0 && head_dim % 2 == 0);
   Rope rope{.inv_freq = plain_frequencies(config.theta, head_dim)};
+  KV_CHECK(config.divisors.empty() || config.divisors.size() == rope.inv_freq.size());
+  for (size_t i = 0; i < config.divisors.size(); ++i) rope.inv_freq[i] /= config.divisors[i];
   switch (config.type) {
     case RopeType::kDefault:
       break;

@@ -25,6 +25,9 @@ struct RopeConfig {
   std::optional<double> attention_factor = std::nullopt;
   std::optional<double> mscale = std::nullopt;
   std::optional<double> mscale_all_dim = std::nullopt;
+  // What each pair's frequency is divided by before anything else, [head_dim / 2]; empty: nothing. GGUF files hold
+  // Llama 3's scaling so.
+  std::vector<double> divisors = {};
 };
 
 // Pair i of a head's dimensions, (i, i + head_dim / 2), turns by position * inv_freq[i]; the cosines and sines are then

@@ -2,6 +2,7 @@
 #include <string>
 
 #include "sim/io/safetensors.h"
+#include "sim/model/model_files.h"
 #include "sim/policy/baseline.h"
 #include "sim/replay/baseline_pass.h"
 #include "sim/replay/replay.h"

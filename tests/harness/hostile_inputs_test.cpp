@@ -23,9 +23,10 @@
 #include "sim/io/finite.h"
 #include "sim/io/safetensors.h"
 #include "sim/io/xz.h"
-#include "sim/model/weights.h"
+#include "sim/model/model_files.h"
 #include "sim/source/trace.h"
 #include "tests/support/file_fixtures.h"
+#include "tests/support/gguf_model.h"
 #include "tests/support/hostile.h"
 #include "tests/support/paths.h"
 #include "tests/support/text_model.h"
@@ -353,6 +354,24 @@ TEST_F(HostileInputs, WeightsRunOrAreRefused) {
     const std::string& tensor = tensors[random.below(tensors.size())].name;
     return with(random.chance(0.5) ? ref::hostile_safetensors(weights, random)
                                    : ref::with_hostile_numbers(weights, tensor, random));
+  });
+}
+
+TEST_F(HostileInputs, GgufFilesRunOrAreRefused) {
+  ref::GgufBuilder builder = ref::gguf_of(load_model(model()));
+  ref::put_byte_tokenizer(builder, "smollm");
+  builder.put_text("general.license", "none");
+  const std::string good = builder.bytes();
+  size_t data = 0;
+  for (const ref::GgufBuilder::TensorEntry& tensor : builder.tensors) data += (tensor.bytes.size() + 31) / 32 * 32;
+  prepare(score(write("good.gguf", good), path("ids.safetensors")));
+  prepare({"tokenize", "--model", path("good.gguf"), "--text", path("text.txt")});
+  prepare({"inspect", path("good.gguf")});
+  attack(12, 160, [&](Random& random) -> Words {
+    const std::string changed = write("changed.gguf", ref::hostile_gguf(good, good.size() - data, random));
+    if (random.chance(0.3)) return {"inspect", changed};
+    if (random.chance(0.3)) return {"tokenize", "--model", changed, "--text", path("text.txt")};
+    return score(changed, path("ids.safetensors"));
   });
 }
 

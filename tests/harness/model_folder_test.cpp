@@ -41,25 +41,25 @@ TEST_F(ModelFolder, IsTheSnapshotOfRefsMainInTheFirstCacheThatIsSet) {
                  cache = add(folder_ / "cache", "ccc");
   fs::create_directories(folder_ / "cache/models--owner--small-1b/snapshots/ddd");
   setenv("HF_HOME", (folder_ / "home").c_str(), 1);
-  EXPECT_EQ(find_model_folder("owner/small-1b"), home);
+  EXPECT_EQ(find_model("owner/small-1b"), home);
   setenv("HUGGINGFACE_HUB_CACHE", (folder_ / "old").c_str(), 1);
-  EXPECT_EQ(find_model_folder("owner/small-1b"), old);
+  EXPECT_EQ(find_model("owner/small-1b"), old);
   setenv("HF_HUB_CACHE", (folder_ / "cache").c_str(), 1);
-  EXPECT_EQ(find_model_folder("owner/small-1b"), cache);
+  EXPECT_EQ(find_model("owner/small-1b"), cache);
 }
 
 TEST_F(ModelFolder, AFolderGoesBeforeTheCache) {
   setenv("HF_HUB_CACHE", folder_.c_str(), 1);
   add(folder_, "aaa");
   fs::create_directories(folder_ / "here");
-  EXPECT_EQ(find_model_folder((folder_ / "here").string()), folder_ / "here");
+  EXPECT_EQ(find_model((folder_ / "here").string()), folder_ / "here");
 }
 
 TEST_F(ModelFolder, AnAbsentModelSaysWhereItWasLookedForAndHowToGetIt) {
   setenv("HF_HUB_CACHE", folder_.c_str(), 1);
   const auto error_of = [](const std::string& name) -> std::string {
     try {
-      return find_model_folder(name).string();
+      return find_model(name).string();
     } catch (const UserError& error) {
       return error.what();
     }
@@ -70,8 +70,9 @@ TEST_F(ModelFolder, AnAbsentModelSaysWhereItWasLookedForAndHowToGetIt) {
   EXPECT_EQ(error_of("owner/small-1b"), absent);
   fs::remove(add(folder_, "aaa"));  // the cache was cleaned, refs/main stays
   EXPECT_EQ(error_of("owner/small-1b"), absent);
-  EXPECT_EQ(error_of("a/b/c"),
-            "model 'a/b/c': no such folder, expected one with config.json, or OWNER/NAME of Hugging Face");
+  EXPECT_EQ(
+      error_of("a/b/c"),
+      "model 'a/b/c': no such folder, expected one with config.json, a .gguf file, or OWNER/NAME of Hugging Face");
   std::ofstream(folder_ / "models--owner--small-1b/refs/main") << "../../..";
   EXPECT_EQ(error_of("owner/small-1b"), absent);
 }

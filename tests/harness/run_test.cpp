@@ -10,7 +10,7 @@
 #include "kernels/error.h"
 #include "sim/budget/profile_file.h"
 #include "sim/model/model_config.h"
-#include "sim/model/weights.h"
+#include "sim/model/model_files.h"
 #include "sim/policy/policy.h"
 #include "tests/support/run_fixture.h"
 #include "tests/support/threads.h"

@@ -11,7 +11,7 @@
 
 #include "sim/io/safetensors.h"
 #include "sim/io/xz.h"
-#include "sim/model/weights.h"
+#include "sim/model/model_files.h"
 #include "sim/source/model_source.h"
 #include "tests/support/file_fixtures.h"
 #include "tests/support/paths.h"

@@ -201,4 +201,41 @@ std::string with_hostile_numbers(std::string file, std::string_view tensor, Rand
   return file;
 }
 
+std::string hostile_gguf(std::string file, size_t head, Random& random) {
+  constexpr std::array<uint64_t, 9> kLies = {0,
+                                             1,
+                                             31,
+                                             255,
+                                             uint64_t{1} << 31,
+                                             uint64_t{1} << 40,
+                                             std::numeric_limits<uint64_t>::max(),
+                                             uint64_t{0x7fc000007f800000},
+                                             uint64_t{0x7c007e00ffffffff}};  // NaN and infinity in f32, in f16
+  const uint64_t changes = 1 + random.below(3);
+  for (uint64_t change = 0; change < changes; ++change) {
+    // Most changes fall on the counts, the keys and the directory, and not on lists of thousands of texts.
+    const size_t begin = random.chance(0.2) ? 0 : random.chance(0.5) ? 4 : head - std::min<size_t>(head, 4000);
+    const size_t end =
+        random.chance(0.15) ? file.size() : std::min(file.size(), random.chance(0.5) ? begin + 900 : head);
+    if (end <= begin + sizeof(uint64_t)) continue;
+    const size_t at = begin + random.below(end - begin - sizeof(uint64_t));
+    switch (random.below(5)) {
+      case 0:
+        file.resize(at);
+        break;
+      case 1:
+        file[at] = static_cast<char>(random.below(256));
+        break;
+      case 2:
+        file.erase(at, 1 + random.below(16));
+        break;
+      default: {
+        const uint64_t lie = random.choice(kLies);
+        std::memcpy(file.data() + at, &lie, random.chance(0.5) ? sizeof lie : sizeof(uint32_t));
+      }
+    }
+  }
+  return file;
+}
+
 }  // namespace kv::ref

@@ -19,4 +19,8 @@ std::string hostile_safetensors(std::string_view file, Random& random);
 // The same file with some of the numbers of one tensor, F32 or BF16, replaced by NaN, infinities or the largest number.
 std::string with_hostile_numbers(std::string file, std::string_view tensor, Random& random);
 
+// A GGUF file with its head or its data changed: bytes and numbers that no reader expects, counts and offsets that lie,
+// the file cut anywhere. `head`: the bytes before the data.
+std::string hostile_gguf(std::string file, size_t head, Random& random);
+
 }  // namespace kv::ref

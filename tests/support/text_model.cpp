@@ -13,8 +13,9 @@ namespace fs = std::filesystem;
 
 bool shows_itself(int byte) { return (byte >= 33 && byte <= 126) || (byte >= 161 && byte != 173); }
 
-// The byte as GPT-2's tokenizer writes it: itself where that can be seen, else a character from U+0100 on.
-std::string in_alphabet(int byte) {
+}  // namespace
+
+std::string byte_in_alphabet(int byte) {
   int code = byte;
   if (!shows_itself(byte)) {
     code = 256;
@@ -24,15 +25,13 @@ std::string in_alphabet(int byte) {
   return {static_cast<char>(0xc0 | (code >> 6)), static_cast<char>(0x80 | (code & 0x3f))};
 }
 
-}  // namespace
-
 void make_text_model(const fs::path& folder) {
   fs::create_directories(folder);
   for (const char* file : {"config.json", "model.safetensors"}) {
     fs::create_symlink(source_path(std::string("tests/data/llama/") + file), folder / file);
   }
   nlohmann::json vocabulary;
-  for (int byte = 0; byte < 256; ++byte) vocabulary[in_alphabet(byte)] = byte;
+  for (int byte = 0; byte < 256; ++byte) vocabulary[byte_in_alphabet(byte)] = byte;
   const nlohmann::json tokenizer = {
       {"model", {{"type", "BPE"}, {"vocab", vocabulary}, {"merges", nlohmann::json::array()}}},
       {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", true}}}};

@@ -23,8 +23,7 @@ class Parser {
  public:
   explicit Parser(std::string_view name) { result_.name = name; }
 
-  TokenizerDefinition parse(std::string_view text) {
-    const Json root = parse_strict_json(text, fmt::format("tokenizer {}", result_.name));
+  TokenizerDefinition parse(const Json& root) {
     if (!root.is_object()) fail(fmt::format("is {}, expected an object", root.type_name()));
     const Json& model = object_at(root, "model");
     check_model(model);
@@ -283,6 +282,10 @@ class Parser {
 
 }  // namespace
 
-TokenizerDefinition parse_tokenizer(std::string_view json, std::string_view name) { return Parser(name).parse(json); }
+TokenizerDefinition parse_tokenizer(std::string_view json, std::string_view name) {
+  return parse_tokenizer(parse_strict_json(json, fmt::format("tokenizer {}", name)), name);
+}
+
+TokenizerDefinition parse_tokenizer(const Json& root, std::string_view name) { return Parser(name).parse(root); }
 
 }  // namespace kv

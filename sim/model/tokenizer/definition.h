@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -60,5 +61,7 @@ struct TokenizerDefinition {
 
 // Throws UserError, one line that starts with `name`, for whatever Tokenizer refuses.
 TokenizerDefinition parse_tokenizer(std::string_view json, std::string_view name);
+// The same of the parsed file; its texts are well-formed UTF-8.
+TokenizerDefinition parse_tokenizer(const nlohmann::json& root, std::string_view name);
 
 }  // namespace kv

@@ -2,14 +2,17 @@
 
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
 #include <unordered_map>
 #include <utility>
 
 #include "kernels/error.h"
+#include "sim/io/gguf.h"
 #include "sim/io/regular_file.h"
 #include "sim/model/tokenizer/added_tokens.h"
 #include "sim/model/tokenizer/bpe.h"
 #include "sim/model/tokenizer/definition.h"
+#include "sim/model/tokenizer/gguf_tokenizer.h"
 #include "sim/model/tokenizer/pre_tokenizer.h"
 #include "sim/model/tokenizer/unicode.h"
 
@@ -97,6 +100,11 @@ Tokenizer::~Tokenizer() = default;
 
 Tokenizer Tokenizer::load(const std::filesystem::path& path) {
   return from_json(RegularFile(path).read(), path.string());
+}
+
+Tokenizer Tokenizer::load_gguf(const std::filesystem::path& path) {
+  const GgufFile file = GgufFile::open(path);
+  return Tokenizer(std::make_unique<const Parts>(parse_tokenizer(gguf_tokenizer(file), file.name())));
 }
 
 Tokenizer Tokenizer::from_json(std::string_view json, std::string_view name) {

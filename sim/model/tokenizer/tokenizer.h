@@ -26,6 +26,9 @@ class Tokenizer {
  public:
   static Tokenizer load(const std::filesystem::path& path);
 
+  // That of a GGUF file's metadata (sim/model/tokenizer/gguf_tokenizer.h).
+  static Tokenizer load_gguf(const std::filesystem::path& path);
+
   // `name` stands in front of every error, where a file name would.
   static Tokenizer from_json(std::string_view json, std::string_view name);
 

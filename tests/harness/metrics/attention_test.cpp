@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "sim/io/safetensors.h"
+#include "sim/model/model_files.h"
 #include "sim/source/model_source.h"
 #include "tests/ref/naive_metrics.h"
 #include "tests/support/paths.h"

@@ -4,6 +4,7 @@
 
 #include "kernels/error.h"
 #include "sim/io/safetensors.h"
+#include "sim/model/model_files.h"
 #include "sim/source/model_source.h"
 #include "tests/support/paths.h"
 #include "tests/support/replayed.h"

@@ -14,7 +14,7 @@
 #include "sim/budget/oracle_importance.h"
 #include "sim/budget/profile_file.h"
 #include "sim/io/hash.h"
-#include "sim/model/weights.h"
+#include "sim/model/model_files.h"
 #include "sim/replay/baseline_pass.h"
 #include "sim/replay/prefill.h"
 #include "tests/support/file_fixtures.h"

@@ -7,7 +7,7 @@
 #include "kernels/error.h"
 #include "sim/budget/profile_file.h"
 #include "sim/io/hash.h"
-#include "sim/model/weights.h"
+#include "sim/model/model_files.h"
 #include "tests/support/file_fixtures.h"
 #include "tests/support/policy_runs.h"
 

@@ -8,7 +8,7 @@
 
 #include "sim/budget/profile_file.h"
 #include "sim/model/model_config.h"
-#include "sim/model/weights.h"
+#include "sim/model/model_files.h"
 #include "tests/support/file_fixtures.h"
 #include "tests/support/paths.h"
 

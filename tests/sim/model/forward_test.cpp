@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "sim/model/model_files.h"
 #include "tests/support/backends.h"
 #include "tests/support/paths.h"
 #include "tests/support/slices.h"

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "sim/model/model_files.h"
 #include "tests/support/file_fixtures.h"
 #include "tests/support/paths.h"
 

@@ -10,12 +10,15 @@
 #include <tuple>
 
 #include "sim/io/safetensors.h"
+#include "sim/model/model_files.h"
 #include "sim/policy/baseline.h"
 #include "sim/replay/baseline_pass.h"
 #include "sim/source/model_source.h"
 #include "sim/tasks/random.h"
 #include "tests/ref/naive_model.h"
 #include "tests/support/backends.h"
+#include "tests/support/file_fixtures.h"
+#include "tests/support/gguf_model.h"
 #include "tests/support/largest.h"
 #include "tests/support/paths.h"
 
@@ -120,10 +123,14 @@ Known naive_result(const std::string& family) {
   return known;
 }
 
+Known known_result(const std::string& family) {
+  return configs().contains(family) ? naive_result(family) : stored_result(family);
+}
+
 class Families : public OnBackend {};
 
 TEST_P(Families, LossesAndLogitsAgree) {
-  const Known known = configs().contains(what()) ? naive_result(what()) : stored_result(what());
+  const Known known = known_result(what());
   const Scored scored = full_pass(*backend_, *known.weights, known.ids, kTail);
   ASSERT_EQ(scored.logits.size(), known.logits.size());
   const auto nll = errors(scored.nll, known.nll), logits = errors(scored.logits, known.logits);
@@ -138,6 +145,24 @@ TEST_P(Families, LossesAndLogitsAgree) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Runs, Families, on_every_backend({"llama", "qwen3", "qwen2", "mistral"}), name_of);
+
+// The same model as a GGUF file in F32: the same weights, and so the same numbers, which are near those of others.
+class GgufFamilies : public OnBackend {};
+
+TEST_P(GgufFamilies, LossesAndLogitsAreThoseOfTheFolder) {
+  const Known known = known_result(what());
+  const test::TempFolder folder;
+  test::write_file(folder / "model.gguf", ref::gguf_of(*known.weights).bytes());
+  const Scored scored = full_pass(*backend_, load_model(folder / "model.gguf"), known.ids, kTail);
+  const Scored of_folder = full_pass(*backend_, *known.weights, known.ids, kTail);
+  EXPECT_EQ(scored.nll, of_folder.nll);
+  EXPECT_EQ(scored.logits, of_folder.logits);
+  if (stores_bf16()) return;
+  EXPECT_LE(ref::largest(errors(scored.nll, known.nll)), 1e-4);
+  EXPECT_LE(ref::largest(errors(scored.logits, known.logits)), 1e-4 * ref::largest(known.logits));
+}
+
+INSTANTIATE_TEST_SUITE_P(Runs, GgufFamilies, on_every_backend({"llama", "qwen3", "qwen2", "mistral"}), name_of);
 
 // What the families without a stored result are compared with.
 TEST(NaiveModel, AgreesWithTransformers) {

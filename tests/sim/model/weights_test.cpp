@@ -13,6 +13,7 @@
 #include "kernels/half.h"
 #include "sim/io/hash.h"
 #include "sim/io/safetensors.h"
+#include "sim/model/model_files.h"
 #include "tests/support/file_fixtures.h"
 #include "tests/support/paths.h"
 

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "sim/io/safetensors.h"
+#include "sim/model/model_files.h"
 #include "sim/replay/baseline_pass.h"
 #include "sim/source/model_source.h"
 #include "tests/support/paths.h"

@@ -9,6 +9,7 @@
 
 #include "kernels/error.h"
 #include "sim/io/safetensors.h"
+#include "sim/model/model_files.h"
 #include "sim/replay/replay.h"
 #include "sim/replay/schedule.h"
 #include "tests/support/paths.h"

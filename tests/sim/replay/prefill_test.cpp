@@ -8,6 +8,7 @@
 
 #include "kernels/error.h"
 #include "sim/io/safetensors.h"
+#include "sim/model/model_files.h"
 #include "sim/replay/compress.h"
 #include "sim/replay/generate.h"
 #include "sim/replay/replay.h"

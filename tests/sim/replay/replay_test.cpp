@@ -7,6 +7,7 @@
 
 #include "kernels/error.h"
 #include "sim/io/safetensors.h"
+#include "sim/model/model_files.h"
 #include "sim/source/model_source.h"
 #include "tests/support/paths.h"
 

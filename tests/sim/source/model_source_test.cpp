@@ -7,6 +7,7 @@
 
 #include "kernels/error.h"
 #include "sim/io/safetensors.h"
+#include "sim/model/model_files.h"
 #include "sim/policy/baseline.h"
 #include "sim/replay/baseline_pass.h"
 #include "tests/support/largest.h"

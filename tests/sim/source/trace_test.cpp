@@ -12,6 +12,7 @@
 
 #include "kernels/error.h"
 #include "sim/io/hash.h"
+#include "sim/model/model_files.h"
 #include "sim/replay/recorder.h"
 #include "sim/replay/replay.h"
 #include "sim/source/trace_source.h"
