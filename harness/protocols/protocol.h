@@ -64,8 +64,8 @@ struct Protocol {
   // What the full-cache pass must keep for a case, beside what its policy and metrics need.
   std::function<BaselineNeeds(const Case&)> needs{};
   std::function<std::string(const Spec&, const Grid&)> plan{};  // one line: what would run
-  // Of a workload, whose samples are all in the batch: what `batch: auto` counts with. Throws UserError where samples
-  // cannot be had. Null only where samples never run together.
+  // The memory of a workload, whose samples are all in the batch, by how many run together: what `batch: auto` counts
+  // with. Throws UserError where samples cannot be had. Null only where samples never run together.
   std::function<std::function<size_t(int samples)>(const UnitBatch&)> memory{};
   std::function<Remarks(const UnitBatch&)> remarks{};  // of a workload, whose samples are all in the batch
   std::function<std::unique_ptr<UnitRunner>(const UnitBatch&)> open{};

@@ -45,7 +45,7 @@ Bpe::Bpe(const TokenizerDefinition& definition) : name_(definition.name), byte_t
   }
   if (definition.whole_words == WholeWords::kLookedUp)
     for (size_t id = 0; id < definition.tokens.size(); ++id)
-      if (!definition.tokens[id].empty()) whole_.emplace(definition.tokens[id], static_cast<int32_t>(id));
+      if (!definition.tokens[id].empty()) whole_pieces_.emplace(definition.tokens[id], static_cast<int32_t>(id));
 }
 
 const Bpe::Target* Bpe::find(int32_t left, int32_t right) const {
@@ -54,8 +54,8 @@ const Bpe::Target* Bpe::find(int32_t left, int32_t right) const {
 }
 
 void Bpe::append(std::string_view piece, std::vector<int32_t>& ids) const {
-  if (!whole_.empty()) {
-    if (const auto found = whole_.find(std::string(piece)); found != whole_.end()) {
+  if (!whole_pieces_.empty()) {
+    if (const auto found = whole_pieces_.find(std::string(piece)); found != whole_pieces_.end()) {
       ids.push_back(found->second);
       return;
     }

@@ -29,7 +29,7 @@ class Bpe {
   std::string name_;
   std::vector<int32_t> byte_tokens_;
   std::unordered_map<uint64_t, Target> merges_;
-  std::unordered_map<std::string, int32_t> whole_;  // filled only where pieces are looked up before merging
+  std::unordered_map<std::string, int32_t> whole_pieces_;  // filled only where pieces are looked up before merging
 };
 
 }  // namespace kv
