@@ -5,6 +5,7 @@
 #include <string>
 
 #include "kernels/attend.h"
+#include "kernels/cpu/parallel.h"
 #include "kernels/random_normal.h"
 #include "tests/ref/attend.h"
 #include "tests/support/drawn_cache.h"
@@ -154,11 +155,11 @@ class Prefill {
     std::vector<std::vector<float>> queries;
     for (const int64_t vector : vectors) queries.push_back(download(queries_, vector));
     std::vector<ref::AttendedRow> rows(vectors.size());
-#pragma omp parallel for schedule(dynamic)
-    for (size_t i = 0; i < vectors.size(); ++i) {
+    cpu::parallel_for(std::ssize(vectors), [&](int64_t index) {
+      const auto i = static_cast<size_t>(index);
       const int64_t visible = segment.first_position + vectors[i] / shape_.q_heads - segment.first_token + 1;
       rows[i] = ref::attend_row(queries[i].data(), keys.data(), values.data(), visible, shape_.head_dim, scale());
-    }
+    });
     return rows;
   }
 
