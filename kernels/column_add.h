@@ -6,7 +6,7 @@
 namespace kv {
 
 // columns[row, slot, first + g] += addend[row, g, slot] for g < count and the rows whose sequence has a segment with
-// count > 0. How H2O's accumulators grow by each block's column sums (policies.md 2.2 B).
+// count > 0. How H2O's accumulators grow by each block's column sums (001, App. E.2).
 struct ColumnAddArgs {
   PagedView cache;
   const Segment* segments = nullptr;

@@ -19,8 +19,8 @@ struct QueryMomentsArgs {
   double* products = nullptr;  // [sequences, q_heads, head_dim, head_dim]
 };
 
-// Expected Attention (policies.md 2.7 f, π3): with μ, Σ of the queries (divided by counts), R̄ = average rotation over
-// positions [next_position, next_position + future), μ' = R̄μ, Σ' = R̄ΣR̄ᵀ:
+// Expected Attention (Devoto et al. 2025; 002's π3): with μ, Σ of the queries (divided by counts), R̄ = average rotation
+// over positions [next_position, next_position + future), μ' = R̄μ, Σ' = R̄ΣR̄ᵀ:
 //   u_j = k_j·μ'/√D + k_jᵀΣ'k_j/(2D) for slots whose position >= sinks, p = softmax_j u, mean over the group,
 //   scores = (p_j + epsilon)·‖v_j‖₂. Slots of sinks (position < sinks) get the row's largest score + 1
 //   (1 in a row of nothing but sinks). counts = 0 means μ = 0, Σ = 0. A rope attention factor is not applied to R̄.

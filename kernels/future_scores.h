@@ -20,7 +20,7 @@ struct FutureScoresArgs {
   Slots<float> scores;
 };
 
-// Turns per-block statistics into "over all later blocks" (policies.md 2.5 step 5), after merging `merge` neighbouring
+// Turns per-block statistics into "over all later blocks" (001 Eq. 5), after merging `merge` neighbouring
 // blocks:
 //   output[h, b, j] = max over b' in [b, min(b + horizon, B)) of combine of input[h, b'·merge … b'·merge + merge − 1,
 //   j] · scale

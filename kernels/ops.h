@@ -1,7 +1,9 @@
 #pragma once
 
 // Every op, a line each: its name, and the struct of its arguments. From this list come Backend's methods, and in both
-// backends the calls of cpu::op and cuda::op, which kernels/<op>.h declares beside the struct and the contract.
+// backends the calls of cpu::op and cuda::op, which a header declares beside the struct and the
+// contract: kernels/<op>.h, but for ops that belong together (pool.h: group_mean; column_add.h: column_mean;
+// expected_attention.h: query_moments; future_scores.h: future_table; find_bad.h: both).
 #define KV_FOR_EACH_OP(OP)                      \
   OP(linear, LinearArgs)                        \
   OP(rms_norm, RmsNormArgs)                     \

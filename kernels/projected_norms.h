@@ -4,7 +4,7 @@
 
 namespace kv {
 
-// norms[t, h] = ‖v_t W_O^(h)‖₂ (policies.md 2.7 a), v of the KV head that query head h reads, through the Gram matrix
+// norms[t, h] = ‖v_t W_O^(h)‖₂ (002 Eq. 4), v of the KV head that query head h reads, through the Gram matrix
 // G_h = W_O^(h) W_O^(h)ᵀ [head_dim, head_dim]: D² instead of D·width products a token.
 struct ProjectedNormsArgs {
   ConstRef values;         // [tokens, kv_heads, head_dim]

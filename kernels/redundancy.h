@@ -5,7 +5,7 @@
 
 namespace kv {
 
-// R-KV's redundancy (policies.md 2.4, step 2), over all entries of a row:
+// R-KV's redundancy (cal_similarity of its released code), over all entries of a row:
 //   k̂_j = k_j / (‖k_j‖ + 1e-8);  S_ij = k̂_i·k̂_j, S_ii = 0;  r(i) = the retained index among {j : S_ij > threshold}, 0
 //   if none; S_{i, r(i)} = 0;  m_j = (1/n) Σ_i S_ij;  scores = softmax_j(m).
 // kLast takes the newest such j, kLastPercent the k-th newest, k = max(1, int(n · retain_ratio)) with an f32

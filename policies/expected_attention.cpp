@@ -1,6 +1,6 @@
 // Expected attention: what queries drawn from a Gaussian fitted to the past ones would attend to next.
 // Paper: Devoto et al., "Expected Attention: KV Cache Compression by Estimating Attention from Future Queries
-// Distribution" (2025), 002's π3; policies.md 2.7 f and kernels/expected_attention.h.
+// Distribution" (2025), 002's π3; kernels/expected_attention.h.
 //   μ, Σ of the pre-RoPE queries at positions >= sinks; R̄ = mean rotation over the next `future` positions;
 //   u_j = k_j·R̄μ/√D + k_jᵀR̄ΣR̄ᵀk_j/(2D);  s_j = (mean over the group of softmax_j u + ε)·‖v_j‖₂.
 // Sinks are protected. ε = 0.02 as 002 (kvpress: 0).

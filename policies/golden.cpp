@@ -1,5 +1,5 @@
 // Golden Eviction: the oracle that keeps what the full cache's future queries will attend to.
-// Paper: 001 (ForesightKV), Eqs. 3-5; policies.md 2.5.
+// Paper: 001 (ForesightKV), Eqs. 3-5.
 //   ã_j,t = (1/L) Σ_{i in block t} (1/g) Σ_{h in group} A_ij^(h)  of the full-cache pass, block t = L queries;
 //   α_j = max over the blocks after the event of ã_j,t;  keep the largest α and the newest L, no sinks.
 // The last block of a sequence is padded with zero queries: still divided by L (as in the released code).

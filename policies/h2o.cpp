@@ -1,13 +1,13 @@
 // H2O, heavy hitters: keep what attention has favoured so far, and the newest entries.
 // Paper: Zhang et al., "H2O: Heavy-Hitter Oracle for Efficient Generative Inference of LLMs" (NeurIPS 2023); the block
-// variant is ForesightKV's baseline (001, App. E.2). policies.md 2.2.
+// variant is ForesightKV's baseline (001, App. E.2).
 //   acc_j = Σ over every query i that has seen entry j of (1/g) Σ_{h in group} A_ij^(h),  A over the entries resident
 //   then, renormalised by earlier evictions;  keep the largest acc and the newest `recent`.
 // mode=block:    an event every L tokens, the newest L protected (001).
 // mode=original: an event after every token, half of the budget recent; the prefix counts with all of its queries.
 // Deviations: one kept set a KV head, mean over its query heads (the original works on expanded heads). Running
 // accumulators instead of cached queries, so the first event of the block mode counts every query of the prefix, where
-// released code sees only those it still caches (policies.md C12); `queries: N` counts as code does that caches N. The
+// released code sees only those it still caches; `queries: N` counts as code does that caches N. The
 // original's budgets are 10 % of the prompt each; here half of the budget each, and "recent" counts only tokens in the
 // cache, not the upcoming one. The released block code clears its sums when an event finds less than the budget
 // resident; such events do not happen here.

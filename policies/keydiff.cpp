@@ -1,5 +1,5 @@
 // KeyDiff: keys that point away from the average key stay.
-// Paper: Park et al., "KeyDiff: Key Similarity-Based KV Cache Eviction" (NeurIPS 2025); 002's π2; policies.md 2.7 f.
+// Paper: Park et al., "KeyDiff: Key Similarity-Based KV Cache Eviction" (NeurIPS 2025); 002's π2.
 //   s_j = −cos(k_j, anchor),  anchor = mean over the KV head's resident entries of k/‖k‖ (post-RoPE).
 // Protects nothing unless asked; 002 calibrates and runs it with sinks 4 and recent 1.
 // Deviation: one pass over everything resident, as in kvpress; the paper runs block by block through the prompt, which

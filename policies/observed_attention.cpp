@@ -1,5 +1,5 @@
 // Observed attention: the mean attention an entry has received from the queries that have seen it.
-// Source: kvpress ObservedAttentionPress (policies.md 2.14):  s_j = (1/(T − j)) Σ_i (1/g) Σ_{h in group} A_ij^(h).
+// Source: kvpress ObservedAttentionPress:  s_j = (1/(T − j)) Σ_i (1/g) Σ_{h in group} A_ij^(h).
 // Protects nothing. Under decode-time pruning A is the attention over the entries resident when the query came.
 
 #include "policies/parts/accumulated_attention.h"

@@ -1,6 +1,5 @@
 // R-KV: attention of the newest queries against redundancy among keys.
-// Paper: Cai et al., "R-KV: Redundancy-aware KV Cache Compression for Reasoning Models" (NeurIPS 2025);
-// policies.md 2.4.
+// Paper: Cai et al., "R-KV: Redundancy-aware KV Cache Compression for Reasoning Models" (NeurIPS 2025).
 //   s_j = λ·a_j − (1 − λ)·ρ_j,  a as SnapKV's decode mode (max-pooled, not renormalised),  ρ of kernels/redundancy.h.
 // λ = 0.1 is 001's setting; R-KV's own code has 0.07.
 // Ties (exact duplicates, or λ = 1): attention before pooling, as in snapkv, then newer positions.

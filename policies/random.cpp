@@ -1,5 +1,5 @@
 // Random eviction: uniform scores, the floor that every policy has to beat. Protects nothing unless asked.
-// Source: kvpress RandomPress (policies.md 2.14).
+// Source: kvpress RandomPress.
 // Scores are a pure function of (seed, sample number, layer, KV head, tokens seen, slot): neither batching nor the
 // number of threads changes them, and every event draws anew.
 

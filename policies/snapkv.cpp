@@ -1,5 +1,5 @@
 // SnapKV: what the newest queries attend to, smoothed over neighbouring entries, is what comes next.
-// Paper: Li et al., "SnapKV: LLM Knows What You are Looking for Before Generation" (NeurIPS 2024); policies.md 2.3.
+// Paper: Li et al., "SnapKV: LLM Knows What You are Looking for Before Generation" (NeurIPS 2024).
 // Three published readings, never switched silently:
 //   decode   (001's baseline, R-KV's code): ẑ_ij = max over the group of q_i·k_j/√D, softmax over the entries older
 //   than

@@ -1,5 +1,5 @@
 // StreamingLLM: attention sinks and a sliding window. Keeps the first `sinks` tokens and the newest kept − sinks.
-// Paper: Xiao et al., "Efficient Streaming Language Models with Attention Sinks" (ICLR 2024); policies.md 2.11.
+// Paper: Xiao et al., "Efficient Streaming Language Models with Attention Sinks" (ICLR 2024).
 // Deviation: keys keep their original rotation (as in kvpress and the evaluation code of R-KV); the paper re-rotates
 // them to their place in the cache.
 

@@ -1,5 +1,5 @@
 // TOVA: keep what the newest query attends to; one kept set a layer.
-// Paper: Oren et al., "Transformers are Multi-State RNNs" (EMNLP 2024); policies.md 2.13.
+// Paper: Oren et al., "Transformers are Multi-State RNNs" (EMNLP 2024).
 //   s_j = mean over all query heads of the layer of A_{newest, j};  the newest entry is protected (kvpress).
 // An allocation may leave heads of a layer with different entries; A_{newest, j} is then 0 for those without entry j.
 // Deviation: prunes at the schedule's events; the paper's eviction at every token is interval 1.

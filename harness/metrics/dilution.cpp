@@ -1,4 +1,4 @@
-// Attention that never reaches the useful tokens (003 Eq. 7; policies.md 3.4): for a query token of a sample's link,
+// Attention that never reaches the useful tokens (003 Eq. 7): for a query token of a sample's link,
 // useful mass = Σ A over the link's source positions that are still resident, softmax over the residents; dilution δ =
 // 1 − useful mass, in [0, 1]. Means over (link, query token) pairs, query heads and layers, on the policy's own cache
 // and hidden states; the rows of `full` are the full-cache value. dilution_tail and useful_mass_tail count the queries

@@ -1,4 +1,4 @@
-// What eviction alone does to attention, hidden states being those of the full cache (001 App. A; policies.md 3.2 ii):
+// What eviction alone does to attention, hidden states being those of the full cache (001 App. A):
 // every `stride`-th query from the first event on, with queries, keys and values of the full pass, attends once to all
 // keys before it and once to those that the policy still holds. Means over these queries, query heads and layers:
 //   cosine_local   cos(o, ô)

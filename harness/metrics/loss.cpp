@@ -1,4 +1,4 @@
-// Teacher-forced losses under the policy against the full cache (001 Table 2; policies.md 3.1).
+// Teacher-forced losses under the policy against the full cache (001 Table 2).
 //
 // Position t in [0, T − 1) predicts token t + 1. All sums are over the sample's predicted tokens, in nats; the tail is
 // t >= tokens seen at the first event: the part that a policy can change. Ratios are quotients of sums, so a report

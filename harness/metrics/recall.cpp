@@ -1,4 +1,4 @@
-// How much future importance an event keeps (002 Sec. 4 and Fig. 1; policies.md 2.7 a, 3.3), adapted to decode-time
+// How much future importance an event keeps (002 Sec. 4 and Fig. 1), adapted to decode-time
 // pruning: at each event of a (layer, KV head)
 //   recall = Σ_{kept candidates} I_j / Σ_{candidates} I_j,
 // I from FutureImportance (full-cache attention of the queries still to come). Candidates are all residents, so

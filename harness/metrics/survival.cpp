@@ -1,4 +1,4 @@
-// How long tokens stay useful under the full cache (003 Fig. 2; policies.md 3.5). Query t selects key i if i is among
+// How long tokens stay useful under the full cache (003 Fig. 2). Query t selects key i if i is among
 // its top_k most attended keys (survival_top_k) or in the smallest set that reaches `mass` (survival_mass); ties to the
 // newer key.
 //   life_i = max{t − i : t selects i}, 0 if never;   S(Δ) = |{i : life_i >= Δ}| / |{i : i <= T − 1 − Δ}|

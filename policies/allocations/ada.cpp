@@ -1,6 +1,6 @@
 // Ada-KV: heads compete for a common budget with their scores; a safeguard leaves each its own best.
 // Paper: Feng et al., "Ada-KV: Optimizing KV Cache Eviction by Adaptive Budget Allocation for Efficient LLM Inference"
-// (2024); as kvpress computes it (policies.md 2.7e): of κ entries a head, each keeps its own best int(0.2 κ); the
+// (2024); as kvpress computes it: of κ entries a head, each keeps its own best int(0.2 κ); the
 // highest scores of the layer fill κ · heads. Option `scope: model` lets the heads of all layers compete, which the
 // paper does not: scores of different layers must then be comparable.
 // Deviations: kvpress masks what is evicted and frees nothing; here it is gone. Protected entries count as a head's

@@ -1,5 +1,5 @@
 // LU-KV: budgets by a profile that was made offline, by the loss that a head's evictions really cause.
-// Paper: 002 Sec. 4.3 and App. E; policies.md 2.7 c, d. With σ = 1 − kept/seen, the fraction of the context that
+// Paper: 002 Sec. 4.3 and App. E. With σ = 1 − kept/seen, the fraction of the context that
 // leaves, a head keeps entries in proportion to max(1 − Φ(σ), least), Φ from the profile of this model and scorer
 // (sim/budget/profile.h), which `kvlab profile` makes. Cost: a look-up.
 // Deviation: 002 rounds each head's share down and so keeps less than was asked; here the total is exact

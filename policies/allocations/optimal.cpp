@@ -6,7 +6,7 @@
 // than 4096 entries and the search stays within 2e9 steps (a second or so), else hull: the same on every machine, but
 // not of every input, so rows a sample say which: exact_splits and hull_splits, events divided by the one and the
 // other. order: scorer; oracle divides as if every head kept its most important entries and then evicts by the scorer
-// (002 Table 3, "without optimality gap"; policies.md 2.7 b). An event that nothing follows (or nothing that the
+// (002 Table 3, "without optimality gap"). An event that nothing follows (or nothing that the
 // statistics can tell from what came before) divides uniformly, and counts as neither.
 
 #include <fmt/format.h>

@@ -1,6 +1,6 @@
 // PyramidKV: budgets fall linearly from the first layer to the last; heads of a layer share alike.
 // Paper: Cai et al., "PyramidKV: Dynamic KV Cache Compression based on Pyramidal Information Funneling" (2024); as
-// kvpress computes it (policies.md 2.7e), with the settings of 002 Table 8 (β = 20, window 8). Of a mean budget κ:
+// kvpress computes it, with the settings of 002 Table 8 (β = 20, window 8). Of a mean budget κ:
 //   last layer κ/β, first layer 2κ − κ/β; where the first exceeds T − window, it gets T − window and the last the rest.
 // Deviations: kvpress rounds each layer, so its totals are off by a few entries; here the total is exact
 // (sim/budget/apportion.h), a head then differs by at most 1. Where the last layer would get less than the window

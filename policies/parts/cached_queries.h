@@ -7,11 +7,11 @@
 
 namespace kv {
 
-// AccumulatedAttention as code has it that keeps only the newest `queries` queries of a sequence (policies.md C12): an
-// event counts those of them that came after the event before. So the first event misses the older queries of the
-// prefix, and where `queries` is less than the interval, every later one misses the start of its block, too.
-// Use: needs() asks for window_queries = queries beside entry_columns = 1 and column_sums; `queries` is at most what is
-// resident at the first event.
+// AccumulatedAttention as code has it that keeps only the newest `queries` queries of a sequence, as the evaluation
+// code of R-KV and ForesightKV does: an event counts those of them that came after the event before. So the first event
+// misses the older queries of the prefix, and where `queries` is less than the interval, every later one misses the
+// start of its block, too. Use: needs() asks for window_queries = queries beside entry_columns = 1 and column_sums;
+// `queries` is at most what is resident at the first event.
 class CachedQueries {
  public:
   void begin(const BatchShape& shape, int queries);

@@ -10,7 +10,7 @@ namespace kv {
 // a row, as the mode has it.
 void window_score(const LayerView& view, const ScoreOutput& out, WindowAttentionArgs::Mode mode, Slots<float> scores);
 
-// SnapKV's decode-time importance, which R-KV shares (policies.md 2.3): logits maximised over the group, softmax over
+// SnapKV's decode-time importance, which R-KV shares: logits maximised over the group, softmax over
 // the entries older than the window, mean over the window's queries into `raw`, pooled over neighbouring entries into
 // `pooled`. Both are written for slots older than the window.
 struct PooledWindow {

@@ -25,7 +25,7 @@ struct CalibrationResult {
   std::optional<SplitHalf> split_half;  // even questions against odd ones; none with a single question
 };
 
-// 002 Sec. 4.3 (policies.md 2.7 b, c): of each question the greedy division of the budget over hulls at every ratio;
+// Calibrates as 002 Sec. 4.3: of each question the greedy division of the budget over hulls at every ratio;
 // the profile is the mean of its local ratios. A budget is round((1 − ρ) · tokens · heads) entries. Every head keeps at
 // least `least` of its entries (002 App. E: 0.01) and one entry, by which budgets are raised if need be; whole numbers
 // rounded down. Deviation: 002 clamps ratios after the division, which would then keep more than its budget; here the

@@ -8,7 +8,7 @@ namespace kv {
 
 // What one head (a layer and KV head) gains from its entries, in the order in which its policy would keep them:
 // gains[i] is the importance that keeping i + 1 entries instead of i saves. The loss of keeping b entries is
-// L(b) = Σ_{i >= b} gains[i] (002 Eq. 6; policies.md 2.7 b).
+// L(b) = Σ_{i >= b} gains[i] (002 Eq. 6).
 struct HeadGains {
   std::span<const float> gains;  // [entries] finite, >= 0
   int32_t least = 0;             // the first so many entries always stay: minimum retention, protected entries

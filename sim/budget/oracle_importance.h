@@ -11,7 +11,7 @@
 
 namespace kv {
 
-// Oracle importance (002 Eq. 4; policies.md 2.7 a) of cache entries:
+// Oracle importance (002 Eq. 4) of cache entries:
 //   I_j = combine over the query heads h of a KV head of (max over future queries i of A^(h)_ij) · ‖v_j W_O^(h)‖₂.
 // What 002 leaves open, each reading an option of whatever judges or divides by importance:
 //   group      002 indexes heads and does not say how the query heads of a group share a KV head: mean, max or sum.

@@ -14,7 +14,7 @@ namespace kv {
 inline constexpr int kProfileRatios = 99;  // removed fractions 1 % … 99 %
 
 // In place of a scorer's name: the profile of heads that would lose their least important entries first, the division
-// "without optimality gap" (002 Table 3; policies.md 2.7 b). One for all scorers of a model.
+// "without optimality gap" (002 Table 3). One for all scorers of a model.
 inline constexpr std::string_view kOracleOrder = "oracle order";
 
 // How a budget profile came about.
@@ -42,7 +42,7 @@ struct SplitHalf {
   double four_fifths = 1;  // at 80 %
 };
 
-// The offline profile of LU-KV (002 Sec. 4.3; policies.md 2.7 c): for one model and one scorer, which fraction of each
+// The offline profile of LU-KV (002 Sec. 4.3): for one model and one scorer, which fraction of each
 // head leaves when a fraction of the whole cache does.
 struct BudgetProfile {
   std::string model;        // name of its folder

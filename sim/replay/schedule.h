@@ -14,9 +14,9 @@ struct Step {
 };
 using Schedule = std::vector<Step>;
 
-// Decode-time pruning (001; policies.md 2.1): tokens [0, B), then chunks of L; after every full chunk but one that ends
-// the sequence, the cache is cut from B + L to B. Long prefixes are processed in pieces of `prefill_chunk` (no events
-// between).
+// Decode-time pruning (001, as its training code runs it): tokens [0, B), then chunks of L; after every full chunk but
+// one that ends the sequence, the cache is cut from B + L to B. Long prefixes are processed in pieces of
+// `prefill_chunk` (no events between).
 Schedule decode_schedule(std::span<const int32_t> lengths, int budget, int interval, int prefill_chunk = 1024);
 
 // Whether that protocol cuts a sequence after `done` of its tokens, if more are to come: every L tokens after the

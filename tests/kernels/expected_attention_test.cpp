@@ -144,7 +144,7 @@ TEST_P(ExpectedAttention, AgreesWithTheDenseFormulas) {
   }
 }
 
-// policies.md section 7, item 15: with one repeated query Σ is 0, and with one future position R̄ is that position's
+// With one repeated query Σ is 0, and with one future position R̄ is that position's
 // rotation, so the scores are the rotated query's attention times ‖v‖.
 TEST_P(ExpectedAttention, OfOneRepeatedQueryIsItsAttention) {
   KV_BACKEND_OR_SKIP(backend);

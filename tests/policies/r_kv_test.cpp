@@ -11,8 +11,8 @@ namespace {
 
 const Frozen frozen{"r-kv", {0xb49f206bc7ac2135, 0xd1525305f9c7ffb8}};
 
-// The keys of policies.md 2.4 and a sixth token that ends the sequence; every query looks along (1, 0).
-// ρ = 0.253629 0.217028 0.171972 0.183687 0.173683: entry 0 is the most redundant, 2 the least.
+// Five keys, two pairs of near duplicates among them, and a sixth token that ends the sequence; every query looks along
+// (1, 0). ρ = 0.253629 0.217028 0.171972 0.183687 0.173683: entry 0 is the most redundant, 2 the least.
 Event vector_event(const Options& options, int keep) {
   const auto backend = make_backend("cpu");
   TinySample sample;

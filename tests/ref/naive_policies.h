@@ -61,7 +61,7 @@ struct NaiveEvent {
   std::vector<int32_t> kept;
 };
 
-// One KV head through the loop of policies.md 2.1.
+// One KV head through the loop of decode-time pruning (sim/replay/schedule.h).
 std::vector<NaiveEvent> naive_replay(const NaiveLayer& layer, int head, const NaivePolicy& policy,
                                      const std::vector<NaiveStep>& steps);
 
