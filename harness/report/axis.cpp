@@ -69,22 +69,22 @@ std::array<double, 2> Range::padded(double share) const {
   return {low_ - air, high_ + air};
 }
 
-Axis::Axis(Scale scale, std::array<double, 2> range, std::array<double, 2> pixels)
+PlotAxis::PlotAxis(Scale scale, std::array<double, 2> range, std::array<double, 2> pixels)
     : scale_(scale), range_(range), pixels_(pixels) {}
 
-double Axis::at(double value) const {
+double PlotAxis::at(double value) const {
   if (scale_ != Scale::kLinear && value <= 0) value = range_[0];
   const double low = warp(scale_, range_[0]), high = warp(scale_, range_[1]);
   return pixels_[0] + (warp(scale_, value) - low) / (high - low) * (pixels_[1] - pixels_[0]);
 }
 
-double Axis::value_at(double pixel) const {
+double PlotAxis::value_at(double pixel) const {
   const double share = (pixel - pixels_[0]) / (pixels_[1] - pixels_[0]);
   if (scale_ == Scale::kLinear) return range_[0] + share * (range_[1] - range_[0]);
   return range_[0] * std::pow(range_[1] / range_[0], share);
 }
 
-std::vector<Tick> Axis::ticks(int count) const {
+std::vector<Tick> PlotAxis::ticks(int count) const {
   const std::vector<double> values = scale_ == Scale::kLinear
                                          ? linear_ticks(range_[0], range_[1], count)
                                          : log_ticks(scale_ == Scale::kLog2 ? 2 : 10, range_[0], range_[1], count);

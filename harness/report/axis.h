@@ -31,16 +31,16 @@ struct Tick {
 };
 
 // Between values and pixels: range[0] stands at pixels[0].
-class Axis {
+class PlotAxis {
  public:
-  Axis(Scale scale, std::array<double, 2> range, std::array<double, 2> pixels);
+  PlotAxis(Scale scale, std::array<double, 2> range, std::array<double, 2> pixels);
 
   double at(double value) const;  // of a value that a logarithmic axis has no place for: its lower end
   double value_at(double pixel) const;
   Scale scale() const { return scale_; }
   const std::array<double, 2>& range() const { return range_; }
   const std::array<double, 2>& pixels() const { return pixels_; }
-  Axis placed(std::array<double, 2> pixels) const { return {scale_, range_, pixels}; }
+  PlotAxis placed(std::array<double, 2> pixels) const { return {scale_, range_, pixels}; }
   // Round numbers, at most about `count` of them: steps of 1, 2 or 5 times a power of ten; powers of the base on a
   // logarithmic axis, and 1, 2 and 5 times powers of ten where it is short.
   std::vector<Tick> ticks(int count) const;

@@ -140,7 +140,7 @@ std::array<double, 2> value_range(const PlotPlan& plan, const DotChart& chart, d
   return range;
 }
 
-void draw_dot(Picture& picture, const Dot& dot, const Axis& axis, const Box& box, double base, double row_height,
+void draw_dot(Picture& picture, const Dot& dot, const PlotAxis& axis, const Box& box, double base, double row_height,
               const std::optional<Box>& clip) {
   const double y = box.top + (static_cast<double>(dot.row) + 0.5 + dot.offset) * row_height;
   const double from = std::clamp(axis.at(base), box.left, box.right);
@@ -189,7 +189,7 @@ Drawing draw_bars(const PlotPlan& plan, const RowTable& rows, const PaperValues&
   const auto range = value_range(plan, chart, base);
   for (std::size_t p = 0; p < chart.panels.size(); ++p) {
     const Box box = frame.panel(p);
-    const Axis axis(plan.y_scale, range, {box.left, box.right});
+    const PlotAxis axis(plan.y_scale, range, {box.left, box.right});
     const std::optional<Box> clip = plan.y_range ? std::optional<Box>(box) : std::nullopt;
     frame.draw_x_axis(p, axis, axis.ticks(static_cast<int>(box.width() / 60)));
     frame.draw_border(p);

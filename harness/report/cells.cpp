@@ -40,7 +40,7 @@ std::vector<std::string> free_columns(const RowTable& table, const Question& que
 BestFit<Pile> partner_of(const Key& key, const std::map<Key, Pile>& piles, const Question& question) {
   if (const auto given = question.partners.find(key); given != question.partners.end()) {
     BestFit<Pile> only;
-    only.offer(Fit::kExact, piles.at(given->second));
+    only.offer(KeyMatch::kExact, piles.at(given->second));
     return only;
   }
   if (!question.paired) return {};
@@ -50,9 +50,9 @@ BestFit<Pile> partner_of(const Key& key, const std::map<Key, Pile>& piles, const
   Key wanted = key;
   wanted[paired] = question.paired->with;
   BestFit<Pile> best;
-  if (fit(wanted, key) == Fit::kExact) return best;
+  if (match(wanted, key) == KeyMatch::kExact) return best;
   for (const auto& [other, pile] : piles) {
-    if (same_value(other[paired], wanted[paired])) best.offer(fit(wanted, other), pile);
+    if (same_value(other[paired], wanted[paired])) best.offer(match(wanted, other), pile);
   }
   return best;
 }

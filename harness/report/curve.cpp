@@ -30,7 +30,7 @@ Range range_of(const SeriesChart& chart, Scale scale, bool along_x) {
   return range;
 }
 
-std::vector<Tick> x_ticks(const PlotPlan& plan, const SeriesChart& chart, const Axis& axis) {
+std::vector<Tick> x_ticks(const PlotPlan& plan, const SeriesChart& chart, const PlotAxis& axis) {
   const double room = axis.pixels()[1] - axis.pixels()[0];
   if (chart.places.categories) {
     std::vector<std::string> labels;
@@ -52,8 +52,8 @@ std::vector<Tick> x_ticks(const PlotPlan& plan, const SeriesChart& chart, const 
 }
 
 // Whether a mean's interval is a band, whiskers where points stand apart, or absent.
-void draw_spread(Picture& picture, const Series& series, const Axis& x, const Axis& y, const std::optional<Box>& clip,
-                 bool categories) {
+void draw_spread(Picture& picture, const Series& series, const PlotAxis& x, const PlotAxis& y,
+                 const std::optional<Box>& clip, bool categories) {
   const bool any = std::any_of(series.points.begin(), series.points.end(),
                                [](const SeriesPoint& point) { return point.y.interval.has_value(); });
   if (!any) return;
@@ -79,8 +79,8 @@ void draw_spread(Picture& picture, const Series& series, const Axis& x, const Ax
 }
 
 // The line, and markers far enough apart to be told apart, at another phase for each series.
-void draw_line(Picture& picture, const Series& series, const Axis& x, const Axis& y, const std::optional<Box>& clip,
-               std::size_t phase) {
+void draw_line(Picture& picture, const Series& series, const PlotAxis& x, const PlotAxis& y,
+               const std::optional<Box>& clip, std::size_t phase) {
   if (series.constant) {
     const double level = y.at(series.constant->value);
     picture.add(Shape{
@@ -105,7 +105,8 @@ void draw_line(Picture& picture, const Series& series, const Axis& x, const Axis
 }
 
 // Beside the ends of the lines, moved apart where they would overlap, in the order of the ends.
-void draw_direct_labels(Picture& picture, const SeriesPanel& panel, const Axis& x, const Axis& y, const Box& box) {
+void draw_direct_labels(Picture& picture, const SeriesPanel& panel, const PlotAxis& x, const PlotAxis& y,
+                        const Box& box) {
   struct End {
     const Series* series;
     double from_x, from_y, y;
@@ -133,7 +134,7 @@ void draw_direct_labels(Picture& picture, const SeriesPanel& panel, const Axis& 
   }
 }
 
-FrameOptions frame_options(const PlotPlan& plan, const SeriesChart& chart, const Axis& y, bool direct) {
+FrameOptions frame_options(const PlotPlan& plan, const SeriesChart& chart, const PlotAxis& y, bool direct) {
   FrameOptions options;
   place_panels(options, chart.panels, plan.facet, plan.labels);
   const std::size_t panels = chart.panels.size();
@@ -165,8 +166,8 @@ std::vector<ReferenceLine> placed_lines(const PlotPlan& plan, const SeriesChart&
   return lines;
 }
 
-void draw_lines(Picture& picture, const std::vector<ReferenceLine>& lines, const Box& box, const Axis& x,
-                const Axis& y) {
+void draw_lines(Picture& picture, const std::vector<ReferenceLine>& lines, const Box& box, const PlotAxis& x,
+                const PlotAxis& y) {
   LabelPlacer placer(box);
   for (const ReferenceLine& line : lines) {
     if (line.x) draw_upright_line(picture, box, x.at(*line.x), line.label, placer);
@@ -189,14 +190,14 @@ Drawing draw_curve(const PlotPlan& plan, const RowTable& rows, const PaperValues
   const std::vector<ReferenceLine> lines = placed_lines(plan, chart, drawing.notes);
   for (const ReferenceLine& line : lines) line.x ? x_all.add(*line.x) : y_all.add(*line.y);
   const auto x_range = plan.x_range.value_or(x_all.padded(0.03));
-  const Axis y_axis(plan.y_scale, plan.y_range.value_or(y_all.padded(0.05)), {1, 0});
+  const PlotAxis y_axis(plan.y_scale, plan.y_range.value_or(y_all.padded(0.05)), {1, 0});
   const bool direct = chart.panels.size() == 1 && !chart.legend.empty() && chart.legend.size() <= kDirectLabels;
   Picture& picture = drawing.picture;
   Frame frame(picture, frame_options(plan, chart, y_axis, direct));
   for (std::size_t p = 0; p < chart.panels.size(); ++p) {
     const Box box = frame.panel(p);
-    const Axis x(plan.x_scale, x_range, {box.left, box.right});
-    const Axis y = y_axis.placed({box.bottom, box.top});
+    const PlotAxis x(plan.x_scale, x_range, {box.left, box.right});
+    const PlotAxis y = y_axis.placed({box.bottom, box.top});
     frame.draw_x_axis(p, x, x_ticks(plan, chart, x), GridLines::kNo);
     frame.draw_y_axis(p, y, y.ticks(box.height() > 150 ? 6 : 3));
     frame.draw_border(p);

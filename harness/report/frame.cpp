@@ -131,7 +131,7 @@ void Frame::draw_labels() {
   }
 }
 
-void Frame::draw_x_axis(std::size_t i, const Axis& axis, const std::vector<Tick>& ticks, GridLines lines) {
+void Frame::draw_x_axis(std::size_t i, const PlotAxis& axis, const std::vector<Tick>& ticks, GridLines lines) {
   const Box box = panel(i);
   double label_end = -1e9;
   for (const Tick& tick : ticks) {
@@ -145,7 +145,7 @@ void Frame::draw_x_axis(std::size_t i, const Axis& axis, const std::vector<Tick>
   }
 }
 
-void Frame::draw_y_axis(std::size_t i, const Axis& axis, const std::vector<Tick>& ticks, GridLines lines) {
+void Frame::draw_y_axis(std::size_t i, const PlotAxis& axis, const std::vector<Tick>& ticks, GridLines lines) {
   const Box box = panel(i);
   for (const Tick& tick : ticks) {
     const double y = axis.at(tick.value);

@@ -58,8 +58,10 @@ class Frame {
   Box all() const;                   // around the panels
 
   // Tick labels, those of x below the lowest panels, those of y beside the first, and a line across for each.
-  void draw_x_axis(std::size_t i, const Axis& axis, const std::vector<Tick>& ticks, GridLines lines = GridLines::kYes);
-  void draw_y_axis(std::size_t i, const Axis& axis, const std::vector<Tick>& ticks, GridLines lines = GridLines::kYes);
+  void draw_x_axis(std::size_t i, const PlotAxis& axis, const std::vector<Tick>& ticks,
+                   GridLines lines = GridLines::kYes);
+  void draw_y_axis(std::size_t i, const PlotAxis& axis, const std::vector<Tick>& ticks,
+                   GridLines lines = GridLines::kYes);
   void draw_border(std::size_t i);
 
  private:

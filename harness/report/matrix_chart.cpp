@@ -63,7 +63,7 @@ std::array<double, 2> color_range(const PlotPlan& plan, const std::vector<Matrix
   return {low, high};
 }
 
-Raster raster_of(const Matrix& matrix, const Axis& colors, const Box& box, bool top_down) {
+Raster raster_of(const Matrix& matrix, const PlotAxis& colors, const Box& box, bool top_down) {
   Raster raster{.box = box, .columns = static_cast<int>(widest(matrix)), .palette = matrix_palette(kColors)};
   const auto columns = static_cast<std::size_t>(raster.columns);
   for (std::size_t r = 0; r < matrix.rows.size(); ++r) {
@@ -78,12 +78,12 @@ Raster raster_of(const Matrix& matrix, const Axis& colors, const Box& box, bool 
   return raster;
 }
 
-void draw_color_bar(Picture& picture, const Box& panels, const Axis& colors, const std::string& label) {
+void draw_color_bar(Picture& picture, const Box& panels, const PlotAxis& colors, const std::string& label) {
   const Box bar{panels.right + kBarGap, panels.top, panels.right + kBarGap + kBarWidth, panels.bottom};
   Raster steps{.box = bar, .columns = 1, .palette = matrix_palette(kColors)};
   for (int i = kColors - 1; i >= 0; --i) steps.cells.push_back(static_cast<std::uint8_t>(i));
   picture.add(steps);
-  const Axis axis = colors.placed({bar.bottom, bar.top});
+  const PlotAxis axis = colors.placed({bar.bottom, bar.top});
   const std::vector<Tick> ticks = axis.ticks(5);
   for (const Tick& tick : ticks) {
     picture.line(bar.right, axis.at(tick.value), bar.right + 3, axis.at(tick.value), {.color = kQuiet});
@@ -104,7 +104,7 @@ std::array<double, 2> edges(double start, double step, std::size_t count) {
 }
 
 FrameOptions frame_options(const PlotPlan& plan, const std::vector<Matrix>& matrices, const MatrixAxes& axes,
-                           const Axis& colors, bool large) {
+                           const PlotAxis& colors, bool large) {
   FrameOptions options{.x_label = axes.x_label, .y_label = axes.y_label};
   place_panels(options, matrices, axes.facet, plan.labels);
   const bool lone = matrices.size() == 1;
@@ -141,14 +141,14 @@ Drawing draw_matrices(const PlotPlan& plan, std::vector<Matrix> matrices, const 
     for (Matrix& matrix : matrices) matrix = shrink(matrix, block);
     drawing.notes.push_back(fmt::format("Drawn as means over blocks of {} x {} entries.", block, block));
   }
-  const Axis colors(plan.z_scale, color_range(plan, matrices), {0, kColors});
+  const PlotAxis colors(plan.z_scale, color_range(plan, matrices), {0, kColors});
   Picture& picture = drawing.picture;
   Frame frame(picture, frame_options(plan, matrices, axes, colors, pixels / matrices.size() > 4096));
   for (std::size_t m = 0; m < matrices.size(); ++m) {
     const Matrix& matrix = matrices[m];
     const Box box = frame.panel(m);
-    const Axis x(Scale::kLinear, edges(matrix.x0, matrix.x_step, widest(matrix)), {box.left, box.right});
-    const Axis y(
+    const PlotAxis x(Scale::kLinear, edges(matrix.x0, matrix.x_step, widest(matrix)), {box.left, box.right});
+    const PlotAxis y(
         Scale::kLinear, edges(matrix.y0, matrix.y_step, matrix.rows.size()),
         axes.top_down ? std::array<double, 2>{box.top, box.bottom} : std::array<double, 2>{box.bottom, box.top});
     picture.add(raster_of(matrix, colors, box, axes.top_down));

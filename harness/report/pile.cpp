@@ -62,9 +62,9 @@ Shared share(const Places& places, const Places& partner_places, std::span<const
   for (const auto& [place, sums] : places) {
     BestFit<Places::value_type> best;
     if (const auto same = partner_places.find(place); same != partner_places.end()) {
-      best.offer(Fit::kExact, *same);
+      best.offer(KeyMatch::kExact, *same);
     } else {
-      for (const auto& other : partner_places) best.offer(fit(keys[place], keys[other.first]), other);
+      for (const auto& other : partner_places) best.offer(match(keys[place], keys[other.first]), other);
     }
     const Places::value_type* partner = best.found();
     out.unclear = out.unclear || best.several();
@@ -93,12 +93,12 @@ void Sum::add(const Sum& other) {
   count += other.count;
 }
 
-Fit fit(const Key& wanted, const Key& other) {
-  Fit out = Fit::kExact;
+KeyMatch match(const Key& wanted, const Key& other) {
+  KeyMatch out = KeyMatch::kExact;
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     if (same_value(other[i], wanted[i])) continue;
-    if (!other[i].empty()) return Fit::kNone;
-    out = Fit::kLoose;
+    if (!other[i].empty()) return KeyMatch::kNone;
+    out = KeyMatch::kLoose;
   }
   return out;
 }

@@ -39,17 +39,17 @@ struct Pile {
 
 // How well `other` may stand for `wanted`: loosely where values that it lacks are all that tells them apart, as the
 // full cache has no allocation and is compared with each.
-enum class Fit { kNone, kLoose, kExact };
-Fit fit(const Key& wanted, const Key& other);
+enum class KeyMatch { kNone, kLoose, kExact };
+KeyMatch match(const Key& wanted, const Key& other);
 
 // What may stand for a key, of all that is offered: the exact fit, else the only loose one. Where several fit loosely
 // nothing says which is meant, and none does.
 template <class T>
 class BestFit {
  public:
-  void offer(Fit fits, const T& candidate) {
-    if (fits == Fit::kNone || exact_) return;
-    exact_ = fits == Fit::kExact;
+  void offer(KeyMatch fits, const T& candidate) {
+    if (fits == KeyMatch::kNone || exact_) return;
+    exact_ = fits == KeyMatch::kExact;
     several_ = !exact_ && found_;
     found_ = &candidate;
   }

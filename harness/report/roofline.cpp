@@ -97,8 +97,8 @@ std::array<std::array<double, 2>, 2> ranges_of(const std::vector<Dot>& dots, con
   return {{{x[0] / 2, x[1] * 2}, {y[0] / 2, y[1] * 1.8}}};
 }
 
-void draw_roof(Picture& picture, LabelPlacer& placer, const Axis& x, const Axis& y, const Roof& roof, const Box& box,
-               const std::string& slope_text, const std::string& flat_text) {
+void draw_roof(Picture& picture, LabelPlacer& placer, const PlotAxis& x, const PlotAxis& y, const Roof& roof,
+               const Box& box, const std::string& slope_text, const std::string& flat_text) {
   const double ridge_x = x.at(roof.ridge()), flat_y = y.at(roof.flat);
   const double left = std::max(box.left, x.at(y.range()[0] / roof.slope));  // where the slope comes into sight
   const double left_y = y.at(roof.at(x.value_at(left)));
@@ -133,7 +133,8 @@ void draw_roof(Picture& picture, LabelPlacer& placer, const Axis& x, const Axis&
 }
 
 // Returns how many found no room.
-int draw_labels(Picture& picture, LabelPlacer& placer, const Axis& x, const Axis& y, const std::vector<Dot>& dots) {
+int draw_labels(Picture& picture, LabelPlacer& placer, const PlotAxis& x, const PlotAxis& y,
+                const std::vector<Dot>& dots) {
   int left_out = 0;
   for (const Dot& dot : dots) {
     const auto box = placer.place(x.at(dot.x), y.at(dot.y), dot.label);
@@ -177,7 +178,7 @@ Drawing draw_roofline(const PlotPlan& plan, const RowTable& rows) {
                         .x_label = axis_label(plan.x_label, 0),
                         .y_label = axis_label(plan.y_label, 1)});
   const Box box = frame.panel(0);
-  const Axis x(Scale::kLog10, x_range, {box.left, box.right}), y(Scale::kLog10, y_range, {box.bottom, box.top});
+  const PlotAxis x(Scale::kLog10, x_range, {box.left, box.right}), y(Scale::kLog10, y_range, {box.bottom, box.top});
   frame.draw_x_axis(0, x, x.ticks(10));
   frame.draw_y_axis(0, y, y.ticks(10));
   frame.draw_border(0);

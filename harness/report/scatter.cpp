@@ -68,7 +68,7 @@ ScatterChart make_scatter(const PlotPlan& plan, const RowTable& rows) {
   return chart;
 }
 
-void draw_whiskers(Picture& picture, const ScatterPoint& point, const Axis& x, const Axis& y, const Box& box) {
+void draw_whiskers(Picture& picture, const ScatterPoint& point, const PlotAxis& x, const PlotAxis& y, const Box& box) {
   const Stroke stroke{.color = point.style.color, .width = 0.8};
   if (const auto& interval = point.x.interval) {
     picture.add(
@@ -85,7 +85,7 @@ void draw_whiskers(Picture& picture, const ScatterPoint& point, const Axis& x, c
 }
 
 // Beside their points where there is room; the legend has all of them.
-void draw_labels(Picture& picture, const std::vector<ScatterPoint>& points, const Axis& x, const Axis& y,
+void draw_labels(Picture& picture, const std::vector<ScatterPoint>& points, const PlotAxis& x, const PlotAxis& y,
                  LabelPlacer& placer) {
   for (const ScatterPoint& point : points) {
     const auto place = placer.place(x.at(point.x.value), y.at(point.y.value), point.label);
@@ -121,7 +121,7 @@ Drawing draw_scatter(const PlotPlan& plan, const RowTable& rows) {
   }
   for (const ReferenceLine& line : plan.references) line.x ? x_all.add(*line.x) : y_all.add(*line.y);
   const auto x_range = plan.x_range.value_or(x_all.padded(0.05));
-  const Axis y_axis(plan.y_scale, plan.y_range.value_or(y_all.padded(0.05)), {1, 0});
+  const PlotAxis y_axis(plan.y_scale, plan.y_range.value_or(y_all.padded(0.05)), {1, 0});
   const auto axis_label = [&](const std::string& given, std::size_t i) {
     return given.empty() ? axis_name(plan, plan.measure.metrics[i]) : given;
   };
@@ -134,8 +134,8 @@ Drawing draw_scatter(const PlotPlan& plan, const RowTable& rows) {
   Frame frame(picture, options);
   for (std::size_t p = 0; p < chart.panels.size(); ++p) {
     const Box box = frame.panel(p);
-    const Axis x(plan.x_scale, x_range, {box.left, box.right});
-    const Axis y = y_axis.placed({box.bottom, box.top});
+    const PlotAxis x(plan.x_scale, x_range, {box.left, box.right});
+    const PlotAxis y = y_axis.placed({box.bottom, box.top});
     frame.draw_x_axis(p, x, x.ticks(5));
     frame.draw_y_axis(p, y, y.ticks(6));
     frame.draw_border(p);

@@ -44,7 +44,7 @@ TableCell our_cell(const TablePlan& plan, const Cell* cell, const Cell* best, co
           .differs = difference != nullptr && excludes_zero(*difference)};
 }
 
-std::vector<TableCell> kendall_row(const TablePlan& plan, const Grid& grid) {
+std::vector<TableCell> kendall_row(const TablePlan& plan, const CellGrid& grid) {
   std::vector<TableCell> row(plan.rows.size());
   row[0] = {.kind = Kind::kLabel, .text = "Kendall's \xcf\x84 with the paper"};
   for (const Key& column : grid.columns) {
@@ -68,7 +68,7 @@ std::vector<TableCell> kendall_row(const TablePlan& plan, const Grid& grid) {
   return row;
 }
 
-std::string unit_of(const Grid& grid, const Key& column) {
+std::string unit_of(const CellGrid& grid, const Key& column) {
   std::string unit;
   for (const Key& row : grid.rows) {
     const Cell* cell = find_cell(grid, row, column);
@@ -80,7 +80,7 @@ std::string unit_of(const Grid& grid, const Key& column) {
 }
 
 // Columns whose keys begin alike share a head, and so do a column and the paper's beside it.
-void add_head_groups(const TablePlan& plan, const Grid& grid, TableView& view) {
+void add_head_groups(const TablePlan& plan, const CellGrid& grid, TableView& view) {
   std::vector<HeadGroup> groups;
   std::vector<std::string> names(plan.rows.size());
   bool shared = false;
@@ -110,7 +110,7 @@ void add_head_groups(const TablePlan& plan, const Grid& grid, TableView& view) {
 }
 
 TableView build_grid(const TablePlan& plan, const PaperBlock* paper, const RowTable& rows) {
-  const Grid grid = make_grid(plan, paper, rows);
+  const CellGrid grid = make_cell_grid(plan, paper, rows);
   TableView view{.name = plan.name, .title = plan.title.empty() ? plan.name : plan.title};
   if (grid.cells.keys.empty()) {
     view.notes = notes_without_rows(plan, grid);

@@ -10,7 +10,7 @@ constexpr int kFewestSamples = 8;
 
 // The paper's value as a cell key, spelt as ours is (0.50 in the spec, 0.5 in the rows); absent where the table's
 // `where` leaves it out.
-std::optional<Key> paper_key(const TablePlan& plan, const PaperValue& value, const Grid& grid) {
+std::optional<Key> paper_key(const TablePlan& plan, const PaperValue& value, const CellGrid& grid) {
   for (const auto& [column, accepted] : plan.where) {
     const auto key = value.keys.find(column);
     if (key == value.keys.end()) continue;
@@ -33,7 +33,7 @@ std::optional<Key> paper_key(const TablePlan& plan, const PaperValue& value, con
 }
 
 // Each ranked cell's difference from the best of its column, over the rows that both have.
-void compare_with_best(const TablePlan& plan, const RowTable& rows, const Question& question, Grid& grid) {
+void compare_with_best(const TablePlan& plan, const RowTable& rows, const Question& question, CellGrid& grid) {
   std::map<Key, Key> partners;
   for (const Key& column : grid.columns) {
     const Key* best = best_row(plan, grid, column);
@@ -59,10 +59,10 @@ void add_new(std::vector<Key>& keys, Key key) {
   if (std::find(keys.begin(), keys.end(), key) == keys.end()) keys.push_back(std::move(key));
 }
 
-Grid make_grid(const TablePlan& plan, const PaperBlock* paper, const RowTable& rows) {
+CellGrid make_cell_grid(const TablePlan& plan, const PaperBlock* paper, const RowTable& rows) {
   std::vector<std::string> columns = plan.rows;
   columns.insert(columns.end(), plan.columns.begin(), plan.columns.end());
-  Grid grid;
+  CellGrid grid;
   const Question question{.measure = plan.measure,
                           .where = plan.where,
                           .columns = columns,
@@ -94,17 +94,17 @@ Key join(Key row, const Key& column) {
   return row;
 }
 
-const Cell* find_cell(const Grid& grid, const Key& row, const Key& column) {
+const Cell* find_cell(const CellGrid& grid, const Key& row, const Key& column) {
   const auto place = grid.cells.cells.find(join(row, column));
   return place == grid.cells.cells.end() ? nullptr : &place->second;
 }
 
-const PaperValue* find_paper(const Grid& grid, const Key& row, const Key& column) {
+const PaperValue* find_paper(const CellGrid& grid, const Key& row, const Key& column) {
   const auto place = grid.paper.find(join(row, column));
   return place == grid.paper.end() ? nullptr : &place->second;
 }
 
-bool has_paper(const Grid& grid, const Key& column) {
+bool has_paper(const CellGrid& grid, const Key& column) {
   return std::any_of(grid.rows.begin(), grid.rows.end(),
                      [&](const Key& row) { return find_paper(grid, row, column) != nullptr; });
 }
@@ -115,7 +115,7 @@ bool is_ranked(const TablePlan& plan, const Key& row) {
   });
 }
 
-const Key* best_row(const TablePlan& plan, const Grid& grid, const Key& column) {
+const Key* best_row(const TablePlan& plan, const CellGrid& grid, const Key& column) {
   const Key* best = nullptr;
   if (plan.better == Better::kUnknown || plan.paired) return best;
   double best_value = 0;

@@ -11,7 +11,7 @@
 namespace kv {
 
 // The cells of one table on a grid, ours and the paper's; internal to the tables.
-struct Grid {
+struct CellGrid {
   std::vector<Key> rows{}, columns{};
   Cells cells{};
   std::map<Key, PaperValue> paper{};
@@ -19,16 +19,16 @@ struct Grid {
   std::map<Key, Estimate> from_best{};
 };
 
-Grid make_grid(const TablePlan& plan, const PaperBlock* paper, const RowTable& rows);
+CellGrid make_cell_grid(const TablePlan& plan, const PaperBlock* paper, const RowTable& rows);
 
 // Nothing where the grid has no such cell.
-const Cell* find_cell(const Grid& grid, const Key& row, const Key& column);
-const PaperValue* find_paper(const Grid& grid, const Key& row, const Key& column);
-bool has_paper(const Grid& grid, const Key& column);
+const Cell* find_cell(const CellGrid& grid, const Key& row, const Key& column);
+const PaperValue* find_paper(const CellGrid& grid, const Key& row, const Key& column);
+bool has_paper(const CellGrid& grid, const Key& column);
 Key join(Key row, const Key& column);
 bool is_ranked(const TablePlan& plan, const Key& row);
 // The row that is best by the point estimate; none where the plan does not say what is better.
-const Key* best_row(const TablePlan& plan, const Grid& grid, const Key& column);
+const Key* best_row(const TablePlan& plan, const CellGrid& grid, const Key& column);
 // Whether a paired interval says that there is a difference.
 bool excludes_zero(const Estimate& difference);
 // What the differences of a paired table are taken from.
@@ -38,8 +38,8 @@ std::string partner_name(const TablePlan& plan);
 void add_new(std::vector<Key>& keys, Key key);
 
 // The notes below a table, in the order in which they stand.
-std::vector<std::string> table_notes(const TablePlan& plan, const PaperBlock* paper, const Grid& grid);
+std::vector<std::string> table_notes(const TablePlan& plan, const PaperBlock* paper, const CellGrid& grid);
 // Why there is no row.
-std::vector<std::string> notes_without_rows(const TablePlan& plan, const Grid& grid);
+std::vector<std::string> notes_without_rows(const TablePlan& plan, const CellGrid& grid);
 
 }  // namespace kv

@@ -11,7 +11,7 @@ namespace {
 
 constexpr const char* kDagger = "\xe2\x80\xa0";
 
-std::string count_note(const Grid& grid) {
+std::string count_note(const CellGrid& grid) {
   int low = 0, high = 0;
   for (const auto& [key, cell] : grid.cells.cells) {
     if (!cell.estimate) continue;
@@ -29,7 +29,7 @@ std::string what_of(const Measure& measure) {
                                                    : "largest";
 }
 
-std::string number_note(const TablePlan& plan, const Grid& grid) {
+std::string number_note(const TablePlan& plan, const CellGrid& grid) {
   const std::string what = what_of(plan.measure);
   const bool interval = plan.interval != IntervalStyle::kNone;
   if (!plan.paired) {
@@ -52,7 +52,7 @@ std::string better_note(const TablePlan& plan) {
 }
 
 // What bold and the dagger mean.
-void add_mark_notes(const TablePlan& plan, const Grid& grid, std::vector<std::string>& notes) {
+void add_mark_notes(const TablePlan& plan, const CellGrid& grid, std::vector<std::string>& notes) {
   constexpr const char* kInterval = "the 95 % interval of the paired difference excludes zero (n of at least 8)";
   if (plan.paired) {
     if (plan.interval != IntervalStyle::kNone) notes.push_back(fmt::format("{}: {}.", kDagger, kInterval));
@@ -65,7 +65,7 @@ void add_mark_notes(const TablePlan& plan, const Grid& grid, std::vector<std::st
 }
 
 // Cells that are not shown, because nothing says which of several others each is to be compared with.
-void add_unclear_note(const TablePlan& plan, const Grid& grid, std::vector<std::string>& notes) {
+void add_unclear_note(const TablePlan& plan, const CellGrid& grid, std::vector<std::string>& notes) {
   if (grid.cells.unclear.empty()) return;
   std::vector<std::string> columns = plan.rows, labels;
   columns.insert(columns.end(), plan.columns.begin(), plan.columns.end());
@@ -119,7 +119,7 @@ std::string lack_text(const TablePlan& plan, const Cell& cell) {
 }
 
 // Samples that numbers lack; once for a column where all of its numbers lack the same.
-void add_lack_notes(const TablePlan& plan, const Grid& grid, const Key& column, std::vector<std::string>& notes) {
+void add_lack_notes(const TablePlan& plan, const CellGrid& grid, const Key& column, std::vector<std::string>& notes) {
   std::vector<std::pair<Key, std::string>> texts;
   for (const Key& row : grid.rows) {
     const Cell* cell = find_cell(grid, row, column);
@@ -143,7 +143,7 @@ void add_lack_notes(const TablePlan& plan, const Grid& grid, const Key& column, 
 
 }  // namespace
 
-std::vector<std::string> notes_without_rows(const TablePlan& plan, const Grid& grid) {
+std::vector<std::string> notes_without_rows(const TablePlan& plan, const CellGrid& grid) {
   std::vector<std::string> notes;
   if (grid.cells.unclear.empty()) notes.push_back(empty_note(plan));
   add_unclear_note(plan, grid, notes);
@@ -151,7 +151,7 @@ std::vector<std::string> notes_without_rows(const TablePlan& plan, const Grid& g
   return notes;
 }
 
-std::vector<std::string> table_notes(const TablePlan& plan, const PaperBlock* paper, const Grid& grid) {
+std::vector<std::string> table_notes(const TablePlan& plan, const PaperBlock* paper, const CellGrid& grid) {
   std::vector<std::string> notes;
   if (!plan.note.empty()) notes.push_back(plan.note);
   const bool any = std::any_of(grid.cells.cells.begin(), grid.cells.cells.end(),

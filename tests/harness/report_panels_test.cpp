@@ -86,10 +86,10 @@ TEST(Panels, OfAGridShareTicksTitlesAndLabels) {
   EXPECT_EQ(count(drawing, "curve head"), 1);
 }
 
-TEST(Axis, OfFewDecadesHasTicksBetweenThem) {
+TEST(PlotAxis, OfFewDecadesHasTicksBetweenThem) {
   const auto texts = [](Scale scale, double low, double high) {
     std::vector<std::string> out;
-    for (const Tick& tick : Axis(scale, {low, high}, {0, 100}).ticks(5)) out.push_back(tick.text);
+    for (const Tick& tick : PlotAxis(scale, {low, high}, {0, 100}).ticks(5)) out.push_back(tick.text);
     return out;
   };
   using Texts = std::vector<std::string>;

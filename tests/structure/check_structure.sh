@@ -4,6 +4,7 @@
 #   kernels -> kernels; sim -> kernels, sim; policies -> kernels, sim, policies; harness -> kernels, sim, harness
 # Inside sim/ a folder includes itself and those below it:
 #   io <- model, cache <- policy <- tasks, budget, learned <- source <- replay
+# A type has one definition: two of a name in two headers would be one to the linker, which keeps either's functions.
 # A header and its source count as one file; a cycle of such files cannot be read from either end.
 # Includes of the project are written from the root. CUDA sources see kernels/, CUDA and the standard library only: other
 # libraries do not compile under nvcc. The tests may include everything.
@@ -47,6 +48,14 @@ find kernels sim policies harness tests -type f \( -name '*.h' -o -name '*.cpp' 
     state[file] = "done"
   }
   FNR == 1 { continued = 0 }
+  # kernels/cpu and kernels/cuda are namespaces of their own; a template has a definition for each of its arguments.
+  FILENAME ~ /\.h$/ && FILENAME !~ /^(tests|kernels\/(cpu|cuda))\// && /^(struct|class|union|enum class) [A-Za-z0-9_]+[^<;]*({|$)/ {
+    type = $0; sub(/^(struct|class|union|enum class) /, "", type); sub(/[^A-Za-z0-9_].*/, "", type)
+    if (type in defined) {
+      printf "%s:%d: %s: already defined in %s\n", FILENAME, FNR, type, defined[type]
+      bad = 1
+    } else defined[type] = FILENAME ":" FNR
+  }
   continued || /^[ \t]*#[ \t]*(if|elif)/ {
     continued = /\\$/
     if (FILENAME !~ /^kernels\/cuda\// && tolower($0) ~ /cuda|nvcc|gpu/) {

@@ -57,6 +57,13 @@ reject kernels/cuda/x.cu '#include <Eigen/Core>'
 reject kernels/cuda/x.cu '#include <fmt/format.h>'
 reject kernels/cuda/x.cu '#include "sim/a.h"'
 
+accept harness/types.h 'struct Grid {'
+accept sim/model/types.h 'struct Grid;'
+accept kernels/cuda/types.h 'struct Grid {'
+must_say sim/x.h 'class Grid {' '^sim/x.h:1: Grid: already defined in harness/types.h:1'
+must_say sim/x.h 'enum class Grid : uint8_t { kNone };' '^sim/x.h:1: Grid: already defined in harness/types.h:1'
+rm "$root/harness/types.h"
+
 accept kernels/a.cpp '#ifdef NDEBUG'
 accept kernels/cuda/d.cuh '#if __CUDA_ARCH__ >= 900'
 accept sim/c.cpp 'if (device == "cuda") return;'
