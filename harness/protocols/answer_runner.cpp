@@ -154,7 +154,7 @@ void AnswerRunner::answer_all() {
   answer_batch();
   std::vector<size_t> failed;
   for (size_t c = 0; c < outcomes_.size(); ++c) {
-    if (!outcomes_[c].sheets.front().error.empty()) failed.push_back(c);
+    if (!outcomes_[c].sheets.front().error.empty() && !outcomes_[c].out_of_memory) failed.push_back(c);
   }
   if (!failed.empty() && exams_.size() > 1) answer_alone(failed);
 }
@@ -219,6 +219,7 @@ void AnswerRunner::answer_round(const Round& round, const std::vector<size_t>& c
   };
   const auto fail = [](Outcome& outcome, const UserError& error) {
     for (AnswerSheet& sheet : outcome.sheets) sheet.error = error.what();
+    outcome.out_of_memory = dynamic_cast<const MemoryError*>(&error) != nullptr;
   };
   std::vector<Candidate> candidates;
   for (const size_t c : cases) {

@@ -33,13 +33,14 @@ class AnswerRunner final : public UnitRunner {
   std::vector<std::string> prompts() const override;
   void begin(std::span<const Case* const> cases) override;
   // The first call answers for all cases. A UserError on the way becomes one skipped row of the sample that caused it:
-  // a batch that fails is answered again, each sample alone.
+  // a batch that fails is answered again, each sample alone, but for one that does not fit the device.
   std::vector<Row> run(const Case& unit_case) override;
 
  private:
   struct Outcome {
     std::vector<AnswerSheet> sheets;  // [exams]
     AnswerTimes times{};
+    bool out_of_memory = false;  // fewer at a time would not be the batch that was asked for
   };
   struct Round;
 
