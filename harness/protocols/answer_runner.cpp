@@ -51,7 +51,7 @@ Ids ids_alone(const Ids& all, std::span<const int32_t> stop_ids, const ExamQuest
 }
 
 // Where generation may stop without cutting anyone short: ids that end every sample's answer.
-Ids common_ids(const std::vector<Ids>& stop_ids) {
+Ids common_stop_ids(const std::vector<Ids>& stop_ids) {
   Ids common = stop_ids.front();
   for (const Ids& ends : stop_ids) {
     std::erase_if(common, [&](int32_t id) { return std::find(ends.begin(), ends.end(), id) == ends.end(); });
@@ -137,7 +137,7 @@ void AnswerRunner::begin(std::span<const Case* const> cases) {
     if (line_ends.empty()) line_ends = line_end_ids(batch_.subject.tokenizer());  // reads the whole vocabulary
     stop_ids_.back().insert(stop_ids_.back().end(), line_ends.begin(), line_ends.end());
   }
-  if (!stop_ids_.empty()) common_stop_ids_ = common_ids(stop_ids_);
+  if (!stop_ids_.empty()) common_stop_ids_ = common_stop_ids(stop_ids_);
 }
 
 std::vector<Row> AnswerRunner::run(const Case& unit_case) {
@@ -200,7 +200,7 @@ void AnswerRunner::answer_batch() {
 }
 
 // Entries a head that a case keeps of each context. Throws UserError where its policy cannot keep so few: before
-// anything is ranked, because a scorer may take it for granted.
+// anything is ranked, because scorers assume it.
 std::vector<int32_t> AnswerRunner::kept_of(const Round& round, const Case& unit_case, const Policy& policy) {
   std::vector<int32_t> keep;
   for (const Ids& context : round.contexts) {
@@ -275,9 +275,9 @@ void AnswerRunner::answer_case(const Round& round, LoopState state, Outcome& out
   watch.start();
   const size_t last = round.questions.back();
   for (const size_t q : round.questions) {
-    if (q != last) mark(q, ask(round, q, copy_of(batch_.backend, state, room_of(round, {&q, 1}))), outcome);
+    if (q != last) grade(q, ask(round, q, copy_of(batch_.backend, state, room_of(round, {&q, 1}))), outcome);
   }
-  mark(last, ask(round, last, std::move(state)), outcome);
+  grade(last, ask(round, last, std::move(state)), outcome);
   watch.stop(outcome.times.answer_seconds);
 }
 
@@ -300,7 +300,7 @@ std::vector<int32_t> AnswerRunner::room_of(const Round& round, std::span<const s
   return room;
 }
 
-void AnswerRunner::mark(size_t q, const GenerateResult& result, Outcome& outcome) {
+void AnswerRunner::grade(size_t q, const GenerateResult& result, Outcome& outcome) {
   for (size_t s = 0; s < exams_.size(); ++s) {
     const Exam& exam = exams_[s];
     if (q >= exam.questions.size()) continue;

@@ -25,7 +25,7 @@ constexpr double kLongEnough = 5;  // seconds after which a measurement is not r
 constexpr int kMostBatch = 1 << 20;
 
 // Entries a head at which the first event falls: from then on every interval is like the last.
-int first_event(const TimedRun& timed) { return timed.budget + timed.interval; }
+int entries_at_first_event(const TimedRun& timed) { return timed.budget + timed.interval; }
 
 bool is_pruned(const TimedRun& timed) { return timed.budget > 0; }
 
@@ -38,9 +38,9 @@ int entries_after_prompt(const TimedRun& timed) {
 int tokens_after_prompt(const TimedRun& timed) { return std::max(timed.new_tokens, kProbeSteps); }
 
 // Entries a head on average, at the peak.
-int longest(const TimedRun& timed) {
+int peak_entries(const TimedRun& timed) {
   const int grown = std::max(timed.context, entries_after_prompt(timed) + tokens_after_prompt(timed));
-  return is_pruned(timed) ? std::min(grown, first_event(timed)) : grown;
+  return is_pruned(timed) ? std::min(grown, entries_at_first_event(timed)) : grown;
 }
 
 // Events of a generation that starts at `from` entries: after each full interval but one that ends it.
@@ -97,7 +97,11 @@ int LatencyRunner::largest_batch(const TimedRun& timed) const {
   int fits = 0, too_large = kMostBatch;
   while (too_large - fits > 1) {
     const int middle = fits + (too_large - fits) / 2;
-    (footprint(timed, middle).total() <= free ? fits : too_large) = middle;
+    if (footprint(timed, middle).total() <= free) {
+      fits = middle;
+    } else {
+      too_large = middle;
+    }
   }
   return std::max(fits, 1);
 }
@@ -118,7 +122,7 @@ Footprint LatencyRunner::footprint(const TimedRun& timed, int batch) const {
 std::vector<Row> LatencyRunner::measure(const TimedRun& timed, int batch) {
   ModelSource& source = *subject_.model();
   require_memory(backend_, footprint(timed, batch),
-                 fmt::format("a batch of {} with {} entries a head", batch, longest(timed)));
+                 fmt::format("a batch of {} with {} entries a head", batch, peak_entries(timed)));
   backend_.reset_peak();
   peak_kv_bytes_ = peak_bytes_ = 0;
   std::vector<Row> rows;
@@ -165,8 +169,8 @@ LatencyRunner::Series LatencyRunner::steps_at(const TimedRun& timed, int batch, 
   const int prompt = std::max(1, length - kProbeSteps);
   Series seconds;
   repeat([&] {
-    const Probe span{.prompt = prompt, .filled = prompt - 1, .new_tokens = kProbeSteps};
-    seconds.push_back(probe(timed, batch, span).step_seconds());
+    const Probe short_run{.prompt = prompt, .filled = prompt - 1, .new_tokens = kProbeSteps};
+    seconds.push_back(probe(timed, batch, short_run).step_seconds());
   });
   return seconds;
 }
@@ -183,12 +187,13 @@ const LatencyRunner::Interval& LatencyRunner::interval_of(const TimedRun& timed,
   }
   const auto from = [&](int entries) {  // to the first event and one step beyond
     return probe(timed, batch,
-                 {.prompt = entries, .filled = entries - 1, .new_tokens = first_event(timed) - entries + 2});
+                 {.prompt = entries, .filled = entries - 1, .new_tokens = entries_at_first_event(timed) - entries + 2});
   };
-  from(std::max(1, first_event(timed) - kWarmUpSteps));  // the first event allocates what the others find
+  run_past_event(
+      std::max(1, entries_at_first_event(timed) - kWarmUpSteps));  // the first event allocates what the others find
   Interval interval;
   repeat([&] {
-    const GenerateResult result = from(timed.budget);
+    const GenerateResult result = run_past_event(timed.budget);
     KV_CHECK(result.costs.sequences.front().events == 1);
     interval.step.push_back((result.decode_seconds - result.stretches.back().seconds) / timed.interval);
     interval.score.push_back(result.costs.score_seconds);
@@ -199,17 +204,17 @@ const LatencyRunner::Interval& LatencyRunner::interval_of(const TimedRun& timed,
   return intervals_.emplace(key, std::move(interval)).first->second;
 }
 
-GenerateResult LatencyRunner::probe(const TimedRun& timed, int batch, const Probe& span) {
+GenerateResult LatencyRunner::probe(const TimedRun& timed, int batch, const Probe& run) {
   ModelSource& source = *subject_.model();
-  const bool cut_before = timed.keep > 0 && span.filled > 0;
+  const bool cut_before = timed.keep > 0 && run.filled > 0;
   Policy policy = cut_before ? make_policy("full", {}) : load_case_policy(spec_, *timed.unit_case);
   Random random(spec_.seed);
-  std::vector<int32_t> ids(static_cast<size_t>(span.prompt));
+  std::vector<int32_t> ids(static_cast<size_t>(run.prompt));
   for (int32_t& id : ids) id = static_cast<int32_t>(random.below(static_cast<uint64_t>(source.vocab())));
   const std::vector<std::span<const int32_t>> prompts(static_cast<size_t>(batch), ids);  // time cares for lengths only
   GenerateArgs args{.backend = backend_, .source = source, .policy = policy, .prompts = prompts};
-  args.filled = span.filled;
-  args.max_new_tokens = span.new_tokens;
+  args.filled = run.filled;
+  args.max_new_tokens = run.new_tokens;
   args.seed = spec_.seed;
   args.prefill_chunk = spec_.prefill_chunk;
   if (policy.scorer && is_pruned(timed)) {
@@ -250,7 +255,7 @@ void LatencyRunner::add_generation(const TimedRun& timed, int batch, std::vector
   const int from = entries_after_prompt(timed);
   const int end = from + timed.new_tokens;
   const int events = events_of(timed, from);
-  const int grown = events > 0 ? first_event(timed) : end;
+  const int grown = events > 0 ? entries_at_first_event(timed) : end;
   Series decode = growth(timed, batch, from, grown, rows);
   Series eviction(decode.size(), 0.0), total, rate, step;
   if (events > 0) {

@@ -12,7 +12,7 @@ namespace kv {
 
 namespace {
 
-constexpr size_t kHalf = 49, kFourFifths = 79;  // indices of 50 % and 80 %
+constexpr size_t kIndexOf50 = 49, kIndexOf80 = 79;  // indices of 50 % and 80 %
 
 double to_five_decimals(double value) { return std::round(value * 1e5) / 1e5; }
 
@@ -79,19 +79,19 @@ class Problem {
 };
 
 // Local ratios [99, heads] summed over questions.
-struct Half {
+struct QuestionHalf {
   std::vector<double> sum;
   int questions = 0;
 
   void add(size_t ratio, size_t head, size_t heads, double removed) { sum[ratio * heads + head] += removed; }
 };
 
-std::vector<float> mean_of(std::span<const Half> halves) {
+std::vector<float> mean_of(std::span<const QuestionHalf> halves) {
   std::vector<float> mean(halves.front().sum.size());
   for (size_t i = 0; i < mean.size(); ++i) {
     double sum = 0;
     int questions = 0;
-    for (const Half& half : halves) {
+    for (const QuestionHalf& half : halves) {
       sum += half.sum[i];
       questions += half.questions;
     }
@@ -113,13 +113,13 @@ CalibrationResult calibrate(std::span<const CalibrationQuestion> questions, doub
   const ProfileLosses::Curve zeros(kProfileRatios, 0.0);
   CalibrationResult result{.removed = {}, .losses = {zeros, zeros, zeros, zeros}, .split_half = {}};
   ProfileLosses& losses = result.losses;
-  std::array<Half, 2> halves;
-  for (Half& half : halves) half.sum.assign(kProfileRatios * heads, 0.0);
+  std::array<QuestionHalf, 2> halves;
+  for (QuestionHalf& half : halves) half.sum.assign(kProfileRatios * heads, 0.0);
   const auto share = 1.0 / static_cast<double>(questions.size());
   for (size_t q = 0; q < questions.size(); ++q) {
     Problem problem(questions[q], least);
     KV_CHECK(problem.heads() == heads);
-    Half& half = halves[q % 2];
+    QuestionHalf& half = halves[q % 2];
     ++half.questions;
     for (size_t ratio = 0; ratio < kProfileRatios; ++ratio) {
       const BudgetSplit split = problem.at(ratio).at(problem.total(ratio));
@@ -130,18 +130,18 @@ CalibrationResult calibrate(std::span<const CalibrationQuestion> questions, doub
     }
   }
   result.removed = mean_of(halves);
-  const bool split = questions.size() > 1;
-  std::array<std::vector<float>, 2> of_half;
-  for (size_t i = 0; i < 2 && split; ++i) of_half[i] = mean_of(std::span(&halves[i], 1));
+  const bool has_two_halves = questions.size() > 1;
+  std::array<std::vector<float>, 2> half_profiles;
+  for (size_t i = 0; i < 2 && has_two_halves; ++i) half_profiles[i] = mean_of(std::span(&halves[i], 1));
   std::array<double, 2> same{}, other{};  // at 50 % and at 80 %
   for (size_t q = 0; q < questions.size(); ++q) {
     Problem problem(questions[q], least);
     for (size_t ratio = 0; ratio < kProfileRatios; ++ratio) {
       losses.profile[ratio] += share * problem.loss(ratio, shares_at(result.removed, ratio, heads, least));
-      if (!split || (ratio != kHalf && ratio != kFourFifths)) continue;
-      const size_t i = ratio == kHalf ? 0 : 1;
-      same[i] += problem.loss(ratio, shares_at(of_half[q % 2], ratio, heads, least));
-      other[i] += problem.loss(ratio, shares_at(of_half[1 - q % 2], ratio, heads, least));
+      if (!has_two_halves || (ratio != kIndexOf50 && ratio != kIndexOf80)) continue;
+      const size_t i = ratio == kIndexOf50 ? 0 : 1;
+      same[i] += problem.loss(ratio, shares_at(half_profiles[q % 2], ratio, heads, least));
+      other[i] += problem.loss(ratio, shares_at(half_profiles[1 - q % 2], ratio, heads, least));
     }
   }
   const SplitHalf halves_ratio{1 + relative_gap(other[0], same[0]), 1 + relative_gap(other[1], same[1])};

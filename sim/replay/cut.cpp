@@ -164,8 +164,8 @@ class Event {
     return std::span(counts_).subspan(static_cast<size_t>(layer) * rows, rows);
   }
 
-  // Users of other tools ran full attention for months without a word: what was asked is what must stay. The lengths
-  // are those that compaction counted.
+  // Exactly what was asked must stay: silent full attention is a known failure of such tools. The lengths are those
+  // that compaction counted.
   void check_kept(int layer) const {
     const auto lengths = args_.cache.lengths(layer), counts = counts_of(layer);
     for (size_t row = 0; row < lengths.size(); ++row) KV_CHECK(!args_.due.rows()[row] || lengths[row] == counts[row]);

@@ -150,12 +150,16 @@ class Generation {
     }
     if (args_.filled > 0) loop_.fill(args_.filled);
     for (const Step& step : prompt_schedule()) loop_.step(step);
-    look(1);
+    take_new_ids(1);
     result_.prefill_seconds = watch_.lap();
     while (std::find(active_.begin(), active_.end(), 1) != active_.end()) {
       writer_.decode(active_, newest_);
-      const int plain = std::min(steps_left(), steps_until_cut() - 1);
-      plain > 0 ? decode(std::min(plain, kLongestRun)) : cut();
+      const int steps_before_cut = std::min(steps_left(), steps_until_cut() - 1);
+      if (steps_before_cut > 0) {
+        decode(std::min(steps_before_cut, kLongestRun));
+      } else {
+        cut();
+      }
     }
     const double total_seconds = total.seconds();
     result_.costs = loop_.finish();
@@ -223,7 +227,7 @@ class Generation {
 
   void decode(int steps) {
     loop_.decode(active_, steps, kLookEvery, [&](int since, bool recorded) {
-      const bool all_go_on = look(since);
+      const bool all_go_on = take_new_ids(since);
       note_steps(since, recorded, watch_.lap());
       return all_go_on;
     });
@@ -243,14 +247,14 @@ class Generation {
     }
     const double before = loop_.eviction_seconds();
     loop_.step(step);
-    look(1);
+    take_new_ids(1);
     const double eviction = loop_.eviction_seconds() - before;
     result_.evict_seconds += eviction;
     note_steps(1, false, watch_.lap() - eviction);
   }
 
   // Takes up the ids of the newest steps; false when a sequence has ended.
-  bool look(int steps) {
+  bool take_new_ids(int steps) {
     const std::vector<int32_t> ids = writer_.texts(generated_, steps);
     generated_ += steps;
     bool all_go_on = true;
