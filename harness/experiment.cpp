@@ -116,7 +116,7 @@ class Experiment {
     if (!missing.empty()) runner->begin(missing);
     for (size_t i = 0; i < cases.size(); ++i) {
       const bool known = found[i].has_value();
-      if (!known) found[i] = finish_unit(keys[i], run_unit(batch, *runner, cases[i]));
+      if (!known) found[i] = finish_unit(keys[i], batch, *runner, cases[i]);
       summary_.cases += weight(batch.count);
       summary_.reused += known ? weight(batch.count) : 0;
       earlier_seconds_ += known ? found[i]->seconds : 0;
@@ -126,9 +126,16 @@ class Experiment {
     }
   }
 
-  // A unit's seconds are those since the one before, so that those of all add up to what a run took.
-  FinishedUnit finish_unit(const std::string& key, std::vector<Row> rows) {
-    FinishedUnit unit = journal_.store(key, axes_, {.rows = std::move(rows), .seconds = seconds_since(last_store_)});
+  // A unit's seconds are those since the one before, so that those of all add up to what a run took. What does not fit
+  // the memory now may fit another time, so it is no finished unit.
+  FinishedUnit finish_unit(const std::string& key, const UnitBatch& batch, UnitRunner& runner, const Case& unit_case) {
+    FinishedUnit unit;
+    try {
+      unit = journal_.store(key, axes_,
+                            {.rows = run_unit(batch, runner, unit_case), .seconds = seconds_since(last_store_)});
+    } catch (const MemoryError& error) {
+      unit = {.rows = batch.skipped(unit_case, error.what()), .seconds = seconds_since(last_store_)};
+    }
     last_store_ = Clock::now();
     options_.after_case();
     return unit;
@@ -141,6 +148,8 @@ class Experiment {
   static std::vector<Row> run_unit(const UnitBatch& batch, UnitRunner& runner, const Case& unit_case) {
     try {
       return runner.run(unit_case);
+    } catch (const MemoryError&) {
+      throw;
     } catch (const UserError& error) {
       return batch.skipped(unit_case, error.what());
     }
@@ -154,7 +163,11 @@ class Experiment {
     note_model();
   }
 
-  void note_model() { manifest_.models.emplace_back(subject_->name(), subject_->fingerprint()); }
+  void note_model() {
+    manifest_.models.emplace_back(subject_->name(), subject_->fingerprint());
+    const std::string tokenizer = subject_->tokenizer_sha256();
+    if (!tokenizer.empty()) manifest_.tokenizers.emplace_back(subject_->name(), tokenizer);
+  }
 
   void note_profiles(const Workload& workload) {
     for (const Case& unit_case : workload.cases) {

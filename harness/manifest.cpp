@@ -62,6 +62,7 @@ Json pairs(const std::vector<std::pair<std::string, std::string>>& all) {
 void add_run(Json& out, const ManifestInputs& inputs) {
   const Spec& spec = *inputs.spec;
   out["models_sha256"] = pairs(inputs.models);
+  out["tokenizers_sha256"] = pairs(inputs.tokenizers);
   out["profiles"] = Json::array();
   for (const ManifestInputs::Profile& profile : inputs.profiles) {
     out["profiles"].push_back({{"model", profile.model}, {"file", profile.file}, {"sha256", profile.sha256}});
@@ -114,6 +115,15 @@ std::string code_identity() {
     return sha256_hex(read_file("/proc/self/exe"));
   }();
   return identity;
+}
+
+std::string machine_identity(bool timed) {
+  static const std::string identity = [] {
+    const BuildInfo& info = build_info();
+    return fmt::format("{}\n{}\n{}\n{}\n{}", info.compiler, info.flags, info.build_type, info.libraries,
+                       proc_value("/proc/cpuinfo", "model name"));
+  }();
+  return timed ? fmt::format("{}\n{} threads", identity, cpu::thread_count()) : identity;
 }
 
 std::string profile_origin_json(const Spec& spec, const Facts& accelerator) {

@@ -21,8 +21,9 @@ struct ManifestInputs {
     bool operator==(const Profile&) const = default;
   };
   const Spec* spec = nullptr;
-  std::vector<std::string> overrides;                       // the --set texts
-  std::vector<std::pair<std::string, std::string>> models;  // name, SHA-256 of its files
+  std::vector<std::string> overrides;                           // the --set texts
+  std::vector<std::pair<std::string, std::string>> models;      // name, SHA-256 of its files
+  std::vector<std::pair<std::string, std::string>> tokenizers;  // name, SHA-256 of tokenizer.json
   std::vector<Profile> profiles;
   std::map<std::string, std::string> prompts;  // by "model/data …": the SHA-256 of each sample's token ids, one by one
   std::map<std::string, int> batches;          // by the same names: samples that ran together
@@ -45,5 +46,8 @@ std::string profile_origin_json(const Spec& spec, const Facts& accelerator);
 
 // Identifies the code that computes rows: the commit where the tree was clean, else the hash of the program itself.
 std::string code_identity();
+// Compiler, flags and libraries of the build, and the host's processor, for which it may choose other instructions;
+// `timed`: the number of threads, too, on which nothing but time depends.
+std::string machine_identity(bool timed);
 
 }  // namespace kv

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "harness/files.h"
+#include "harness/notice.h"
 #include "kernels/error.h"
 #include "sim/io/stored_file.h"
 
@@ -39,10 +40,7 @@ ResultFolder::ResultFolder(const fs::path& path) : path_(path) {
   lock_ = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (lock_ < 0) throw UserError(fmt::format("cannot open '{}': {}", path.string(), std::strerror(errno)));
   try {
-    if (::flock(lock_, LOCK_EX | LOCK_NB) != 0) {
-      throw UserError(
-          fmt::format("'{}' is being written by another kvlab run; wait for it, or name another --out", path.string()));
-    }
+    lock();
     write_atomically(path / kProbe, std::string(kProbeBytes, '\n'));
     fs::remove(path / kProbe, error);
     move_in();
@@ -51,6 +49,16 @@ ResultFolder::ResultFolder(const fs::path& path) : path_(path) {
     if (!existed) fs::remove(path, error);  // only if it is empty
     throw;
   }
+}
+
+void ResultFolder::lock() const {
+  if (::flock(lock_, LOCK_EX | LOCK_NB) == 0) return;
+  if (errno == EWOULDBLOCK) {
+    throw UserError(
+        fmt::format("'{}' is being written by another kvlab run; wait for it, or name another --out", path_.string()));
+  }
+  notice(fmt::format("kvlab: '{}' cannot be locked ({}); let no other run write to it", path_.string(),
+                     std::strerror(errno)));
 }
 
 ResultFolder::~ResultFolder() { ::close(lock_); }

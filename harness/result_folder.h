@@ -25,6 +25,7 @@ class ResultFolder {
   void replace(const std::function<void(const std::filesystem::path&)>& write) const;
 
  private:
+  void lock() const;  // on a file system without locks that is said, and two runs at once are the user's to avoid
   void move_in() const;
 
   std::filesystem::path path_;

@@ -8,17 +8,19 @@ namespace kv {
 
 std::string write_results(const ResultFolder& folder, const Spec& spec, Draw draw, std::span<const Row> rows,
                           const std::string& manifest) {
-  std::string tables;
   folder.replace([&](const std::filesystem::path& files) {
     write_rows_atomically(files / "rows.csv", spec.axis_columns(), rows);
     write_atomically(files / "spec.yaml", spec.resolved);
     write_atomically(files / "manifest.json", manifest);
-    if (draw == Draw::kLater) return;
+  });
+  if (draw == Draw::kLater) return {};
+  std::string tables;
+  folder.replace([&](const std::filesystem::path& files) {
     tables =
-        write_report(files, spec.report,
+        write_report(folder.path() / "rows.csv", files, spec.report,
                      {.title = spec.title, .question = spec.question, .spec = spec.resolved, .manifest = manifest});
   });
-  if (draw == Draw::kNow) refresh_index_beside(folder.path());
+  refresh_index_beside(folder.path());
   return tables;
 }
 

@@ -10,8 +10,8 @@
 
 namespace kv {
 
-// Replaces rows, spec and manifest in the result folder, and unless that is for later the report of them, whose tables
-// it returns: all of them, or where anything fails none.
+// Replaces rows, spec and manifest in the result folder together; then, unless that is for later, tables, plots and
+// page, together as well, and returns the tables. Where these fail (UserError) the rows are safe.
 std::string write_results(const ResultFolder& folder, const Spec& spec, Draw draw, std::span<const Row> rows,
                           const std::string& manifest);
 

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "harness/files.h"
+#include "harness/notice.h"
 #include "harness/report/index.h"
 #include "harness/spec/spec_reader.h"
 #include "kernels/error.h"
@@ -81,7 +82,11 @@ void refresh_index_beside(const fs::path& folder) {
   const fs::path results = fs::absolute(folder).lexically_normal() / "..";
   const fs::path index = (results / "README.md").lexically_normal();
   if (!fs::exists(index) || !read_file(index).starts_with(kIndexStart)) return;
-  write_index(results.lexically_normal());
+  try {
+    write_index(results.lexically_normal());
+  } catch (const UserError& error) {
+    notice(fmt::format("kvlab: {} stays as it was: {}", index.string(), error.what()));
+  }
 }
 
 }  // namespace kv

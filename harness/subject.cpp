@@ -40,6 +40,7 @@ class ModelSubject final : public Subject {
 
   const std::string& name() const override { return name_; }
   const std::string& fingerprint() const override { return fingerprint_; }
+  std::string tokenizer_sha256() const override { return tokenizer_sha256_; }
   Source& source(int, int) override { return *model(); }
   ModelSource* model() override {
     if (!source_) throw UserError(unfit_);
@@ -105,6 +106,9 @@ class ModelSubject final : public Subject {
     files_ = identity.files();
     name_ = model_name(files_);
     fingerprint_ = identity.fingerprint();
+    std::error_code error;
+    const fs::path file = tokenizer_file(files_);
+    if (fs::exists(file, error)) tokenizer_sha256_ = sha256_hex(read_file(file));
     open(backend, ModelFiles(files_));
   }
 
@@ -207,6 +211,7 @@ class ModelSubject final : public Subject {
   fs::path files_;  // empty for random weights
   std::string name_;
   std::string fingerprint_;
+  std::string tokenizer_sha256_;
   std::optional<ModelSource> source_;
   std::string unfit_;  // why there is no source
   std::optional<Tokenizer> tokenizer_;

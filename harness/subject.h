@@ -28,6 +28,8 @@ class Subject {
   virtual ~Subject() = default;
   virtual const std::string& name() const = 0;         // the `model` column
   virtual const std::string& fingerprint() const = 0;  // SHA-256 of the model's or the traces' files
+  // SHA-256 of the file beside the model that turns text to ids and back; empty where there is none.
+  virtual std::string tokenizer_sha256() const { return ""; }
   // Samples [first, first + count) of the workload, a pure function of the spec. Throws UserError where the data does
   // not offer them.
   virtual std::vector<Sample> samples(const Workload& workload, int first, int count) = 0;

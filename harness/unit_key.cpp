@@ -93,19 +93,29 @@ void add(KeyText& key, const Spec& spec) {
   key.add_number("prefill_chunk", prefill_chunk);
 }
 
+// Model and texts are in the key as the bytes they hold, whatever drew them; the cases are other units.
+void add(KeyText& key, const Workload& workload) {
+  const auto& [model, data, tokens, samples, options, cases] = workload;
+  key.add_number("tokens", tokens);
+}
+
 }  // namespace
 
 std::string unit_key(const UnitBatch& unit_batch, const Case& unit_case, const std::string& inputs) {
   const auto& [backend, spec, subject, needs, workload, first, count] = unit_batch;
   KeyText key;
   key.add("code", code_identity());
+  key.add("machine", machine_identity(spec.protocol->samples_repeat));
+  for (const auto& [fact, text] : backend.accelerator()) key.add(fact, text);
   key.add("model", subject.name());
   key.add("fingerprint", subject.fingerprint());
+  key.add("tokenizer", subject.tokenizer_sha256());
   key.add("data", unit_batch.data());
   key.add("inputs", inputs);
   key.add_number("first", first);
   key.add_number("count", count);
   add(key, spec);
+  add(key, workload);
   add(key, unit_case, spec, needs, backend.accelerator().empty());
   return sha256_hex(key.text());
 }

@@ -8,6 +8,7 @@
 
 #include "harness/cli/verbs.h"
 #include "harness/files.h"
+#include "harness/result_folder.h"
 #include "harness/results_index.h"
 #include "harness/rows.h"
 #include "harness/spec/spec_reader.h"
@@ -29,6 +30,8 @@ void report(const Arguments& arguments) {
   if (arguments.spec.empty() && !fs::exists(folder / "spec.yaml")) {
     throw UserError(fmt::format("{}: no result folder, it has no spec.yaml; kvlab run writes one", folder.string()));
   }
+  if (!fs::is_directory(folder)) throw UserError(fmt::format("{}: no such folder", folder.string()));
+  const ResultFolder alone(folder);  // no run moves its rows in meanwhile
   const Spec spec = load_spec(arguments.spec.empty() ? folder / "spec.yaml" : fs::path(arguments.spec));
   const fs::path manifest = folder / "manifest.json";
   const ReportText text{.title = spec.title,
@@ -36,7 +39,7 @@ void report(const Arguments& arguments) {
                         .spec = spec.resolved,
                         .manifest = fs::exists(manifest) ? read_file(manifest) : ""};
   if (arguments.pack) pack_rows(folder);  // first, so that index.html links to the file that stays
-  fmt::print("{}\n", write_report(folder, spec.report, text));
+  fmt::print("{}\n", write_report(folder / "rows.csv", folder, spec.report, text));
   refresh_index_beside(folder);
 }
 

@@ -144,7 +144,9 @@ std::vector<Row> AnswerRunner::run(const Case& unit_case) {
   if (outcomes_.empty()) answer_all();
   const auto found = std::find(cases_.begin(), cases_.end(), &unit_case);
   KV_CHECK(found != cases_.end());
-  return rows_of(unit_case, outcomes_[static_cast<size_t>(found - cases_.begin())]);
+  const Outcome& outcome = outcomes_[static_cast<size_t>(found - cases_.begin())];
+  if (outcome.out_of_memory) throw MemoryError(outcome.sheets.front().error);
+  return rows_of(unit_case, outcome);
 }
 
 void AnswerRunner::answer_all() {
@@ -172,6 +174,7 @@ void AnswerRunner::answer_alone(const std::vector<size_t>& failed) {
       Outcome& outcome = outcomes_[failed[i]];
       outcome.sheets[s] = std::move(alone.outcomes_[i].sheets.front());
       outcome.times.add(alone.outcomes_[i].times);
+      outcome.out_of_memory |= alone.outcomes_[i].out_of_memory;
     }
   }
 }
@@ -275,9 +278,9 @@ void AnswerRunner::answer_case(const Round& round, LoopState state, Outcome& out
   watch.start();
   const size_t last = round.questions.back();
   for (const size_t q : round.questions) {
-    if (q != last) grade(q, ask(round, q, copy_of(batch_.backend, state, room_of(round, {&q, 1}))), outcome);
+    if (q != last) grade_answers(q, ask(round, q, copy_of(batch_.backend, state, room_of(round, {&q, 1}))), outcome);
   }
-  grade(last, ask(round, last, std::move(state)), outcome);
+  grade_answers(last, ask(round, last, std::move(state)), outcome);
   watch.stop(outcome.times.answer_seconds);
 }
 
@@ -300,7 +303,7 @@ std::vector<int32_t> AnswerRunner::room_of(const Round& round, std::span<const s
   return room;
 }
 
-void AnswerRunner::grade(size_t q, const GenerateResult& result, Outcome& outcome) {
+void AnswerRunner::grade_answers(size_t q, const GenerateResult& result, Outcome& outcome) {
   for (size_t s = 0; s < exams_.size(); ++s) {
     const Exam& exam = exams_[s];
     if (q >= exam.questions.size()) continue;

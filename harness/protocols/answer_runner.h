@@ -52,7 +52,7 @@ class AnswerRunner final : public UnitRunner {
   void answer_case(const Round& round, LoopState state, Outcome& outcome);
   int most_new_tokens(size_t question) const;
   std::vector<int32_t> room_of(const Round& round, std::span<const size_t> questions) const;
-  void grade(size_t question, const GenerateResult& result, Outcome& outcome);
+  void grade_answers(size_t question, const GenerateResult& result, Outcome& outcome);
   GenerateResult ask(const Round& round, size_t question, LoopState state);
   void note_kept(const LoopState& state, Outcome& outcome) const;
   std::vector<Row> rows_of(const Case& unit_case, const Outcome& outcome) const;

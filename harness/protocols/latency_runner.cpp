@@ -185,7 +185,7 @@ const LatencyRunner::Interval& LatencyRunner::interval_of(const TimedRun& timed,
     peak_bytes_ = std::max(peak_bytes_, found->second.peak_bytes);
     return found->second;
   }
-  const auto from = [&](int entries) {  // to the first event and one step beyond
+  const auto run_past_event = [&](int entries) {  // to the first event and one step beyond
     return probe(timed, batch,
                  {.prompt = entries, .filled = entries - 1, .new_tokens = entries_at_first_event(timed) - entries + 2});
   };

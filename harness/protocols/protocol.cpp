@@ -44,6 +44,7 @@ std::vector<std::string> Protocol::axis_names() const {
 
 RegisterProtocol::RegisterProtocol(Protocol protocol) {
   const std::string name = protocol.name;
+  KV_CHECK(!protocol.open || protocol.samples_repeat || protocol.memory);
   KV_CHECK(registry().emplace(name, std::move(protocol)).second);
 }
 

@@ -65,7 +65,8 @@ struct Protocol {
   std::function<BaselineNeeds(const Case&)> needs{};
   std::function<std::string(const Spec&, const Grid&)> plan{};  // one line: what would run
   // The memory of a workload, whose samples are all in the batch, by how many run together: what `batch: auto` counts
-  // with. Throws UserError where samples cannot be had. Null only where samples never run together.
+  // with. Throws UserError where samples cannot be had. Null only where samples never run together: where `open` is, or
+  // samples_repeat.
   std::function<std::function<size_t(int samples)>(const UnitBatch&)> memory{};
   std::function<Remarks(const UnitBatch&)> remarks{};  // of a workload, whose samples are all in the batch
   std::function<std::unique_ptr<UnitRunner>(const UnitBatch&)> open{};

@@ -200,9 +200,15 @@ std::vector<Row> ReplayRunner::run_available(const Case& unit_case) {
     return run_together(unit_case);
   } catch (const MemoryError&) {
     throw;  // fewer at a time would not be the batch that was asked for
+  } catch (const PageError&) {
+    throw;  // a bug, which others' samples would hide
   } catch (const UserError&) {
     if (samples_.size() == 1) throw;
-    return run_alone(unit_case);
+    std::vector<Row> rows = run_alone(unit_case);
+    const bool found = std::any_of(rows.begin(), rows.end(),
+                                   [](const Row& row) { return row.metric.empty() && !row.skipped.empty(); });
+    if (!found) throw;  // no sample is to blame, so what went wrong is not theirs
+    return rows;
   }
 }
 
@@ -215,6 +221,8 @@ std::vector<Row> ReplayRunner::run_alone(const Case& unit_case) const {
     std::vector<Row> its_rows;
     try {
       its_rows = ReplayRunner(single, events_, plan_).run(unit_case);
+    } catch (const MemoryError&) {
+      throw;
     } catch (const UserError& error) {
       its_rows = single.skipped(unit_case, error.what());
     }

@@ -51,7 +51,8 @@ class UnitRunner {
   // Called once, before the first run(): these cases of the workload will be run, each once, in this order. They
   // outlive the runner.
   virtual void begin(std::span<const Case* const>) {}
-  // All rows of the unit. A UserError becomes UnitBatch::skipped rows with its reason.
+  // All rows of the unit. A UserError becomes UnitBatch::skipped rows with its reason, and a MemoryError is tried again
+  // by the next run.
   virtual std::vector<Row> run(const Case& unit_case) = 0;
 };
 

@@ -8,10 +8,14 @@
 namespace kv {
 namespace {
 
+constexpr int kMostTicks = 100;
+constexpr double kLargest = 1e150;  // of a range, so that its differences and quotients are finite
+
 double warp(Scale scale, double value) { return scale == Scale::kLinear ? value : std::log(value); }
 
 std::vector<double> linear_ticks(double low, double high, int count) {
   const double rough = (high - low) / std::max(count, 1);
+  if (!(rough > 0)) return {low};
   const double power = std::pow(10, std::floor(std::log10(rough)));
   double step = 10 * power;
   for (const double factor : {1.0, 2.0, 5.0}) {
@@ -20,7 +24,9 @@ std::vector<double> linear_ticks(double low, double high, int count) {
     break;
   }
   std::vector<double> ticks;
-  for (double i = std::ceil(low / step - 1e-9); i * step <= high + 1e-9 * step; ++i) ticks.push_back(i * step);
+  // A count, because beyond 2^53 steps from zero the next number is the same one.
+  const double first = std::ceil(low / step - 1e-9);
+  for (int i = 0; i < kMostTicks && (first + i) * step <= high + 1e-9 * step; ++i) ticks.push_back((first + i) * step);
   return ticks;
 }
 
@@ -48,6 +54,7 @@ std::vector<double> log_ticks(double base, double low, double high, int count) {
 
 void Range::add(double value) {
   if (log_ && value <= 0) return;
+  value = std::clamp(value, log_ ? 1 / kLargest : -kLargest, kLargest);
   low_ = std::min(low_, value);
   high_ = std::max(high_, value);
 }
@@ -61,11 +68,13 @@ void Range::add(const Estimate& estimate) {
 
 std::array<double, 2> Range::padded(double share) const {
   if (empty()) return {log_ ? 0.1 : 0.0, 1.0};
+  // Numbers that differ in their last digits alone are one number, with room around it.
+  const bool flat = high_ - low_ <= 1e-9 * std::max(std::abs(low_), std::abs(high_));
   if (log_) {
-    const double factor = low_ == high_ ? 1.2 : std::pow(high_ / low_, share);
+    const double factor = flat ? 1.2 : std::pow(high_ / low_, share);
     return {low_ / factor, high_ * factor};
   }
-  const double air = low_ == high_ ? std::max(std::abs(low_) * 0.1, 1e-6) : (high_ - low_) * share;
+  const double air = flat ? std::max(std::abs(low_) * 0.1, 1e-6) : (high_ - low_) * share;
   return {low_ - air, high_ + air};
 }
 

@@ -59,7 +59,7 @@ std::array<double, 2> color_range(const PlotPlan& plan, const std::vector<Matrix
   }
   if (low > high) low = log ? 0.1 : 0, high = 1;
   if (log) low = std::max(low, high * 1e-5);  // five decades: below, all is dark anyway
-  if (low == high) high = low + (low == 0 ? 1 : std::abs(low) * 0.1);
+  if (high - low <= 1e-9 * std::max(std::abs(low), std::abs(high))) high = low + (low == 0 ? 1 : std::abs(low) * 0.1);
   return {low, high};
 }
 

@@ -46,8 +46,9 @@ std::vector<std::string> list_skipped(const RowTable& table) {
 
 }  // namespace
 
-std::string write_report(const std::filesystem::path& dir, const ReportPlan& plan, const ReportText& text) {
-  const RowTable rows = read_rows(dir / "rows.csv");
+std::string write_report(const std::filesystem::path& rows_file, const std::filesystem::path& folder,
+                         const ReportPlan& plan, const ReportText& text) {
+  const RowTable rows = read_rows(rows_file);
   HtmlPage page;
   std::string markdown;
   std::string latex = "% Needs \\usepackage{booktabs}.\n";
@@ -58,22 +59,22 @@ std::string write_report(const std::filesystem::path& dir, const ReportPlan& pla
     page.tables.push_back(to_html(view));
   }
   page.skipped = list_skipped(rows);
-  page.rows = stored_file(dir / "rows.csv").filename().string();
-  write_atomically(dir / "table.md", markdown);
-  write_atomically(dir / "table.tex", latex);
+  page.rows = stored_file(rows_file).filename().string();
+  write_atomically(folder / "table.md", markdown);
+  write_atomically(folder / "table.tex", latex);
   for (const PlotPlan& plot : plan.plots) {
     const Drawing drawing = draw(plot, rows, paper_values(plan, plot));
     HtmlPlot shown{.name = plot.name, .title = plot.title.empty() ? plot.name : plot.title, .notes = drawing.notes};
     if (drawing.empty.empty()) {
       shown.svg = to_svg(drawing.picture, shown.title);
-      write_atomically(dir / (plot.name + ".svg"), shown.svg);
-      write_atomically(dir / (plot.name + ".pdf"), to_pdf(drawing.picture, shown.title));
+      write_atomically(folder / (plot.name + ".svg"), shown.svg);
+      write_atomically(folder / (plot.name + ".pdf"), to_pdf(drawing.picture, shown.title));
     } else {
       shown.notes.push_back(drawing.empty);
     }
     page.plots.push_back(std::move(shown));
   }
-  write_atomically(dir / "index.html", to_html(text, page));
+  write_atomically(folder / "index.html", to_html(text, page));
   return markdown;
 }
 

@@ -8,8 +8,9 @@
 
 namespace kv {
 
-// Draws a result folder from its rows, packed or not: table.md, table.tex, <plot>.{svg,pdf}, index.html. A pure
-// function of the rows, the plan and the text: the same ones give the same bytes. Returns the Markdown of all tables.
-std::string write_report(const std::filesystem::path& dir, const ReportPlan& plan, const ReportText& text);
+// Draws rows, packed or not, into a folder: table.md, table.tex, <plot>.{svg,pdf}, index.html. A pure function of the
+// rows, the plan and the text: the same ones give the same bytes. Returns the Markdown of all tables.
+std::string write_report(const std::filesystem::path& rows_file, const std::filesystem::path& folder,
+                         const ReportPlan& plan, const ReportText& text);
 
 }  // namespace kv

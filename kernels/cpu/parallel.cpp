@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -38,7 +39,7 @@ class Pool {
     unfinished_.store(static_cast<int32_t>(tasks), std::memory_order_relaxed);
     const uint32_t job = job_.load(std::memory_order_relaxed) + 1;
     ticket_.store(uint64_t{job} << 32 | static_cast<uint64_t>(tasks), std::memory_order_release);
-    job_.store(job, std::memory_order_release);
+    job_.store(job);  // sequentially consistent, or notify_all() may look for sleepers before it
     job_.notify_all();
     take_tasks(0);
     wait_for_others();
@@ -51,8 +52,13 @@ class Pool {
   static uint64_t left(uint64_t ticket) { return ticket & 0xffffffffu; }
 
   void start_workers(int count) {
-    for (; workers_ < count; ++workers_) {
-      std::thread([this, thread = workers_ + 1] { serve(thread); }).detach();
+    for (; workers_ < count && !no_more_; ++workers_) {
+      try {
+        std::thread([this, thread = workers_ + 1] { serve(thread); }).detach();
+      } catch (const std::system_error&) {  // the system grants no more; those that are there take all tasks
+        no_more_ = true;
+        return;
+      }
     }
   }
 
@@ -105,6 +111,7 @@ class Pool {
 
   std::mutex caller_;  // of the one job at a time
   int workers_ = 0;
+  bool no_more_ = false;
   detail::Task task_ = nullptr;
   const void* context_ = nullptr;
   int64_t tasks_ = 0;

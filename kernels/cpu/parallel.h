@@ -22,8 +22,8 @@ void run_tasks(int64_t tasks, Task task, const void* context);
 // Runs task(index) or task(index, thread) for index in [0, tasks) on all threads; thread < thread_count().
 // Which thread runs which task is left open, so a task may write only what no other task writes and must not depend on
 // `thread` beyond choosing scratch memory: then results are the same for any number of threads. Inside a task the tasks
-// of another parallel_for run one after the other. What a task throws reaches the caller when all have ended, the first
-// of several.
+// of another parallel_for run one after the other. What a task throws reaches the caller once
+// none runs any more, the first of several; tasks that had not begun may never run.
 template <class Task>
 void parallel_for(int64_t tasks, const Task& task) {
   detail::run_tasks(

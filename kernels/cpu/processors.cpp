@@ -7,6 +7,7 @@
 #include <fstream>
 #include <limits>
 #include <string>
+#include <thread>
 
 namespace kv::cpu {
 
@@ -15,8 +16,8 @@ namespace {
 int allowed_processors() {
   cpu_set_t set;
   CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
-  return CPU_COUNT(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) == 0) return CPU_COUNT(&set);
+  return static_cast<int>(std::thread::hardware_concurrency());  // more of them than the set has bits
 }
 
 // "QUOTA PERIOD" in microseconds, or "max PERIOD"; a container sees its own group at the root.

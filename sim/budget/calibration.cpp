@@ -146,7 +146,7 @@ CalibrationResult calibrate(std::span<const CalibrationQuestion> questions, doub
   }
   const SplitHalf halves_ratio{1 + relative_gap(other[0], same[0]), 1 + relative_gap(other[1], same[1])};
   // A half whose own profile loses nothing has no ratio.
-  if (split && std::isfinite(halves_ratio.half) && std::isfinite(halves_ratio.four_fifths)) {
+  if (has_two_halves && std::isfinite(halves_ratio.half) && std::isfinite(halves_ratio.four_fifths)) {
     result.split_half = halves_ratio;
   }
   return result;

@@ -53,6 +53,15 @@ TEST_P(DoesNotFit, ABatchIsARowWithItsReasonAndTheOthersRun) {
   EXPECT_TRUE(timed);
 }
 
+// It may fit another time: where another program had the memory, or on a larger card.
+TEST_P(DoesNotFit, ABatchIsTriedAgainByTheNextRun) {
+  run("tiny", "[1000000000, 2]");
+  const RunSummary again = run("tiny", "[1000000000, 2]");
+  EXPECT_EQ(again.cases, 2);
+  EXPECT_EQ(again.reused, 1);
+  EXPECT_EQ(again.skipped, 1);
+}
+
 TEST_P(DoesNotFit, AModelIsARowWithItsReason) {
   std::optional<ref::AddressSpaceLimit> limit;  // some hosts have terabytes
   if (GetParam() == "cpu") limit.emplace(1'000'000'000);

@@ -442,7 +442,7 @@ TEST_F(HostileInputs, QuestionsRunOrAreRefused) {
 
 TEST_F(HostileInputs, ResultsAreReadOrRefused) {
   prepare(run(write("spec.yaml", ids_spec() + "tables: [{name: t, rows: [policy], columns: [budget], metric: nll_mean}]"
-                                              "\nplots: []\n")));
+                                              "\nplots: [{name: p, kind: curve, metric: nll_mean, x: budget}]\n")));
   fs::rename(out(), path("good"));
   const std::string rows = test::read_file(folder_ / "good/rows.csv");
   const std::string manifest = test::read_file(folder_ / "good/manifest.json");

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "harness/report/axis.h"
 #include "harness/report/frame.h"
 #include "harness/report/plot.h"
@@ -98,6 +100,32 @@ TEST(PlotAxis, OfFewDecadesHasTicksBetweenThem) {
   EXPECT_EQ(texts(Scale::kLog2, 128, 2048), (Texts{"128", "256", "512", "1024", "2048"}));
   EXPECT_EQ(texts(Scale::kLinear, 0, 1), (Texts{"0", "0.2", "0.4", "0.6", "0.8", "1"}));
   EXPECT_EQ(texts(Scale::kLinear, -1e6, 2e6), (Texts{"-1M", "0", "1M", "2M"}));
+}
+
+// Means of the same numbers in another order differ in their last digit; between them there is no room for a tick.
+TEST(PlotAxes, OfNumbersThatNearlyCoincideHaveRoomAroundThem) {
+  const double low = 0.19999999999999998, high = 0.20000000000000004;
+  for (const Scale scale : {Scale::kLinear, Scale::kLog2, Scale::kLog10}) {
+    Range range(scale);
+    range.add(low);
+    range.add(high);
+    const auto [begin, end] = range.padded(0.05);
+    EXPECT_LT(begin, 0.19);
+    EXPECT_GT(end, 0.21);
+    EXPECT_LE(PlotAxis(scale, {begin, end}, {0, 100}).ticks(5).size(), 10U);
+  }
+  EXPECT_LE(PlotAxis(Scale::kLinear, {low, high}, {0, 100}).ticks(5).size(), 100U) << "where a spec asks for that";
+}
+
+TEST(PlotAxes, OfNumbersAsLargeAsTheyComeAreFinite) {
+  for (const Scale scale : {Scale::kLinear, Scale::kLog10}) {
+    Range range(scale);
+    range.add(scale == Scale::kLinear ? -1.7e308 : 1e-308);
+    range.add(1.7e308);
+    const auto [begin, end] = range.padded(0.05);
+    const PlotAxis axis(scale, {begin, end}, {0, 100});
+    for (const Tick& tick : axis.ticks(5)) EXPECT_TRUE(std::isfinite(axis.at(tick.value))) << tick.text;
+  }
 }
 
 }  // namespace

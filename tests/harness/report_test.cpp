@@ -125,9 +125,9 @@ class Report : public testing::Test {
 };
 
 TEST_F(Report, IsAFunctionOfRowsAndPlan) {
-  write_report(dir_, make_plan(), text_);
+  write_report(dir_ / "rows.csv", dir_, make_plan(), text_);
   const auto first = files();
-  write_report(dir_, make_plan(), text_);
+  write_report(dir_ / "rows.csv", dir_, make_plan(), text_);
   EXPECT_EQ(files(), first);
   for (const char* name :
        {"table.md", "table.tex", "index.html", "curve.svg", "bars.pdf", "scatter.pdf", "heat.svg", "image.svg"}) {
@@ -137,13 +137,13 @@ TEST_F(Report, IsAFunctionOfRowsAndPlan) {
 }
 
 TEST_F(Report, ReturnsTheMarkdownOfItsTables) {
-  const std::string markdown = write_report(dir_, make_plan(), text_);
+  const std::string markdown = write_report(dir_ / "rows.csv", dir_, make_plan(), text_);
   EXPECT_NE(markdown.find("| h2o | 2.010 [2.000, 2.020] | 1.510 [1.500, 1.520] |"), std::string::npos) << markdown;
   EXPECT_EQ(markdown, read_file(dir_ / "table.md"));
 }
 
 TEST_F(Report, PageNeedsNothingBesideItself) {
-  write_report(dir_, make_plan(), text_);
+  write_report(dir_ / "rows.csv", dir_, make_plan(), text_);
   const std::string page = read_file(dir_ / "index.html");
   for (const char* part : {"<title>quick &amp; start</title>", "Who loses?", "<dt>machine.cores</dt><dd>2</dd>",
                            "note: a &lt; b", "1800 tokens, expected 2048",
@@ -156,7 +156,7 @@ TEST_F(Report, PageNeedsNothingBesideItself) {
 }
 
 TEST_F(Report, GivesThePlotsOfAPageIdsOfTheirOwn) {
-  write_report(dir_, make_plan(), text_);
+  write_report(dir_ / "rows.csv", dir_, make_plan(), text_);
   const std::string page = read_file(dir_ / "index.html");
   std::map<std::string, int> ids;
   for (const std::string quote : {"'", "\""}) {
@@ -173,14 +173,14 @@ TEST_F(Report, GivesThePlotsOfAPageIdsOfTheirOwn) {
 TEST_F(Report, RefusesAManifestThatIsNoJson) {
   ReportText text = text_;
   text.manifest = "{";
-  EXPECT_THROW(write_report(dir_, {}, text), UserError);
+  EXPECT_THROW(write_report(dir_ / "rows.csv", dir_, {}, text), UserError);
 }
 
 TEST_F(Report, OfAPlotWithoutRowsSaysSoAndDrawsNothing) {
   ReportPlan plan;
   plan.plots = {make_plot(PlotKind::kCurve, "none", {"no_such"})};
   plan.plots[0].x = "budget";
-  write_report(dir_, plan, text_);
+  write_report(dir_ / "rows.csv", dir_, plan, text_);
   EXPECT_FALSE(std::filesystem::exists(dir_ / "none.svg"));
   EXPECT_NE(read_file(dir_ / "index.html").find("No rows with a value for metric no_such."), std::string::npos);
 }

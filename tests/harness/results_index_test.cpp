@@ -63,6 +63,16 @@ TEST_F(ResultsIndex, IsKeptUpToDateOnceItIsThere) {
   EXPECT_EQ(index().find("Result b"), std::string::npos);
 }
 
+// A run is complete whatever lies beside its folder.
+TEST_F(ResultsIndex, StaysAsItWasWhereAFolderCannotBeRead) {
+  write_index(root_ / "results");
+  const std::string before = index();
+  write_atomically(root_ / "results" / "b" / "spec.yaml", "no: [spec");
+  EXPECT_NO_THROW(refresh_index_beside(root_ / "results" / "a"));
+  EXPECT_EQ(index(), before);
+  EXPECT_THROW(write_index(root_ / "results"), UserError) << "asked for by name, it says why not";
+}
+
 TEST_F(ResultsIndex, OfAFolderWithoutResultsIsRefused) {
   EXPECT_THROW(write_index(root_ / "experiments"), UserError);
   EXPECT_THROW(write_index(root_ / "nowhere"), UserError);

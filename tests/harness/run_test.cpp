@@ -382,6 +382,18 @@ TEST_F(Run, ASampleThatAPolicyRefusesCostsTheOthersOfItsBatchNothing) {
   EXPECT_EQ(rows_of("four"), rows_of("one"));
 }
 
+TEST_F(Run, RowsAreSafeWhereTheReportCannotBeMade) {
+  const std::vector<std::string> drawn = {"policies=[streaming]",
+                                          "plots=[{name: p, kind: bars, metric: nll_sum, x: policy}]"};
+  fs::create_directories(folder_ / "a" / "p.svg" / "in_the_way");
+  EXPECT_THROW(run_experiment(spec(drawn), options("a")), UserError);
+  EXPECT_FALSE(read_rows(folder_ / "a" / "rows.csv").rows.empty());
+  EXPECT_TRUE(fs::exists(folder_ / "a" / "manifest.json"));
+  fs::remove_all(folder_ / "a" / "p.svg");
+  EXPECT_EQ(run_experiment(spec(drawn), options("a")).reused, 6);
+  EXPECT_TRUE(fs::is_regular_file(folder_ / "a" / "p.svg"));
+}
+
 TEST_F(Run, ANamedShapeRunsWithRandomWeights) {
   const std::vector<std::string> random = {"model={random: tiny}"};
   EXPECT_EQ(run_experiment(spec(random), options("a")).skipped, 0);

@@ -25,7 +25,7 @@ class UnitKey : public RunFixture {
   using Change = std::function<void(Unit&)>;
 
   std::string key(const Change& change = [](Unit&) {}) {
-    Unit unit{spec({"metrics=[loss, {metric: recall, block: 8}]"}), {}};
+    Unit unit{spec({"metrics=[loss, {metric: recall, block: 8}]", "model=" + model_}), {}};
     unit.grid = make_grid(unit.spec);
     const auto subject = open_subject(*backend_, unit.spec, 0, unit.grid.models.front());
     change(unit);
@@ -39,8 +39,22 @@ class UnitKey : public RunFixture {
                     unit.unit_case(), unit.inputs);
   }
 
+  std::string model_ = ref::source_path("tests/data/llama");
   const std::unique_ptr<Backend> backend_ = make_backend("cpu");
 };
+
+// Texts are decoded and graded with it, and the weights' fingerprint does not know it.
+TEST_F(UnitKey, ChangesWithTheTokenizer) {
+  std::filesystem::copy(ref::source_path("tests/data/llama"), folder_ / "copy");
+  const auto key_with = [&](const char* tokenizer) {
+    write_atomically(folder_ / "copy" / "tokenizer.json", tokenizer);
+    model_ = (folder_ / "copy").string();
+    return key();
+  };
+  const std::string first = key_with("{}");
+  EXPECT_NE(key_with("{ }"), first);
+  EXPECT_EQ(key_with("{}"), first);
+}
 
 TEST_F(UnitKey, ChangesWithEverythingThatRowsDependOn) {
   const std::map<std::string, Change> changes = {
@@ -77,6 +91,7 @@ TEST_F(UnitKey, ChangesWithEverythingThatRowsDependOn) {
       {"first", [](Unit& u) { u.first = 1; }},
       {"count", [](Unit& u) { u.count = 2; }},
       {"inputs", [](Unit& u) { u.inputs = "j"; }},
+      {"tokens", [](Unit& u) { u.grid.workloads[0].tokens = 49; }},
   };
   std::map<std::string, std::string> known = {{key(), "nothing"}};
   for (const auto& [name, change] : changes) {

@@ -45,6 +45,7 @@ const RegisterProtocol tally{{
           if (check.candidate.count("factor") == 0) check.refuse("needs the axis factor");
         },
     .plan = [](const Spec& spec, const Grid&) { return spec.name + ": a tally"; },
+    .memory = [](const UnitBatch&) { return [](int) { return size_t{0}; }; },
     .open = [](const UnitBatch& batch) -> std::unique_ptr<UnitRunner> { return std::make_unique<Tally>(batch); },
 }};
 
