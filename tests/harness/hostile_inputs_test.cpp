@@ -367,7 +367,12 @@ TEST_F(HostileInputs, GgufFilesRunOrAreRefused) {
   prepare(score(write("good.gguf", good), path("ids.safetensors")));
   prepare({"tokenize", "--model", path("good.gguf"), "--text", path("text.txt")});
   prepare({"inspect", path("good.gguf")});
-  attack(12, 160, [&](Random& random) -> Words {
+  const auto scored = [&](const std::string& bytes) {
+    return score(write("changed.gguf", bytes), path("ids.safetensors"));
+  };
+  const Known known = {.good = [&] { return scored(good); },
+                       .bad = [&] { return scored(good.substr(0, good.size() / 2)); }};
+  attack(12, 160, known, [&](Random& random) -> Words {
     const std::string changed = write("changed.gguf", ref::hostile_gguf(good, good.size() - data, random));
     if (random.chance(0.3)) return {"inspect", changed};
     if (random.chance(0.3)) return {"tokenize", "--model", changed, "--text", path("text.txt")};
