@@ -4,8 +4,8 @@
 
 namespace kv {
 
-// What ends a case as a row with its reason or, outside of cases, the program with exit code 2. Thrown as itself it is a
-// user's mistake: one clear line that names the owner, the offending value and what was expected.
+// What ends a case as a row with its reason or, outside of cases, the program with exit code 2. Thrown as itself it is
+// a user's mistake: one clear line that names the owner, the offending value and what was expected.
 struct UserError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
