@@ -78,9 +78,11 @@ TEST_F(GgufModel, ItsFingerprintIsTheFilesHashAndItsFolderHoldsIt) {
 // Row 1 of a head of 16 turns with row 9, which stands beside it in the file.
 TEST_F(GgufModel, RowsOfQueriesAndKeysAreMovedApart) {
   auto& keys = tensor("blk.1.attn_k.weight");
-  const size_t row = keys.dimensions[0] * sizeof(float);
   std::vector<float> marks(keys.bytes.size() / sizeof(float));
-  for (size_t i = 0; i < marks.size(); ++i) marks[i] = static_cast<float>(i * sizeof(float) / row);
+  for (size_t i = 0; i < marks.size(); ++i) {
+    const size_t row = i / keys.dimensions[0];
+    marks[i] = static_cast<float>(row);
+  }
   keys.bytes.assign(reinterpret_cast<const char*>(marks.data()), keys.bytes.size());
   write(builder_);
   const std::vector<float> loaded = values("model.layers.1.self_attn.k_proj.weight");
