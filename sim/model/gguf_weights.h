@@ -20,8 +20,6 @@ class GgufWeights final : public Weights {
   std::filesystem::path folder() const override;
   Tensor load(const ExpectedTensor& tensor, Backend& backend) const override;
 
-  const GgufFile& file() const { return file_; }
-
  private:
   void check_tensors() const;
 
