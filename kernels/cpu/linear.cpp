@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/cpu/packed_weight.h"
+#include "kernels/cpu/packed_input.h"
 #include "kernels/cpu/panel.h"
 #include "kernels/cpu/parallel.h"
 
@@ -10,13 +10,13 @@ namespace kv::cpu {
 
 namespace {
 
-// Up to here a weight is read once and in place: packing it would take longer than the product.
+// Up to here a weight is read once, by dot products: a panel would be mostly zeros.
 constexpr int64_t kFewRows = 4;
 
 // A block of output that one task writes: its rows of input stay in the L2 cache, and there are enough blocks for many
 // threads.
-constexpr int64_t kBlockRows = 16 * kPanelRows;
-constexpr int64_t kBlockOutputs = 256;
+constexpr int64_t kBlockRows = 6 * kPanelWidth;
+constexpr int64_t kBlockOutputs = 4 * kPanelRows;
 
 struct Operands {
   const float* input;
@@ -39,33 +39,50 @@ void multiply_few_rows(const LinearArgs& args, const Operands& x) {
   });
 }
 
-// Puts bias + addend where the product will be added; says whether there was anything to put.
-Write prepare(const LinearArgs& args, const Operands& x, int64_t row, int64_t first, int64_t end) {
+// A block of the output: rows [row, row + rows), outputs [first, end).
+struct Block {
+  int64_t row, rows, first, end;
+};
+
+// Puts bias + addend where the product will be added, tile[outputs, rows]; says whether there was anything to put.
+Write prepare(const LinearArgs& args, const Operands& x, const Block& block, float* tile, int64_t stride) {
   if (!x.bias && !x.addend) return Write::kReplace;
-  float* output = x.output + row * args.out;
-  const float* addend = x.addend ? x.addend + row * args.out : nullptr;
-  for (int64_t o = first; o < end; ++o) {
-    output[o] = (x.bias ? x.bias[o] : 0.0f) + (addend ? addend[o] : 0.0f);
+  const int64_t outputs = block.end - block.first;
+  if (x.addend) {
+    transpose(x.addend + block.row * args.out + block.first, block.rows, outputs, args.out, tile, stride);
+  }
+  for (int64_t o = 0; o < outputs; ++o) {
+    float* row = tile + o * stride;
+    const float bias = x.bias ? x.bias[block.first + o] : 0.0f;
+    for (int64_t r = 0; r < block.rows; ++r) row[r] = bias + (x.addend ? row[r] : 0.0f);
+    std::fill(row + block.rows, row + round_up(block.rows, kPanelWidth), 0.0f);
   }
   return Write::kAdd;
 }
 
 void multiply_many_rows(const LinearArgs& args, const Operands& x) {
-  const PackedWeight weight(x.weight, args.out, args.in);
-  const int64_t block_rows = std::clamp<int64_t>(round_up(args.rows / 16, kPanelRows), 4 * kPanelRows, kBlockRows);
+  const PackedInput input(x.input, args.rows, args.in);
+  const int64_t block_rows = std::clamp<int64_t>(round_up(args.rows / 16, kPanelWidth), 2 * kPanelWidth, kBlockRows);
   const int64_t row_blocks = (args.rows + block_rows - 1) / block_rows;
-  const int64_t column_blocks = (args.out + kBlockOutputs - 1) / kBlockOutputs;
-  const int64_t scratch_floats = PackedWeight::scratch_floats(block_rows);
+  const int64_t output_blocks = (args.out + kBlockOutputs - 1) / kBlockOutputs;
+  // One cache line more than the rows, so that those of the tile do not fight for the same cache sets.
+  const int64_t stride = block_rows + 16;
+  const int64_t tile_floats = kBlockOutputs * stride;
+  const int64_t scratch_floats = tile_floats + PackedInput::scratch_floats(kBlockOutputs);
   const Scratch scratch(scratch_floats * thread_count());
-  parallel_for(row_blocks * column_blocks, [&](int64_t task, int thread) {
-    const int64_t row = task / column_blocks * block_rows;
-    const int64_t rows = std::min(block_rows, args.rows - row);
-    const int64_t first = task % column_blocks * kBlockOutputs;
-    const int64_t end = std::min(args.out, first + kBlockOutputs);
-    Write write = Write::kReplace;
-    for (int64_t r = row; r < row + rows; ++r) write = prepare(args, x, r, first, end);
-    weight.multiply(x.input + row * args.in, rows, first, end, x.output + row * args.out + first, args.out, write,
-                    scratch.data() + thread * scratch_floats);
+  parallel_for(row_blocks * output_blocks, [&](int64_t task, int thread) {
+    const int64_t row = task / output_blocks * block_rows;
+    const int64_t first = task % output_blocks * kBlockOutputs;
+    const Block block{.row = row,
+                      .rows = std::min(block_rows, args.rows - row),
+                      .first = first,
+                      .end = std::min(args.out, first + kBlockOutputs)};
+    float* tile = scratch.data() + thread * scratch_floats;
+    const Write write = prepare(args, x, block, tile, stride);
+    const int64_t next = first + kBlockOutputs * thread_count();
+    input.multiply(x.weight + first * args.in, block.end - first, row, row + block.rows, tile, stride, write,
+                   tile + tile_floats, next + kBlockOutputs <= args.out ? x.weight + next * args.in : nullptr);
+    transpose(tile, block.end - first, block.rows, stride, x.output + row * args.out + first, args.out);
   });
 }
 

@@ -14,6 +14,7 @@ void product_rows(const PanelProduct& p) {
   for (int64_t i = 0; i < p.k; ++i) {
     const Vec b0 = load(p.b + i * p.ldb);
     const Vec b1 = load(p.b + i * p.ldb + kLanes);
+    __builtin_prefetch(p.ahead + i * p.ahead_step, 0, 2);
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
       const float a = p.a[r * p.lda + i];
@@ -67,22 +68,22 @@ void exchange(Vec& a, Vec& b, std::index_sequence<kLane...>) {
 }
 
 template <int kStep>
-void transpose(Vec (&rows)[kLanes]) {
+[[gnu::always_inline]] inline void exchange_all(Vec (&rows)[kLanes]) {
 #pragma GCC unroll 16
   for (int r = 0; r < kLanes; ++r) {
     if ((r / kStep) % 2 == 0) exchange<kStep>(rows[r], rows[r + kStep], std::make_index_sequence<kLanes>());
   }
-  if constexpr (kStep > 1) transpose<kStep / 2>(rows);
+  if constexpr (kStep > 1) exchange_all<kStep / 2>(rows);
 }
 
-// panel[i, j] = b[j, i] for a square of kLanes.
-void pack_square(const float* b, int64_t ldb, float* panel) {
+// to[j, i] = from[i, j] for a square of kLanes.
+void transpose_square(const float* from, int64_t ldf, float* to, int64_t ldt) {
   Vec rows[kLanes];
 #pragma GCC unroll 16
-  for (int j = 0; j < kLanes; ++j) rows[j] = load(b + j * ldb);
-  transpose<kLanes / 2>(rows);
+  for (int i = 0; i < kLanes; ++i) rows[i] = load(from + i * ldf);
+  exchange_all<kLanes / 2>(rows);
 #pragma GCC unroll 16
-  for (int i = 0; i < kLanes; ++i) store(panel + i * kPanelWidth, rows[i]);
+  for (int j = 0; j < kLanes; ++j) store(to + j * ldt, rows[j]);
 }
 
 }  // namespace
@@ -97,23 +98,29 @@ void panel_product(PanelProduct product, int64_t rows, int64_t columns) {
     }
     product.a += group * product.lda;
     product.c += group * product.ldc;
+    product.ahead += product.k * product.ahead_step;
     rows -= group;
   }
 }
 
-void pack_transposed(const float* b, int64_t n, int64_t ldb, int64_t k, float* panel) {
-  const int64_t whole_n = n / kLanes * kLanes;
-  const int64_t whole_k = k / kLanes * kLanes;
-  for (int64_t j = 0; j < whole_n; j += kLanes) {
-    for (int64_t i = 0; i < whole_k; i += kLanes) pack_square(b + j * ldb + i, ldb, panel + i * kPanelWidth + j);
-    for (int64_t i = whole_k; i < k; ++i) {
-      for (int64_t lane = j; lane < j + kLanes; ++lane) panel[i * kPanelWidth + lane] = b[lane * ldb + i];
+void transpose(const float* from, int64_t rows, int64_t columns, int64_t ldf, float* to, int64_t ldt) {
+  const int64_t whole_columns = columns / kLanes * kLanes;
+  for (int64_t first = 0; first < rows; first += kLanes) {
+    const int64_t end = std::min<int64_t>(rows, first + kLanes);
+    const int64_t squares = end - first == kLanes ? whole_columns : 0;
+    for (int64_t j = 0; j < squares; j += kLanes) {
+      transpose_square(from + first * ldf + j, ldf, to + j * ldt + first, ldt);
+    }
+    for (int64_t j = squares; j < columns; ++j) {
+      for (int64_t i = first; i < end; ++i) to[j * ldt + i] = from[i * ldf + j];
     }
   }
-  if (whole_n == kPanelWidth) return;
-  for (int64_t i = 0; i < k; ++i) {
-    for (int64_t j = whole_n; j < kPanelWidth; ++j) panel[i * kPanelWidth + j] = j < n ? b[j * ldb + i] : 0.0f;
-  }
+}
+
+void pack_transposed(const float* b, int64_t n, int64_t ldb, int64_t k, float* panel) {
+  transpose(b, n, k, ldb, panel, kPanelWidth);
+  if (n == kPanelWidth) return;
+  for (int64_t i = 0; i < k; ++i) std::fill(panel + i * kPanelWidth + n, panel + (i + 1) * kPanelWidth, 0.0f);
 }
 
 float wide_dot(const float* a, const float* b, int64_t k) {

@@ -41,6 +41,10 @@ struct PanelProduct {
   int64_t ldc = 0;
   float alpha = 1;
   Write write = Write::kReplace;
+  // Memory that will be wanted next, on its way into the cache while the product runs: of every `rows * k` steps of the
+  // depth one asks for ahead[step * ahead_step]. Null: none.
+  const float* ahead = nullptr;
+  int64_t ahead_step = 0;
 };
 
 // c[rows, columns] (+)= alpha · a · b, columns <= kPanelWidth, any number of rows.
@@ -48,6 +52,9 @@ void panel_product(PanelProduct product, int64_t rows, int64_t columns = kPanelW
 
 // panel[i, j] = b[j, i] for i < k, j < n <= kPanelWidth; 0 in the columns beyond n. panel is [k, kPanelWidth].
 void pack_transposed(const float* b, int64_t n, int64_t ldb, int64_t k, float* panel);
+
+// to[j, i] = from[i, j] for i < rows, j < columns, strides ldf and ldt.
+void transpose(const float* from, int64_t rows, int64_t columns, int64_t ldf, float* to, int64_t ldt);
 
 // a·b in four chains at once, which keeps up with memory: for vectors used once, where packing would cost more than it
 // saves. The order depends on k alone.

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "kernels/cpu/exp.h"
-#include "kernels/cpu/packed_weight.h"
+#include "kernels/cpu/packed_input.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/reduce.h"
 
@@ -14,9 +14,13 @@ namespace kv::cpu {
 
 namespace {
 
-// A tile of logits (384 kB) and the rows' hidden states stay in the L2 cache.
-constexpr int64_t kRows = 8 * kPanelRows;
-constexpr int64_t kTokens = 1024;
+// The logits of a strip of the vocabulary, of these rows, are held at once: so all threads share in them, however few
+// rows a step has. A row adds them in pieces.
+constexpr int64_t kRows = 3 * kPanelWidth;
+constexpr int64_t kPiece = 1024;
+constexpr int64_t kStrip = 8 * kPiece;
+// Logits of a row that one task makes.
+constexpr int64_t kTaskTokens = 8 * kPanelRows;
 
 // What is known of a row after some of its vocabulary. sum = Σ e^(logit − largest), weighted = Σ e^(logit − largest) ·
 // (logit − largest): both in double across pieces; inside a piece 32 f32 partial sums of 32 terms each.
@@ -85,36 +89,67 @@ void finish(const TokenLossArgs& args, const RowState& state, int64_t row) {
   args.argmax[row] = state.argmax;
 }
 
+// One cache line more than the rows or columns, so that rows do not fight for the same cache sets.
+constexpr int64_t kTileStride = kRows + 16;
+constexpr int64_t kStripStride = kStrip + 16;
+
+// logits[rows, count] of rows [first_row, first_row + rows) and of tokens [first_token, first_token + count).
+class Strips {
+ public:
+  explicit Strips(const TokenLossArgs& args)
+      : args_(args),
+        input_(args.hidden.as<float>(), args.rows, args.width),
+        thread_floats_(kTaskTokens * kTileStride + PackedInput::scratch_floats(kTaskTokens)),
+        scratch_(thread_floats_ * thread_count()),
+        logits_(kRows * kStripStride) {}
+
+  void fill(int64_t first_row, int64_t rows, int64_t first_token, int64_t count) {
+    parallel_for((count + kTaskTokens - 1) / kTaskTokens, [&](int64_t task, int thread) {
+      const int64_t first = task * kTaskTokens;
+      const int64_t tokens = std::min(kTaskTokens, count - first);
+      const int64_t next = first_token + first + kTaskTokens * thread_count();
+      float* tile = scratch_.data() + thread * thread_floats_;
+      input_.multiply(weight(first_token + first), tokens, first_row, first_row + rows, tile, kTileStride,
+                      Write::kReplace, tile + kTaskTokens * kTileStride,
+                      next + kTaskTokens <= args_.vocab ? weight(next) : nullptr);
+      transpose(tile, tokens, rows, kTileStride, logits_.data() + first, kStripStride);
+    });
+  }
+
+  const float* row(int64_t r) const { return logits_.data() + r * kStripStride; }
+
+ private:
+  const float* weight(int64_t token) const { return args_.weight.as<float>() + token * args_.width; }
+
+  const TokenLossArgs& args_;
+  PackedInput input_;
+  int64_t thread_floats_;
+  Scratch scratch_;
+  Scratch logits_;
+};
+
 }  // namespace
 
 void token_loss(const TokenLossArgs& args) {
-  const auto* hidden = args.hidden.as<float>();
-  const PackedWeight weight(args.weight.as<float>(), args.vocab, args.width);
-  // One cache line more than the tile, so that its rows do not fight for the same cache sets.
-  constexpr int64_t kTileStride = kTokens + 16;
-  const int64_t scratch_floats = kRows * kTileStride + PackedWeight::scratch_floats(kRows);
-  const Scratch scratch(scratch_floats * thread_count());
-  const int64_t row_blocks = (args.rows + kRows - 1) / kRows;
-  parallel_for(row_blocks, [&](int64_t task, int thread) {
-    const int64_t first_row = task * kRows;
+  Strips strips(args);
+  for (int64_t first_row = 0; first_row < args.rows; first_row += kRows) {
     const int64_t rows = std::min(kRows, args.rows - first_row);
-    float* tile = scratch.data() + thread * scratch_floats;
     RowState states[kRows];
-    for (int64_t token = 0; token < args.vocab; token += kTokens) {
-      const int64_t count = std::min(kTokens, args.vocab - token);
-      weight.multiply(hidden + first_row * args.width, rows, token, token + count, tile, kTileStride, Write::kReplace,
-                      tile + kRows * kTileStride);
-      for (int64_t r = 0; r < rows; ++r) {
-        const float* logits = tile + r * kTileStride;
-        add_logits(states[r], logits, token, count, args.targets[first_row + r]);
-        if (args.logits) {
-          std::memcpy(args.logits + (first_row + r) * args.vocab + token, logits,
-                      static_cast<size_t>(count) * sizeof(float));
+    for (int64_t first_token = 0; first_token < args.vocab; first_token += kStrip) {
+      const int64_t count = std::min(kStrip, args.vocab - first_token);
+      strips.fill(first_row, rows, first_token, count);
+      parallel_for(rows, [&](int64_t r) {
+        const int64_t row = first_row + r;
+        const float* logits = strips.row(r);
+        for (int64_t i = 0; i < count; i += kPiece) {
+          add_logits(states[r], logits + i, first_token + i, std::min(kPiece, count - i), args.targets[row]);
         }
-      }
+        if (!args.logits) return;
+        std::memcpy(args.logits + row * args.vocab + first_token, logits, static_cast<size_t>(count) * sizeof(float));
+      });
     }
     for (int64_t r = 0; r < rows; ++r) finish(args, states[r], first_row + r);
-  });
+  }
 }
 
 }  // namespace kv::cpu
