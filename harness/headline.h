@@ -14,6 +14,7 @@ struct Headline {
   std::string better{};  // "lower" or "higher"; empty where neither is
   std::string unit{};    // "ms", "GB", "%": how seconds, bytes and shares are shown; empty: as the rows have them
   std::string axis{};    // shown only by specs that have this axis; empty: by all
+  bool of_answers = false;  // shown only of data whose texts have answers
 };
 
 }  // namespace kv

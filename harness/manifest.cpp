@@ -126,7 +126,7 @@ std::string machine_identity(bool timed) {
   return timed ? fmt::format("{}\n{} threads", identity, cpu::thread_count()) : identity;
 }
 
-std::string profile_origin_json(const Spec& spec, const Facts& accelerator) {
+std::string origin_json(const Spec& spec, const Facts& accelerator) {
   Json out;
   add_code(out, spec);
   out["device"] = spec.device;

@@ -40,9 +40,10 @@ struct ManifestInputs {
 // names nor absolute paths; date and duration stand in it alone, never in a row.
 std::string manifest_json(const ManifestInputs& inputs);
 
-// The origin of a budget profile that is being made (BudgetProfile::origin): what a manifest says of code, spec,
-// device, machine and time, in the same words, a JSON object on one line, keys in alphabetical order.
-std::string profile_origin_json(const Spec& spec, const Facts& accelerator);
+// The origin of a file that is being made, a budget profile (BudgetProfile::origin) or own traces (OwnTraces::origin):
+// what a manifest says of code, spec, device, machine and time, in the same words, a JSON object on one line, keys in
+// alphabetical order.
+std::string origin_json(const Spec& spec, const Facts& accelerator);
 
 // Identifies the code that computes rows: the commit where the tree was clean, else the hash of the program itself.
 std::string code_identity();

@@ -8,6 +8,8 @@
 #include "harness/experiment.h"
 #include "harness/files.h"
 #include "harness/manifest.h"
+#include "harness/model_tokenizer.h"
+#include "harness/own_data.h"
 #include "harness/protocols/protocol.h"
 #include "harness/result_folder.h"
 #include "harness/results.h"
@@ -66,8 +68,17 @@ void check_trace(const Spec& spec, const Trace& trace) {
   }
 }
 
+// The traces that every model of the spec wrote.
+void check_own(const Spec& spec, const DataSpec& data, const std::vector<ModelIdentity>& models) {
+  for (const ModelChoice& model : spec.models) {
+    if (model.random) refuse_text(model);
+  }
+  for (const ModelIdentity& model : models) load_own_traces(spec, data, model);
+}
+
 // The data's files, and a tokenizer where there are texts to read.
-void check_data(const Spec& spec, const DataSpec& data) {
+void check_data(const Spec& spec, const DataSpec& data, const std::vector<ModelIdentity>& models) {
+  if (data.kind == DataKind::kOwn) return check_own(spec, data, models);
   if (data.kind != DataKind::kTask) resolve_path(spec, data.source);
   if (data.kind == DataKind::kJsonl) load_jsonl(resolve_path(spec, data.source));  // one line at least is of use
   if (data.kind == DataKind::kIds) return;
@@ -101,7 +112,7 @@ std::string validate_experiment(const Spec& spec) {
   for (const ModelChoice& model : spec.models) check_model(spec, model);
   for (const Located& trace : spec.traces)
     check_trace(spec, Trace::open(resolve_path(spec, trace), Trace::Checksum::kSkip));
-  for (const DataSpec& data : spec.data) check_data(spec, data);
+  for (const DataSpec& data : spec.data) check_data(spec, data, grid.models);
   return spec.protocol->plan(spec, grid);
 }
 

@@ -8,6 +8,8 @@
 
 #include "harness/files.h"
 #include "harness/model_folder.h"
+#include "harness/model_tokenizer.h"
+#include "harness/own_data.h"
 #include "harness/shipped.h"
 #include "harness/spec/model_choice.h"
 #include "kernels/error.h"
@@ -25,8 +27,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-fs::path tokenizer_file(const fs::path& folder) { return folder / "tokenizer.json"; }
-
 class ModelSubject final : public Subject {
  public:
   ModelSubject(Backend& backend, const Spec& spec, const ModelChoice& choice, const ModelIdentity& identity)
@@ -35,6 +35,7 @@ class ModelSubject final : public Subject {
     // An unsupported tokenizer must stop the experiment, not skip its cases one by one.
     for (const DataSpec& data : spec.data) {
       if (data.kind != DataKind::kIds) tokenizer();
+      if (data.kind == DataKind::kOwn) own_traces_.emplace(data.name, load_own_traces(spec, data, identity));
     }
   }
 
@@ -62,7 +63,7 @@ class ModelSubject final : public Subject {
     const DataSpec& data = spec_.data[static_cast<size_t>(workload.data)];
     std::vector<Sample> out;
     for (int index = first; index < first + count; ++index) {
-      out.push_back(data.kind == DataKind::kTask ? draw(data, workload, index) : piece(data, workload, index));
+      out.push_back(sample(data, workload, index));
       check_ids(out.back(), data);
     }
     return out;
@@ -79,6 +80,7 @@ class ModelSubject final : public Subject {
         case DataKind::kJsonl:
           out.push_back(exam_of(data, index));
           break;
+        case DataKind::kOwn:
         case DataKind::kText:
         case DataKind::kIds:
           throw UserError(fmt::format("{}: data: '{}' asks nothing; protocol answer expects a task or jsonl",
@@ -91,6 +93,11 @@ class ModelSubject final : public Subject {
   std::vector<JsonlProblem> malformed(const Workload& workload) override {
     const DataSpec& data = spec_.data[static_cast<size_t>(workload.data)];
     return data.kind == DataKind::kJsonl ? questions(data).malformed : std::vector<JsonlProblem>{};
+  }
+
+  const OwnTraces* own_traces(const Workload& workload) const override {
+    const auto found = own_traces_.find(spec_.data[static_cast<size_t>(workload.data)].name);
+    return found == own_traces_.end() ? nullptr : &found->second;
   }
 
   const Tokenizer& tokenizer() override {
@@ -107,7 +114,7 @@ class ModelSubject final : public Subject {
     name_ = model_name(files_);
     fingerprint_ = identity.fingerprint();
     std::error_code error;
-    const fs::path file = tokenizer_file(files_);
+    const fs::path file = files_ / "tokenizer.json";
     if (fs::exists(file, error)) tokenizer_sha256_ = sha256_hex(read_file(file));
     open(backend, ModelFiles(files_));
   }
@@ -164,6 +171,35 @@ class ModelSubject final : public Subject {
             .first_token = first_token_of(config_, tokenizer())};
   }
 
+  Sample sample(const DataSpec& data, const Workload& workload, int index) {
+    switch (data.kind) {
+      case DataKind::kTask:
+        return draw(data, workload, index);
+      case DataKind::kOwn:
+        return own_sample(data, workload, index);
+      default:
+        return piece(data, workload, index);
+    }
+  }
+
+  Sample own_sample(const DataSpec& data, const Workload& workload, int index) {
+    const OwnTraces& written = own_traces_.at(data.name);
+    const std::vector<const OwnAttempt*> traces = written.traces();
+    const auto refuse = [&](const std::string& what) {
+      throw UserError(fmt::format("{}: data: '{}': {}", data.source.where, data.name, what));
+    };
+    if (index >= std::ssize(traces)) {
+      refuse(fmt::format("{} of {} attempts became traces, sample {} needs more", traces.size(),
+                         written.attempts.size(), index));
+    }
+    if (workload.tokens > written.recipe.tokens) {
+      refuse(fmt::format("its traces have {} tokens, expected {}", written.recipe.tokens, workload.tokens));
+    }
+    Sample sample = sample_of(*traces[static_cast<size_t>(index)], workload.tokens);
+    sample.name = fmt::format("{} {}", data.name, index);
+    return sample;
+  }
+
   Sample draw(const DataSpec& data, const Workload& workload, int index) {
     return make_sample(request(data, workload, index), tokenizer(), text());
   }
@@ -217,7 +253,8 @@ class ModelSubject final : public Subject {
   std::optional<Tokenizer> tokenizer_;
   std::optional<TextData> text_;
   std::map<std::string, std::vector<int32_t>> ids_;
-  std::map<std::string, JsonlData> questions_;  // by file
+  std::map<std::string, JsonlData> questions_;   // by file
+  std::map<std::string, OwnTraces> own_traces_;  // by the data's name
 };
 
 class TraceSubject final : public Subject {
@@ -287,14 +324,6 @@ TextData load_shipped_text(const fs::path& from) {
   return folder.empty() ? TextData{} : TextData::load(folder);
 }
 
-int32_t first_token_of(const ModelConfig& config, const Tokenizer& tokenizer) {
-  if (!config.bos_ids.empty()) return config.bos_ids.front();
-  if (const auto id = tokenizer.token_id("<|endoftext|>")) return *id;
-  throw UserError(
-      "the model's bos_token_id is missing and its tokenizer has no <|endoftext|>; expected one of them "
-      "(or pass --ids)");
-}
-
 std::vector<int32_t> read_ids(const fs::path& path) {
   const SafetensorsFile file = SafetensorsFile::open(path);
   const TensorInfo& tensor = file.require("input_ids");
@@ -304,20 +333,6 @@ std::vector<int32_t> read_ids(const fs::path& path) {
                                 shape_text(tensor.shape)));
   }
   return file.read_i32(tensor);
-}
-
-bool has_tokenizer(const fs::path& model) {
-  std::error_code error;
-  return is_gguf(model) || fs::exists(tokenizer_file(model), error);
-}
-
-Tokenizer load_tokenizer(const fs::path& model) {
-  if (is_gguf(model)) return Tokenizer::load_gguf(model);
-  const fs::path file = tokenizer_file(model);
-  if (!has_tokenizer(model)) {
-    throw UserError(fmt::format("{}: no such file; pass token ids instead (--ids, or ids: in a spec)", file.string()));
-  }
-  return Tokenizer::load(file);
 }
 
 }  // namespace kv

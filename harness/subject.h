@@ -17,6 +17,7 @@
 #include "sim/source/source.h"
 #include "sim/tasks/exam.h"
 #include "sim/tasks/jsonl.h"
+#include "sim/tasks/own_traces.h"
 #include "sim/tasks/sample.h"
 #include "sim/tasks/text_data.h"
 
@@ -37,6 +38,8 @@ class Subject {
   virtual std::vector<Exam> exams(const Workload& workload, int first, int count) = 0;
   // Lines of the workload's data set that are no questions.
   virtual std::vector<JsonlProblem> malformed(const Workload& workload) = 0;
+  // Of a workload whose texts a model wrote itself, what it wrote; null for other data.
+  virtual const OwnTraces* own_traces(const Workload&) const { return nullptr; }
   // UserError where there is none.
   virtual const Tokenizer& tokenizer() = 0;
   virtual std::vector<int32_t> stop_ids() const = 0;  // the model's own ends of text
@@ -58,16 +61,7 @@ std::unique_ptr<Subject> open_subject(Backend& backend, const Spec& spec, int mo
 // Text of the tasks; without the shipped folder it holds no documents, and tasks that need some say so.
 TextData load_shipped_text(const std::filesystem::path& from = {});
 
-// Where a text begins for this model: its bos token, else <|endoftext|>. UserError where it has neither.
-int32_t first_token_of(const ModelConfig& config, const Tokenizer& tokenizer);
-
 // ids of the tensor input_ids, of shape [T] or [1, T].
 std::vector<int32_t> read_ids(const std::filesystem::path& file);
-
-// Whether the model has a tokenizer, which may be of a kind that is not read.
-bool has_tokenizer(const std::filesystem::path& model);
-
-// That of a model's folder or GGUF file; UserError with the hint to pass ids where it has none.
-Tokenizer load_tokenizer(const std::filesystem::path& model);
 
 }  // namespace kv

@@ -13,6 +13,7 @@
 #include "harness/spec/component_reader.h"
 #include "harness/spec/data_reader.h"
 #include "harness/spec/model_reader.h"
+#include "harness/spec/own_options.h"
 #include "harness/spec/report_plan.h"
 #include "harness/spec/spec_reader.h"
 #include "harness/spec/task_options.h"
@@ -95,6 +96,17 @@ void describe_protocols() {
   }
 }
 
+DeclaredParam tokens_of_sample() {
+  return {.key = "tokens", .type = "integer", .fallback = "none", .help = "length of a sample"};
+}
+
+void describe_own_task() {
+  fmt::print("task {}: {}\n", kOwnTask, kOwnSummary);
+  std::vector<DeclaredParam> declared = describe_own();
+  declared.insert(declared.begin(), tokens_of_sample());
+  print_options(declared);
+}
+
 void describe_task(const Task& task) {
   fmt::print("task {}: {}\n", task.name, task.summary);
   std::vector<DeclaredParam> declared;
@@ -102,8 +114,7 @@ void describe_task(const Task& task) {
   for (DeclaredParam& option : declared) {
     if (option.type == "integer" || option.type == "number") option.fallback = "the task's own";
   }
-  declared.insert(declared.begin(),
-                  {.key = "tokens", .type = "integer", .fallback = "none", .help = "length of a sample"});
+  declared.insert(declared.begin(), tokens_of_sample());
   print_options(declared);
 }
 
@@ -156,6 +167,7 @@ std::vector<Topic> topics() {
   add_entries(all, "allocation", allocations(), [](const std::string& name) { return describe_allocation(name); });
   add_entries(all, "metric", metrics(), [](const std::string& name) { return describe_metric(name); });
   for (const Task* task : all_tasks()) all.push_back({task->name, [=] { describe_task(*task); }});
+  all.push_back({std::string(kOwnTask), describe_own_task});
   for (const NamedModel& model : named_models()) {
     all.push_back({std::string(model.name), [&model] { describe_model(model); }});
   }

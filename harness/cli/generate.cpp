@@ -9,6 +9,7 @@
 
 #include "harness/cli/inputs.h"
 #include "harness/cli/verbs.h"
+#include "harness/model_tokenizer.h"
 #include "harness/notice.h"
 #include "harness/subject.h"
 #include "kernels/error.h"

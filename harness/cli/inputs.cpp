@@ -8,6 +8,7 @@
 
 #include "harness/files.h"
 #include "harness/model_folder.h"
+#include "harness/model_tokenizer.h"
 #include "harness/spec/component_reader.h"
 #include "harness/subject.h"
 #include "kernels/error.h"

@@ -11,6 +11,7 @@
 #include "harness/cli/verbs.h"
 #include "harness/metrics/metric.h"
 #include "harness/protocols/protocol.h"
+#include "harness/spec/own_options.h"
 #include "harness/spec/spec_reader.h"
 #include "kernels/error.h"
 #include "sim/model/named_models.h"
@@ -45,6 +46,13 @@ void print_models() {
   for (const NamedModel& model : named_models()) fmt::print("{:<18}  {}\n", model.name, model.summary);
 }
 
+void print_tasks() {
+  Task own{.name = std::string(kOwnTask), .summary = std::string(kOwnSummary), .fit = Fit::kCut, .chars_per_token = 0};
+  std::vector<const Task*> tasks = all_tasks();
+  tasks.push_back(&own);
+  print_entries(tasks);
+}
+
 constexpr std::array kKinds = {"protocols", "policies", "allocations", "metrics", "tasks", "models", "experiments"};
 
 void list_kind(std::string_view kind) {
@@ -52,7 +60,7 @@ void list_kind(std::string_view kind) {
   if (kind == "policies") print_entries(policies());
   if (kind == "allocations") print_entries(allocations());
   if (kind == "metrics") print_entries(metrics());
-  if (kind == "tasks") print_entries(all_tasks());
+  if (kind == "tasks") print_tasks();
   if (kind == "models") print_models();
   if (kind == "experiments") print_experiments();
 }

@@ -104,6 +104,7 @@ int run(int argc, const char* const* argv) try {
   add_tokenize(app, verbs);
   add_compress(app, verbs);
   add_generate(app, verbs);
+  add_write(app, verbs);
   check_verb(app, argc, argv);
   return parse(app, argc, argv, verbs);
 } catch (const UserError& error) {

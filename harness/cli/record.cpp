@@ -6,6 +6,7 @@
 #include "harness/cli/inputs.h"
 #include "harness/cli/verbs.h"
 #include "harness/model_folder.h"
+#include "harness/model_tokenizer.h"
 #include "harness/spec/component_reader.h"
 #include "harness/spec/task_options.h"
 #include "harness/subject.h"

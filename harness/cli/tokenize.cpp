@@ -7,6 +7,7 @@
 #include "harness/cli/inputs.h"
 #include "harness/cli/verbs.h"
 #include "harness/files.h"
+#include "harness/model_tokenizer.h"
 #include "harness/subject.h"
 
 namespace kv {

@@ -29,6 +29,7 @@ void add_score(CLI::App& app, Verbs& verbs);
 void add_tokenize(CLI::App& app, Verbs& verbs);
 void add_compress(CLI::App& app, Verbs& verbs);
 void add_generate(CLI::App& app, Verbs& verbs);
+void add_write(CLI::App& app, Verbs& verbs);
 
 // The whole program: 0 when all is well, 1 when something failed, 2 for a user's mistake (one line on stderr).
 int run_program(int argc, const char* const* argv);

@@ -2,9 +2,11 @@
 //
 // Position t in [0, T − 1) predicts token t + 1. All sums are over the sample's predicted tokens, in nats; the tail is
 // t >= tokens seen at the first event: the part that a policy can change. Ratios are quotients of sums, so a report
-// that wants the pooled ratio divides the pooled sums, which are rows of their own. Answer rows appear for samples with
-// answer-labelled targets; accuracy is teacher-forced: argmax == the next token. With `bin`, loss_increase_at is the
-// mean increase of the targets at positions [x, x + bin), x a multiple of `bin`: where in the text a policy pays.
+// that wants the pooled ratio divides the pooled sums, which are rows of their own. Samples with answer-labelled
+// targets have rows of their answers and of all other targets, the prompt, apart: 001 measures on what a model wrote,
+// which is the answer, and a long prompt would water that down. Accuracy is teacher-forced: argmax == the next token.
+// With `bin`, loss_increase_at is the mean increase of the targets at positions [x, x + bin), x a multiple of `bin`:
+// where in the text a policy pays.
 
 #include <algorithm>
 #include <memory>
@@ -22,9 +24,11 @@ struct Sums {
   int64_t tokens = 0;
 };
 
-struct Answers {
-  Sums nll;
-  Sums right;
+// A sample's targets by their labels.
+struct Parts {
+  Sums answer;
+  Sums prompt;  // all that is no answer
+  Sums right;   // answers that argmax has
 };
 
 class Loss : public Metric {
@@ -55,7 +59,13 @@ class Loss : public Metric {
   }
 
   std::vector<Headline> headlines() const override {
-    return {{.name = "loss-ratio",
+    return {{.name = "answer-loss-ratio",
+             .title = "Loss under the policy over the full cache's on the answers, pooled over samples",
+             .metric = "answer_nll_sum",
+             .over = "answer_nll_sum_full",
+             .better = "lower",
+             .of_answers = true},
+            {.name = "loss-ratio",
              .title = "Loss under the policy over the full cache's, pooled over samples",
              .metric = "nll_sum",
              .over = "nll_sum_full",
@@ -112,14 +122,22 @@ class Loss : public Metric {
   }
 
   void answers(int s, std::vector<Measured>& rows) const {
-    const Answers found = collect(s);
-    if (found.nll.tokens == 0) return;
-    const double count = static_cast<double>(found.nll.tokens);
+    const Parts parts = parts_of(s);
+    if (parts.answer.tokens == 0) return;
+    const double count = static_cast<double>(parts.answer.tokens);
     rows.push_back({.sample = s, .metric = "answer_tokens", .value = count, .unit = "tokens"});
-    rows.push_back({.sample = s, .metric = "answer_nll", .value = found.nll.policy / count, .unit = "nats"});
-    rows.push_back({.sample = s, .metric = "answer_nll_full", .value = found.nll.full / count, .unit = "nats"});
-    rows.push_back({.sample = s, .metric = "answer_accuracy", .value = found.right.policy / count});
-    rows.push_back({.sample = s, .metric = "answer_accuracy_full", .value = found.right.full / count});
+    rows.push_back({.sample = s, .metric = "answer_nll", .value = parts.answer.policy / count, .unit = "nats"});
+    rows.push_back({.sample = s, .metric = "answer_nll_full", .value = parts.answer.full / count, .unit = "nats"});
+    rows.push_back({.sample = s, .metric = "answer_accuracy", .value = parts.right.policy / count});
+    rows.push_back({.sample = s, .metric = "answer_accuracy_full", .value = parts.right.full / count});
+    rows.push_back({.sample = s, .metric = "answer_nll_sum", .value = parts.answer.policy, .unit = "nats"});
+    rows.push_back({.sample = s, .metric = "answer_nll_sum_full", .value = parts.answer.full, .unit = "nats"});
+    ratio(s, "answer_loss_ratio", parts.answer, rows);
+    const double prompt_tokens = static_cast<double>(parts.prompt.tokens);
+    rows.push_back({.sample = s, .metric = "prompt_tokens", .value = prompt_tokens, .unit = "tokens"});
+    rows.push_back({.sample = s, .metric = "prompt_nll_sum", .value = parts.prompt.policy, .unit = "nats"});
+    rows.push_back({.sample = s, .metric = "prompt_nll_sum_full", .value = parts.prompt.full, .unit = "nats"});
+    ratio(s, "prompt_loss_ratio", parts.prompt, rows);
   }
 
   // Binned by the target's position, t + 1.
@@ -137,20 +155,22 @@ class Loss : public Metric {
     }
   }
 
-  Answers collect(int s) const {
+  Parts parts_of(int s) const {
     const size_t index = static_cast<size_t>(s);
     const Sample& sample = *view_.samples[index];
     const Baseline& baseline = *view_.baseline;
-    Answers found;
+    Parts parts;
     for (size_t t = 0; t + 1 < sample.ids.size() && t + 1 < sample.labels.size(); ++t) {
-      if (sample.labels[t + 1] != Label::kAnswer) continue;
-      ++found.nll.tokens;
-      found.nll.policy += record_.nll(s)[t];
-      found.nll.full += baseline.nll[index][t];
-      found.right.policy += record_.argmax(s)[t] == sample.ids[t + 1] ? 1 : 0;
-      found.right.full += baseline.argmax[index][t] == sample.ids[t + 1] ? 1 : 0;
+      const bool is_answer = sample.labels[t + 1] == Label::kAnswer;
+      Sums& part = is_answer ? parts.answer : parts.prompt;
+      ++part.tokens;
+      part.policy += record_.nll(s)[t];
+      part.full += baseline.nll[index][t];
+      if (!is_answer) continue;
+      parts.right.policy += record_.argmax(s)[t] == sample.ids[t + 1] ? 1 : 0;
+      parts.right.full += baseline.argmax[index][t] == sample.ids[t + 1] ? 1 : 0;
     }
-    return found;
+    return parts;
   }
 
   int bin_;
@@ -160,8 +180,10 @@ class Loss : public Metric {
 
 const RegisterMetric kLoss{
     {.name = "loss",
-     .summary = "loss_ratio, loss_ratio_tail, loss_increase [nats], answer_nll, answer_accuracy and the sums behind "
-                "them, teacher-forced, against the full cache (001 Table 2)",
+     .summary =
+         "loss_ratio, loss_ratio_tail, loss_increase [nats]; of answers and prompts apart answer_loss_ratio, "
+         "prompt_loss_ratio, answer_nll, answer_accuracy; and the sums behind them, teacher-forced, against the full "
+         "cache (001 Table 2)",
      .make = [](Params& params) -> std::unique_ptr<Metric> { return std::make_unique<Loss>(params); }}};
 
 }  // namespace

@@ -20,7 +20,7 @@ void check_answer(const Spec& spec) {
   spec.refuse_key("metrics", "protocol answer has its own rows, expected no such key");
   sampling_of(spec);
   for (const DataSpec& data : spec.data) {
-    if (data.kind == DataKind::kText || data.kind == DataKind::kIds) {
+    if (data.kind != DataKind::kTask && data.kind != DataKind::kJsonl) {
       throw UserError(fmt::format("{}: data: '{}' asks nothing; protocol answer expects a task or jsonl",
                                   data.source.where, data.name));
     }

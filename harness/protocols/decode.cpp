@@ -1,6 +1,7 @@
 #include <numeric>
 
 #include "harness/protocols/batch_memory.h"
+#include "harness/protocols/own_yield.h"
 #include "harness/protocols/protocol.h"
 #include "harness/protocols/replay_runner.h"
 #include "harness/spec/case_check.h"
@@ -49,6 +50,7 @@ metrics: [loss, recall]                     # kvlab list metrics
     .needs = decode_needs,
     .plan = replay_plan,
     .memory = replay_memory,
+    .remarks = own_yield,
     .open = [](const UnitBatch& batch) -> std::unique_ptr<UnitRunner> {
       return std::make_unique<ReplayRunner>(batch, ReplayRunner::Events::kMany, plan_pruning);
     },

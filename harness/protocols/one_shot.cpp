@@ -1,4 +1,5 @@
 #include "harness/protocols/batch_memory.h"
+#include "harness/protocols/own_yield.h"
 #include "harness/protocols/protocol.h"
 #include "harness/protocols/replay_runner.h"
 #include "harness/spec/case_check.h"
@@ -36,6 +37,7 @@ metrics: [loss, recall]      # kvlab list metrics
     .check_case = check_one_shot_case,
     .plan = replay_plan,
     .memory = replay_memory,
+    .remarks = own_yield,
     .open = [](const UnitBatch& batch) -> std::unique_ptr<UnitRunner> {
       return std::make_unique<ReplayRunner>(batch, ReplayRunner::Events::kOne, plan_cut);
     },

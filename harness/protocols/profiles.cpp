@@ -25,7 +25,7 @@ std::vector<SavedProfile> make_profiles(const Spec& spec, const ProfileOptions& 
   for (const Workload& workload : grid.workloads) samples += workload.samples;
   const auto backend = make_backend(spec.device);
   Progress progress(options.verbosity, samples);
-  const std::string origin = profile_origin_json(spec, backend->accelerator());
+  const std::string origin = origin_json(spec, backend->accelerator());
   std::vector<SavedProfile> all;
   for (int model = 0; model < static_cast<int>(spec.models.size()); ++model) {
     for (SavedProfile& calibrated : Calibrator(spec, *backend, grid, model, progress).profiles()) {

@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <set>
 
+#include "harness/spec/own_options.h"
+
 namespace kv {
 namespace {
 
@@ -64,6 +66,7 @@ DataSpec read_entry(const YamlDocument& document, const YAML::Node& node, int sa
     data.name = is_task ? data.source.text : std::filesystem::path(data.source.text).stem().string();
   }
   if (is_task) data.options = map.options();
+  if (is_task && data.source.text == kOwnTask) data.kind = DataKind::kOwn;
   map.finish();
   check_entry(map, data);
   return data;

@@ -12,6 +12,7 @@
 #include "harness/protocols/protocol.h"
 #include "harness/rows.h"
 #include "kernels/error.h"
+#include "sim/tasks/task.h"
 
 namespace kv {
 namespace {
@@ -136,20 +137,56 @@ std::string measure_of(const Headline& headline) {
   return text;
 }
 
-std::string table_of(const Headline& headline, const Layout& layout, const std::vector<std::string>& not_best) {
-  std::string text =
-      fmt::format("  - name: {}\n    title: {}\n{}    rows: {}\n    columns: {}\n", headline.name,
-                  yaml_text(headline.title), measure_of(headline), list_of(layout.rows), list_of(layout.columns));
+// Entries of the data whose texts have answers. A task that is not there is refused later.
+std::vector<std::string> answering(const Spec& spec) {
+  std::vector<std::string> names;
+  for (const DataSpec& data : spec.data) {
+    if (data.kind == DataKind::kOwn) names.push_back(data.name);
+    if (data.kind != DataKind::kTask) continue;
+    for (const Task* task : all_tasks()) {
+      if (task->name == data.source.text && task->has_answers) names.push_back(data.name);
+    }
+  }
+  return names;
+}
+
+// A headline, and the entries of the data that it is about; empty: all.
+struct Shown {
+  Headline headline;
+  std::vector<std::string> data{};
+};
+
+std::vector<Shown> shown_of(const Spec& spec) {
+  const std::vector<std::string> with_answers = answering(spec);
+  std::vector<Shown> all;
+  for (Headline& headline : headlines_of(spec)) {
+    if (headline.of_answers && with_answers.empty()) continue;
+    const bool some = headline.of_answers && with_answers.size() < spec.data.size();
+    all.push_back({std::move(headline), some ? with_answers : std::vector<std::string>{}});
+  }
+  return all;
+}
+
+std::string where_of(const Shown& shown) {
+  return shown.data.empty() ? "" : fmt::format("    where: {{data: {}}}\n", list_of(shown.data));
+}
+
+std::string table_of(const Shown& shown, const Layout& layout, const std::vector<std::string>& not_best) {
+  const Headline& headline = shown.headline;
+  std::string text = fmt::format("  - name: {}\n    title: {}\n{}    rows: {}\n    columns: {}\n{}", headline.name,
+                                 yaml_text(headline.title), measure_of(headline), list_of(layout.rows),
+                                 list_of(layout.columns), where_of(shown));
   if (headline.better.empty()) return text;
   text += fmt::format("    better: {}\n", headline.better);
   if (!not_best.empty()) text += fmt::format("    unranked: {}\n", list_of(not_best));
   return text;
 }
 
-std::string plot_of(const Headline& headline, const Layout& layout) {
-  std::string text = fmt::format("  - name: {}-plot\n    kind: {}\n    title: {}\n{}    x: {}\n    series: {}\n",
+std::string plot_of(const Shown& shown, const Layout& layout) {
+  const Headline& headline = shown.headline;
+  std::string text = fmt::format("  - name: {}-plot\n    kind: {}\n    title: {}\n{}    x: {}\n    series: {}\n{}",
                                  headline.name, layout.curve ? "curve" : "bars", yaml_text(headline.title),
-                                 measure_of(headline), yaml_text(layout.x), list_of(layout.rows));
+                                 measure_of(headline), yaml_text(layout.x), list_of(layout.rows), where_of(shown));
   if (!layout.facet.empty()) text += fmt::format("    facet: {}\n", list_of(layout.facet));
   if (layout.log) text += "    x_scale: log2\n";
   return text;
@@ -169,14 +206,14 @@ constexpr const char* kBenchmarkReport =
 
 std::string default_report(const Spec& spec) {
   if (!spec.benchmarks.text.empty()) return kBenchmarkReport;
-  const std::vector<Headline> headlines = headlines_of(spec);
+  const std::vector<Shown> headlines = shown_of(spec);
   if (headlines.empty()) return {};
   const Layout layout = layout_of(spec);
   const std::vector<std::string> not_best = unranked(spec);
   std::string tables = "tables:\n", plots = "plots:\n";
-  for (const Headline& headline : headlines) {
-    tables += table_of(headline, layout, not_best);
-    plots += plot_of(headline, layout);
+  for (const Shown& shown : headlines) {
+    tables += table_of(shown, layout, not_best);
+    plots += plot_of(shown, layout);
   }
   return tables + plots;
 }

@@ -11,6 +11,7 @@
 #include "harness/spec/case_check.h"
 #include "harness/spec/case_policy.h"
 #include "harness/spec/model_choice.h"
+#include "harness/spec/own_options.h"
 #include "harness/spec/places.h"
 #include "harness/spec/task_options.h"
 #include "kernels/error.h"
@@ -38,6 +39,13 @@ std::vector<std::string> names_of(const Entries& entries) {
   return names;
 }
 
+// Drawn tasks, and the one whose texts a model wrote.
+std::vector<std::string> task_names() {
+  std::vector<std::string> names = names_of(all_tasks());
+  names.emplace_back(kOwnTask);
+  return names;
+}
+
 void check_allocation_name(const std::string& name, const std::string& where) {
   check_name({.name = name, .where = where}, "allocation", names_of(allocations()));
 }
@@ -60,7 +68,7 @@ void check_names(const Spec& spec) {
   for (const DataSpec& data : spec.data) {
     if (data.kind != DataKind::kTask) continue;
     at(data.source.where, [&] { refuse_data_set_task(data.source.text); });
-    check_name({.name = data.source.text, .where = data.source.where}, "task", names_of(all_tasks()));
+    check_name({.name = data.source.text, .where = data.source.where}, "task", task_names());
   }
 }
 
@@ -204,10 +212,9 @@ class GridMaker {
       if (applies && !is_length) options.push_back(param);
       key.push_back(applies ? param.text : "");
     }
-    if (data.kind == DataKind::kTask) {
-      check_task_tokens(data, workload.tokens);
-      workload.options = parse_task_options(find_task(data.source.text), options);
-    }
+    if (data.kind == DataKind::kTask || data.kind == DataKind::kOwn) check_task_tokens(data, workload.tokens);
+    if (data.kind == DataKind::kOwn) parse_own_options(data);
+    if (data.kind == DataKind::kTask) workload.options = parse_task_options(find_task(data.source.text), options);
     return workload;
   }
 

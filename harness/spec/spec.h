@@ -31,7 +31,7 @@ struct Component {
   SlotChoice allocation{"uniform"};                        // a policy's: how budgets are divided
 };
 
-enum class DataKind { kTask, kText, kIds, kJsonl };
+enum class DataKind { kTask, kOwn, kText, kIds, kJsonl };
 
 // More than any machine answers in a year.
 inline constexpr int kMostSamples = 1'000'000;
@@ -42,7 +42,7 @@ struct DataSpec {
   Located source{};                   // task name, text file, safetensors file with input_ids, JSON lines of questions
   std::optional<int> tokens{};        // a sample's length; files: all of it without
   int samples = 1;                    // files: consecutive pieces of `tokens`
-  std::vector<GivenParam> options{};  // of the task
+  std::vector<GivenParam> options{};  // of the task, or of own traces (harness/spec/own_options.h)
   std::string subset{};               // JSON lines: the value of `task`; all where empty
   std::string metric{};               // JSON lines: how answers are graded; the data set's own where empty
 };

@@ -69,6 +69,12 @@ std::string Params::get(std::string_view key, std::string_view fallback,
   return value;
 }
 
+std::string Params::text(std::string_view key, std::string_view help) {
+  const GivenParam* given = find(key);
+  declare(key, "text", "none", help, given ? given->text : "none");
+  return given ? given->text : "";
+}
+
 std::string Params::file(std::string_view key, std::string_view help) {
   const GivenParam* given = find(key);
   std::error_code error;

@@ -33,6 +33,8 @@ class Params {
   double get(std::string_view key, double fallback, std::string_view help);
   std::string get(std::string_view key, std::string_view fallback, std::initializer_list<std::string_view> choices,
                   std::string_view help);
+  // Any text, or nothing (empty).
+  std::string text(std::string_view key, std::string_view help);
   // A file that must exist, or nothing (empty).
   std::string file(std::string_view key, std::string_view help);
   bool has(std::string_view key) const;

@@ -54,6 +54,8 @@ int check_protocol(const GenerateArgs& args) {
         fmt::format("generation: budget {}, interval {}: expected at least 1 each", args.budget, args.interval));
   }
   KV_CHECK(!args.resumed || (!args.policy.scorer && args.filled == 0));
+  KV_CHECK(args.until_first_end == (args.left != nullptr) && !(args.left && args.policy.scorer));
+  KV_CHECK(args.active.empty() || args.resumed);
   if (!args.policy.scorer) {
     if (decode || args.keep) {
       throw UserError(
@@ -87,9 +89,12 @@ std::vector<ResidentBound> resident_bounds(const GenerateArgs& args, int interva
   return bounds;
 }
 
+bool goes_on(const GenerateArgs& args, size_t s) { return args.active.empty() || args.active[s] != 0; }
+
 RunShape shape_of(const GenerateArgs& args, int interval) {
   int64_t tokens = 0;
   for (size_t s = 0; s < args.prompts.size(); ++s) {
+    if (!goes_on(args, s)) continue;
     const int64_t present = args.resumed ? args.resumed->done[s] : args.filled;
     tokens += std::min<int64_t>(std::ssize(args.prompts[s]) - present, args.prefill_chunk);
   }
@@ -103,7 +108,8 @@ void check_memory(const GenerateArgs& args, const RunShape& shape) {
   if (args.resumed) {
     std::vector<int32_t> more;
     for (size_t s = 0; s < args.prompts.size(); ++s) {
-      more.push_back(static_cast<int32_t>(args.prompts[s].size()) - args.resumed->done[s] + args.max_new_tokens - 1);
+      const int32_t unread = static_cast<int32_t>(args.prompts[s].size()) - args.resumed->done[s];
+      more.push_back(goes_on(args, s) ? unread + args.max_new_tokens - 1 : 0);
     }
     need.cache = args.resumed->cache.growth_bytes(more);
   }
@@ -136,6 +142,7 @@ class Generation {
         newest_(args.prompts.size(), -1),
         watch_(args.backend) {
     for (const auto& prompt : args.prompts) lengths_.push_back(static_cast<int32_t>(prompt.size()));
+    for (size_t s = 0; s < active_.size(); ++s) active_[s] = goes_on(args, s) ? 1 : 0;
     result_.sequences.resize(args.prompts.size());
   }
 
@@ -152,7 +159,7 @@ class Generation {
     for (const Step& step : prompt_schedule()) loop_.step(step);
     take_new_ids(1);
     result_.prefill_seconds = watch_.lap();
-    while (std::find(active_.begin(), active_.end(), 1) != active_.end()) {
+    while (wants_more()) {
       writer_.decode(active_, newest_);
       const int steps_before_cut = std::min(steps_left(), steps_until_cut() - 1);
       if (steps_before_cut > 0) {
@@ -163,12 +170,18 @@ class Generation {
     }
     const double total_seconds = total.seconds();
     result_.costs = loop_.finish();
+    if (args_.left) *args_.left = loop_.leave();
     result_.costs.total_seconds = total_seconds;
     result_.peak_bytes = args_.backend.peak_bytes();
     return std::move(result_);
   }
 
  private:
+  bool wants_more() const {
+    if (args_.until_first_end && ended_) return false;
+    return std::find(active_.begin(), active_.end(), 1) != active_.end();
+  }
+
   // The last new token is never processed.
   int steps_left() const { return args_.max_new_tokens - generated_; }
 
@@ -188,6 +201,10 @@ class Generation {
     KV_CHECK(!args_.keep);
     std::vector<int32_t> unread = lengths_;
     for (size_t s = 0; s < unread.size(); ++s) {
+      if (!active_[s]) {
+        unread[s] = 0;
+        continue;
+      }
       KV_CHECK(unread[s] > loop_.tokens_done()[s] && (interval_ == 0 || unread[s] < args_.budget + interval_));
       unread[s] -= loop_.tokens_done()[s];
     }
@@ -226,7 +243,7 @@ class Generation {
   }
 
   void decode(int steps) {
-    loop_.decode(active_, steps, kLookEvery, [&](int since, bool recorded) {
+    loop_.decode(active_, steps, args_.until_first_end ? 1 : kLookEvery, [&](int since, bool recorded) {
       const bool all_go_on = take_new_ids(since);
       note_steps(since, recorded, watch_.lap());
       return all_go_on;
@@ -276,6 +293,7 @@ class Generation {
     } else if (std::ssize(text.ids) == args_.max_new_tokens) {
       active_[s] = 0;
     }
+    ended_ = ended_ || !active_[s];
   }
 
   const GenerateArgs& args_;
@@ -286,6 +304,7 @@ class Generation {
   std::vector<int32_t> lengths_;  // of the prompts
   std::vector<int32_t> active_;   // 1 = goes on
   std::vector<int32_t> newest_;   // ids
+  bool ended_ = false;            // at least one sequence
   int generated_ = 0;             // new tokens of every active sequence
   Stopwatch watch_;               // every moment from the first on is some lap's
   GenerateResult result_;

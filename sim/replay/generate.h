@@ -26,9 +26,15 @@ struct GenerateArgs {
   // To time what follows: the first `filled` tokens of every prompt are not processed, their entries are random (no cut
   // may fall into the prompts, and at least one token of each is left).
   int32_t filled = 0;
-  // Goes on from a prefill (sim/replay/prefill.h), which is taken: the tokens done of every prompt stand in its cache,
-  // at least one of each is left, and nothing more is cut (a policy without a scorer).
+  // Goes on from a prefill (sim/replay/prefill.h) or from `left`, which is taken: the tokens done of every prompt stand
+  // in its cache, at least one of each is left, and nothing more is cut (a policy without a scorer).
   LoopState* resumed = nullptr;
+  // Texts in turns (sim/replay/turns.h): returns as soon as one sequence ends, with what the loop leaves in `left` (not
+  // null then). Every new id but a sequence's last is in its cache, and no other.
+  bool until_first_end = false;
+  std::optional<LoopState>* left = nullptr;
+  // [prompts] 1 = goes on, 0 = is left as it is; empty: all go on. Only where something is resumed.
+  std::span<const int32_t> active{};
   int max_new_tokens = 128;
   std::span<const int32_t> stop_ids;  // the first of them ends a sequence and is its last id
   Sampling sampling;

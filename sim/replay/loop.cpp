@@ -200,6 +200,13 @@ void Loop::cut(const Step& step) {
   watch_.stop(result_.evict_seconds);
 }
 
+LoopState Loop::leave() {
+  KV_CHECK(!args_.policy.scorer);
+  std::vector<int32_t> done(pass_.done().begin(), pass_.done().end());
+  std::vector<int64_t> events(done.size(), 0);
+  return {.cache = std::move(pass_.cache()), .done = std::move(done), .events = std::move(events)};
+}
+
 ReplayResult Loop::finish() {
   const Cache& cache = pass_.cache();
   result_.attention_seconds = pass_.attention_seconds();

@@ -71,6 +71,8 @@ class Loop {
   void decode(std::span<const int32_t> active, int steps, int pause_every, const Pause& pause);
 
   ReplayResult finish();
+  // After finish(), once: what another loop can go on from. Nothing is ever cut (a policy without a scorer).
+  LoopState leave();
 
   std::span<const int32_t> tokens_done() const { return pass_.done(); }  // [sequences]
   const Cache& cache() const { return pass_.cache(); }

@@ -28,21 +28,24 @@ const RegisterTask kBook({.name = "book",
                           .options = {},
                           .fit = Fit::kCut,
                           .chars_per_token = 3.9,
-                          .draw = draw_book});
+                          .draw = draw_book,
+                          .has_answers = false});
 
 const RegisterTask kCode({.name = "code",
                           .summary = "source code in several languages",
                           .options = {},
                           .fit = Fit::kCut,
                           .chars_per_token = 3.3,
-                          .draw = draw_code});
+                          .draw = draw_code,
+                          .has_answers = false});
 
 const RegisterTask kMath({.name = "math",
                           .summary = "GSM8K word problems with their solutions",
                           .options = {},
                           .fit = Fit::kCut,
                           .chars_per_token = 2.8,
-                          .draw = draw_math});
+                          .draw = draw_math,
+                          .has_answers = false});
 
 }  // namespace
 }  // namespace kv

@@ -93,6 +93,7 @@ struct Task {
   double chars_per_token;                           // for the first attempt, with the reference tokenizer
   AnswerMetric metric = AnswerMetric::kExactMatch;  // what its answers are graded by unless asked otherwise
   std::function<TaskText(const TaskDraw&)> draw;
+  bool has_answers = true;  // its texts ask and answer
 };
 
 // A static object of each task's source file.

@@ -47,7 +47,7 @@ TEST_F(Manifest, TheMachineBeginsWithTheFactsOfItsAccelerator) {
     EXPECT_EQ(value, facts[next++].second);
   }
   EXPECT_TRUE(machine.contains("cpu"));
-  EXPECT_EQ(Json::parse(profile_origin_json(checked, facts))["machine"]["cublaslt"], "130000");
+  EXPECT_EQ(Json::parse(origin_json(checked, facts))["machine"]["cublaslt"], "130000");
 }
 
 // Eight units, of which the first seven are followed by 0.3 s each: 2.1 in all. Whoever takes them over took no time.

@@ -87,6 +87,22 @@ TEST_F(LossMetricsByHand, AnswersAreCountedByTheLabelOfTheTarget) {
   EXPECT_EQ(value(rows, "answer_accuracy_full"), 1);
 }
 
+TEST_F(LossMetricsByHand, AnswerAndPromptAreSummedApart) {
+  const auto rows = run("loss");
+  // Policy 1, 2, 1 | 1.5, 1 and full cache 1, 2, 1 | 0.5, 0.5; the question is part of the prompt.
+  EXPECT_EQ(value(rows, "answer_nll_sum"), 2.5);
+  EXPECT_EQ(value(rows, "answer_nll_sum_full"), 1);
+  EXPECT_EQ(value(rows, "answer_loss_ratio"), 2.5);
+  EXPECT_EQ(value(rows, "prompt_tokens"), 3);
+  EXPECT_EQ(value(rows, "prompt_nll_sum"), 4);
+  EXPECT_EQ(value(rows, "prompt_nll_sum_full"), 4);
+  EXPECT_EQ(value(rows, "prompt_loss_ratio"), 1);
+  sample_.labels.assign(6, Label::kContext);
+  for (const Measured& row : run("loss")) {
+    EXPECT_FALSE(row.metric.starts_with("answer_") || row.metric.starts_with("prompt_")) << row.metric;
+  }
+}
+
 TEST_F(LossMetricsByHand, WithoutAnEventThereIsNoTail) {
   first_event_ = -1;
   const auto rows = run("loss");

@@ -22,17 +22,19 @@ const std::string kDecode =
 
 TEST(DefaultReport, HasATableAndACurveForEachHeadline) {
   const ReportPlan plan = parse(kDecode).report;
-  ASSERT_EQ(plan.tables.size(), 2u);
-  EXPECT_EQ(plan.tables[0].name, "loss-ratio");
-  EXPECT_EQ(plan.tables[0].measure.ratio, (std::vector<std::string>{"nll_sum", "nll_sum_full"}));
-  EXPECT_EQ(plan.tables[0].rows, std::vector<std::string>{"policy"});
-  EXPECT_EQ(plan.tables[0].columns, (std::vector<std::string>{"data", "budget"}));
-  EXPECT_EQ(plan.tables[0].interval, IntervalStyle::kRange);
-  EXPECT_EQ(plan.tables[0].better, Better::kLower);
-  EXPECT_EQ(plan.tables[0].unranked, (std::vector<std::string>{"full", "golden"}));
-  EXPECT_EQ(plan.tables[1].name, "recall");
-  EXPECT_EQ(plan.tables[1].better, Better::kHigher);
-  ASSERT_EQ(plan.plots.size(), 2u);
+  ASSERT_EQ(plan.tables.size(), 3u);
+  EXPECT_EQ(plan.tables[0].name, "answer-loss-ratio");
+  EXPECT_EQ(plan.tables[0].measure.ratio, (std::vector<std::string>{"answer_nll_sum", "answer_nll_sum_full"}));
+  EXPECT_EQ(plan.tables[1].name, "loss-ratio");
+  EXPECT_EQ(plan.tables[1].measure.ratio, (std::vector<std::string>{"nll_sum", "nll_sum_full"}));
+  EXPECT_EQ(plan.tables[1].rows, std::vector<std::string>{"policy"});
+  EXPECT_EQ(plan.tables[1].columns, (std::vector<std::string>{"data", "budget"}));
+  EXPECT_EQ(plan.tables[1].interval, IntervalStyle::kRange);
+  EXPECT_EQ(plan.tables[1].better, Better::kLower);
+  EXPECT_EQ(plan.tables[1].unranked, (std::vector<std::string>{"full", "golden"}));
+  EXPECT_EQ(plan.tables[2].name, "recall");
+  EXPECT_EQ(plan.tables[2].better, Better::kHigher);
+  ASSERT_EQ(plan.plots.size(), 3u);
   EXPECT_EQ(plan.plots[0].kind, PlotKind::kCurve);
   EXPECT_EQ(plan.plots[0].x, "budget");
   EXPECT_EQ(plan.plots[0].facet, std::vector<std::string>{"data"});
@@ -44,12 +46,27 @@ TEST(DefaultReport, WithoutANumericAxisThereAreBars) {
                               "model: m\ndata: [{task: kv, tokens: 8}]\npolicies: [full, keydiff]\nprotocol: one-shot\n"
                               "axes: {keep: 0.5, allocation: [uniform, ada]}\nmetrics: [loss]\n")
                               .report;
-  ASSERT_EQ(plan.plots.size(), 1u);
+  ASSERT_EQ(plan.plots.size(), 2u);  // of the answers, and of the whole text
   EXPECT_EQ(plan.plots[0].kind, PlotKind::kBars);
   EXPECT_EQ(plan.plots[0].x, "data");
   EXPECT_EQ(plan.plots[0].series, (std::vector<std::string>{"policy", "allocation"}));
   EXPECT_EQ(plan.tables[0].rows, (std::vector<std::string>{"policy", "allocation"}));
   EXPECT_EQ(plan.tables[0].columns, std::vector<std::string>{"data"});
+}
+
+TEST(DefaultReport, CountsTheAnswersOfDataThatHasSome) {
+  const std::string rest = "policies: [full, h2o]\naxes: {budget: 64, interval: 8}\nmetrics: [loss]\n";
+  const ReportPlan prose = parse("model: m\ndata: [{task: book, tokens: 8}, {text: t, tokens: 8}]\n" + rest).report;
+  ASSERT_EQ(prose.tables.size(), 1u);
+  EXPECT_EQ(prose.tables[0].name, "loss-ratio");
+  const ReportPlan both =
+      parse("model: m\ndata: [{task: book, tokens: 8}, {name: r, task: reason, tokens: 8}]\n" + rest).report;
+  ASSERT_EQ(both.tables.size(), 2u);
+  ASSERT_EQ(both.plots.size(), 2u);
+  const Where only_answers{{"data", {"r"}}};
+  EXPECT_EQ(both.tables[0].where, only_answers);
+  EXPECT_EQ(both.plots[0].where, only_answers);
+  EXPECT_TRUE(both.tables[1].where.empty());  // of the whole text, whatever it is
 }
 
 TEST(DefaultReport, ProtocolsHaveHeadlinesOfTheirOwn) {
