@@ -14,6 +14,7 @@
 #include "harness/cli/verbs.h"
 #include "harness/files.h"
 #include "harness/model_folder.h"
+#include "harness/model_tokenizer.h"
 #include "harness/rows.h"
 #include "kernels/error.h"
 #include "sim/io/gguf.h"
@@ -58,7 +59,7 @@ void inspect_model(const fs::path& path) {
   if (is_gguf(path)) {
     inspect_gguf(path);
   } else {
-    fmt::print("tokenizer   {}\n", fs::exists(path / "tokenizer.json") ? "tokenizer.json" : "none: pass --ids");
+    fmt::print("tokenizer   {}\n", has_tokenizer(path) ? "tokenizer.json" : "none: pass --ids");
   }
   fmt::print("SHA-256     {}\n", fingerprint(path));
 }

@@ -26,7 +26,9 @@ struct ProtocolAxis {
   std::string name;
   std::string help;
   std::function<void(const GivenParam&)> check;  // UserError where its value means nothing
-  bool cuts = false;                             // says nothing to a policy that never evicts, whose column stays empty
+  // It says nothing to a policy that never evicts: that one runs once, its column empty, and not at every value. Where it
+  // also shapes what every policy is given (decode: where the statistics are taken), it says something to all.
+  bool cuts = false;
 };
 
 // A key of the spec that belongs to a protocol: a map of options, which reading declares.
@@ -69,6 +71,8 @@ struct Protocol {
   // samples_repeat.
   std::function<std::function<size_t(int samples)>(const UnitBatch&)> memory{};
   std::function<Remarks(const UnitBatch&)> remarks{};  // of a workload, whose samples are all in the batch
+  // Throws for nothing that is one sample's fault: a sample that cannot be had is a row of run() with its reason, and
+  // that reason belongs to inputs().
   std::function<std::unique_ptr<UnitRunner>(const UnitBatch&)> open{};
   // Sees the rows of a workload once all its units are there: [cases], each in the order of the samples.
   std::function<void(const Spec&, std::span<const Case>, std::span<std::vector<Row>>)> finish{};

@@ -52,7 +52,7 @@ class UnitRunner {
   // outlive the runner.
   virtual void begin(std::span<const Case* const>) {}
   // All rows of the unit. A UserError becomes UnitBatch::skipped rows with its reason, and a MemoryError is tried again
-  // by the next run.
+  // by the next run: a runner that catches UserError to save its other samples lets MemoryError and PageError through.
   virtual std::vector<Row> run(const Case& unit_case) = 0;
 };
 

@@ -167,9 +167,11 @@ PolicyRun run_policy(Source& source, Backend& backend, const RunArgs& args) {
 }
 
 std::vector<std::vector<int32_t>> kept_by(const std::string& policy, const Options& options,
-                                          const std::vector<std::vector<float>>& weights, int budget, int interval) {
+                                          const std::vector<std::vector<float>>& weights, int budget, int interval,
+                                          const std::vector<float>& value_lengths) {
   const auto backend = make_backend("cpu");
-  TinySource source(*backend, tiny_info(1, static_cast<int>(weights.size()), 1, 2), {weighted_sample(weights)});
+  TinySource source(*backend, tiny_info(1, static_cast<int>(weights.size()), 1, 2),
+                    {weighted_sample(weights, value_lengths)});
   const auto length = static_cast<int32_t>(weights[0].size());
   std::vector<std::vector<int32_t>> kept;
   for (Event& event :
@@ -180,9 +182,11 @@ std::vector<std::vector<int32_t>> kept_by(const std::string& policy, const Optio
 }
 
 std::vector<int32_t> kept_once(const std::string& policy, const Options& options,
-                               const std::vector<std::vector<float>>& weights, int keep) {
+                               const std::vector<std::vector<float>>& weights, int keep,
+                               const std::vector<float>& value_lengths) {
   const auto backend = make_backend("cpu");
-  TinySource source(*backend, tiny_info(1, static_cast<int>(weights.size()), 1, 2), {weighted_sample(weights)});
+  TinySource source(*backend, tiny_info(1, static_cast<int>(weights.size()), 1, 2),
+                    {weighted_sample(weights, value_lengths)});
   const auto length = static_cast<int32_t>(weights[0].size());
   PolicyRun run = run_policy(source, *backend, one_shot_run(policy, options, {0}, {length}, {keep}));
   EXPECT_EQ(run.events.size(), 1u);

@@ -53,12 +53,15 @@ RunArgs one_shot_run(const std::string& policy, const Options& options, std::vec
 // An oracle's full-cache pass has statistics of every interval, in one-shot compression of every token.
 PolicyRun run_policy(Source& source, Backend& backend, const RunArgs& args);
 
-// A single head (weighted_sample) with decode-time pruning; positions kept at each event.
+// A single head (weighted_sample) with decode-time pruning; positions kept at each event. The value of a token has this
+// length (empty: all values are (1, 1)).
 std::vector<std::vector<int32_t>> kept_by(const std::string& policy, const Options& options,
-                                          const std::vector<std::vector<float>>& weights, int budget, int interval);
+                                          const std::vector<std::vector<float>>& weights, int budget, int interval,
+                                          const std::vector<float>& value_lengths = {});
 // The same, compressed once: positions kept.
 std::vector<int32_t> kept_once(const std::string& policy, const Options& options,
-                               const std::vector<std::vector<float>>& weights, int keep);
+                               const std::vector<std::vector<float>>& weights, int keep,
+                               const std::vector<float>& value_lengths = {});
 
 // The policy on a backend against its naive transcription on random tensors (2 layers, 2 KV heads, group 2), event by
 // event: the same sets, and scores within `tolerance` of the row's largest. Fails when there was no event.

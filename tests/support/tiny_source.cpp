@@ -40,7 +40,7 @@ TinySample random_sample(const SourceInfo& info, int tokens, uint32_t seed) {
   return sample;
 }
 
-TinySample weighted_sample(const std::vector<std::vector<float>>& weights) {
+TinySample weighted_sample(const std::vector<std::vector<float>>& weights, const std::vector<float>& value_lengths) {
   const size_t group = weights.size(), tokens = weights[0].size();
   KV_CHECK(group <= 2);
   TinySample sample{.queries = {{}}, .keys = {{}}, .values = {std::vector<float>(2 * tokens, 1.0f)}};
@@ -52,6 +52,10 @@ TinySample weighted_sample(const std::vector<std::vector<float>>& weights) {
       sample.queries[0].push_back(g == 0 ? std::sqrt(2.0f) : 0.0f);
       sample.queries[0].push_back(g == 1 ? std::sqrt(2.0f) : 0.0f);
     }
+  }
+  for (size_t j = 0; j < value_lengths.size(); ++j) {
+    sample.values[0][2 * j] = value_lengths[j];
+    sample.values[0][2 * j + 1] = 0;
   }
   sample.pre_rope_queries = sample.queries;
   return sample;

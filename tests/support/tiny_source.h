@@ -23,8 +23,9 @@ SourceInfo tiny_info(int layers, int q_heads, int kv_heads, int head_dim);
 TinySample random_sample(const SourceInfo& info, int tokens, uint32_t seed);
 
 // One layer and one KV head, head_dim 2, where query head g attends to entry j in proportion to weights[g][j], whoever
-// asks: logit = ln weight. Group = number of weight rows, at most 2. Values are ones.
-TinySample weighted_sample(const std::vector<std::vector<float>>& weights);
+// asks: logit = ln weight. Group = number of weight rows, at most 2. Values are (1, 1), or (value_lengths[j], 0).
+TinySample weighted_sample(const std::vector<std::vector<float>>& weights,
+                           const std::vector<float>& value_lengths = {});
 
 // Replays tensors from memory. A sequence's first token id is the number of its sample; the sequence may be shorter
 // than the sample.
