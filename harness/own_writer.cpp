@@ -236,7 +236,7 @@ class OwnWriter {
     std::iota(numbers.begin(), numbers.end(), next(store));
     stop_ids.insert(stop_ids.end(), config_.eos_ids.begin(), config_.eos_ids.end());
     const auto said = [&](int64_t written) {
-      progress.doing(fmt::format("attempts {} to {}: {} tokens", numbers.front(), numbers.back(), written));
+      progress.going_on(fmt::format("attempts {} to {}: {} tokens", numbers.front(), numbers.back(), written));
     };
     std::vector<TurnsText> texts =
         write_turns({.backend = backend_,

@@ -40,6 +40,11 @@ void Progress::doing(const std::string& what) {
   if (terminal_) draw();
 }
 
+void Progress::going_on(const std::string& what) {
+  what_ = what;
+  draw();
+}
+
 void Progress::done(int cases) {
   finished_ += cases;
   computed_ += cases;

@@ -18,9 +18,10 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  void doing(const std::string& what);  // what the next stretch of work is
-  void done(int cases = 1);             // computed
-  void reused(int cases);               // taken from an earlier run: do not count for the rate
+  void doing(const std::string& what);     // what the next stretch of work is
+  void going_on(const std::string& what);  // how far a long stretch is; where there is no bar, a line now and then
+  void done(int cases = 1);                // computed
+  void reused(int cases);                  // taken from an earlier run: do not count for the rate
 
  private:
   using Clock = std::chrono::steady_clock;
