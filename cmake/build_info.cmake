@@ -21,6 +21,8 @@ if(GIT)
     endif()
   endif()
 endif()
+include(${CMAKE_CURRENT_LIST_DIR}/row_sources.cmake)
+hash_row_sources(${SOURCE_DIR} SOURCES CPU_SOURCES)
 file(CONFIGURE OUTPUT ${OUTPUT} @ONLY CONTENT [[
 #include "harness/build_info.h"
 
@@ -30,6 +32,8 @@ const BuildInfo& build_info() {
   static constexpr BuildInfo kInfo{
       .commit = "@COMMIT@",
       .dirty = @DIRTY@,
+      .sources = "@SOURCES@",
+      .cpu_sources = "@CPU_SOURCES@",
       .compiler = R"(@COMPILER@)",
       .flags = R"(@FLAGS@)",
       .build_type = "@BUILD_TYPE@",

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "harness/auto_batch.h"
+#include "harness/input_hashes.h"
 #include "harness/journal.h"
 #include "harness/manifest.h"
 #include "harness/protocols/protocol.h"
@@ -42,7 +43,7 @@ class Experiment {
         progress_(options.verbosity, total()) {
     if (options.start == Start::kFresh) journal_.forget();
     last_store_ = begin;
-    note_model();
+    manifest_.hashes = hash_inputs(spec, grid_);
   }
 
   RunSummary go() {
@@ -77,7 +78,6 @@ class Experiment {
 
   void run_workload(const Workload& workload) {
     open_model(workload.model);
-    note_profiles(workload);
     if (spec_.protocol->remarks) note_remarks(spec_.protocol->remarks(batch_of(workload, 0, workload.samples)));
     CaseRows rows(workload.cases.size());
     const int size = batch_size(workload);
@@ -160,23 +160,6 @@ class Experiment {
     subject_.reset();  // two models at once would double the memory
     model_ = model;
     subject_ = open_subject(*backend_, spec_, model_, identity());
-    note_model();
-  }
-
-  void note_model() {
-    manifest_.models.emplace_back(subject_->name(), subject_->fingerprint());
-    const std::string tokenizer = subject_->tokenizer_sha256();
-    if (!tokenizer.empty()) manifest_.tokenizers.emplace_back(subject_->name(), tokenizer);
-  }
-
-  void note_profiles(const Workload& workload) {
-    for (const Case& unit_case : workload.cases) {
-      for (const InputFile& file : unit_case.files) {
-        const ManifestInputs::Profile profile{subject_->name(), file.path.filename().string(), file.sha256};
-        auto& known = manifest_.profiles;
-        if (std::find(known.begin(), known.end(), profile) == known.end()) known.push_back(profile);
-      }
-    }
   }
 
   void note_remarks(const Remarks& remarks) {

@@ -61,12 +61,13 @@ Json pairs(const std::vector<std::pair<std::string, std::string>>& all) {
 
 void add_run(Json& out, const ManifestInputs& inputs) {
   const Spec& spec = *inputs.spec;
-  out["models_sha256"] = pairs(inputs.models);
-  out["tokenizers_sha256"] = pairs(inputs.tokenizers);
+  out["models_sha256"] = pairs(inputs.hashes.models);
+  out["tokenizers_sha256"] = pairs(inputs.hashes.tokenizers);
   out["profiles"] = Json::array();
-  for (const ManifestInputs::Profile& profile : inputs.profiles) {
+  for (const InputHashes::Profile& profile : inputs.hashes.profiles) {
     out["profiles"].push_back({{"model", profile.model}, {"file", profile.file}, {"sha256", profile.sha256}});
   }
+  out["data_sha256"] = pairs(inputs.hashes.data);
   out["prompts_sha256"] = Json::object();
   for (const auto& [name, hashes] : inputs.prompts) out["prompts_sha256"][name] = sha256_hex(hashes);
   out["seed"] = spec.seed;
@@ -88,6 +89,7 @@ std::string command(const ManifestInputs& inputs) {
 void add_code(Json& out, const Spec& spec) {
   out["commit"] = build_info().commit;
   out["changes"] = build_info().dirty ? "uncommitted" : "none";
+  out["sources_sha256"] = row_sources(spec.device);
   out["spec_sha256"] = sha256_hex(spec.resolved);
 }
 
@@ -107,6 +109,10 @@ void add_circumstances(Json& out, const Facts& accelerator) {
 }
 
 }  // namespace
+
+std::string_view row_sources(const std::string& device) {
+  return device == "cpu" ? build_info().cpu_sources : build_info().sources;
+}
 
 std::string code_identity() {
   static const std::string identity = [] {
@@ -139,12 +145,14 @@ std::string manifest_json(const ManifestInputs& inputs) {
   Json out;
   out["experiment"] = spec.name;
   out["command"] = command(inputs);
+  out["overrides"] = inputs.overrides;
   add_code(out, spec);
   out["rows_sha256"] = sha256_hex(inputs.rows);
   if (inputs.benchmarks.empty()) {
     add_run(out, inputs);
   } else {
     out["benchmarks"] = Json::parse(inputs.benchmarks);
+    out["benchmarks_sha256"] = inputs.benchmarks_sha256;
   }
   add_circumstances(out, inputs.accelerator);
   out["seconds"] = std::lround(inputs.seconds);

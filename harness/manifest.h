@@ -2,9 +2,10 @@
 
 #include <map>
 #include <string>
-#include <utility>
+#include <string_view>
 #include <vector>
 
+#include "harness/input_hashes.h"
 #include "harness/spec/spec.h"
 #include "kernels/backend.h"
 
@@ -12,24 +13,15 @@ namespace kv {
 
 // What a run was made of. Same manifest and same code give the same rows.csv but for timing rows.
 struct ManifestInputs {
-  // A file that an allocation read.
-  struct Profile {
-    std::string model;
-    std::string file;  // without its folder
-    std::string sha256;
-
-    bool operator==(const Profile&) const = default;
-  };
   const Spec* spec = nullptr;
-  std::vector<std::string> overrides;                           // the --set texts
-  std::vector<std::pair<std::string, std::string>> models;      // name, SHA-256 of its files
-  std::vector<std::pair<std::string, std::string>> tokenizers;  // name, SHA-256 of tokenizer.json
-  std::vector<Profile> profiles;
+  std::vector<std::string> overrides;  // the --set texts
+  InputHashes hashes;
   std::map<std::string, std::string> prompts;  // by "model/data …": the SHA-256 of each sample's token ids, one by one
   std::map<std::string, int> batches;          // by the same names: samples that ran together
   Facts accelerator;                           // Backend::accelerator()
   std::string rows;                            // rows.csv, without its timing rows
   std::string benchmarks{};                    // of timings: what their file says of device and versions, a JSON object
+  std::string benchmarks_sha256{};             // of that file
   int cases = 0;
   // From the start of the command's work to its last case: checks, opening the device and loading models are part of
   // it, writing and drawing the report are not.
@@ -44,6 +36,9 @@ std::string manifest_json(const ManifestInputs& inputs);
 // what a manifest says of code, spec, device, machine and time, in the same words, a JSON object on one line, keys in
 // alphabetical order.
 std::string origin_json(const Spec& spec, const Facts& accelerator);
+
+// Identifies the sources that rows on that device depend on, whatever built them (BuildInfo::cpu_sources, ::sources).
+std::string_view row_sources(const std::string& device);
 
 // Identifies the code that computes rows: the commit where the tree was clean, else the hash of the program itself.
 std::string code_identity();

@@ -19,6 +19,7 @@
 #include "harness/subject.h"
 #include "kernels/error.h"
 #include "sim/io/gguf.h"
+#include "sim/io/hash.h"
 #include "sim/model/model_files.h"
 #include "sim/policy/policy.h"
 #include "sim/source/trace.h"
@@ -41,11 +42,13 @@ RunSummary tabulate(const Spec& spec, const RunOptions& options) {
   const std::vector<std::string> axes = spec.axis_columns();
   const std::vector<Row> rows = benchmark_rows(file, spec.name);
   RunSummary summary{.cases = static_cast<int>(file.benchmarks.size())};
-  const std::string manifest = manifest_json({.spec = &spec,
-                                              .overrides = options.overrides,
-                                              .rows = format_rows(axes, rows),
-                                              .benchmarks = file.manifest,
-                                              .cases = summary.cases});
+  const std::string manifest =
+      manifest_json({.spec = &spec,
+                     .overrides = options.overrides,
+                     .rows = format_rows(axes, rows),
+                     .benchmarks = file.manifest,
+                     .benchmarks_sha256 = sha256_hex(read_file(resolve_path(spec, spec.benchmarks))),
+                     .cases = summary.cases});
   summary.markdown = write_results(ResultFolder(options.out), spec, options.draw, rows, manifest);
   return summary;
 }

@@ -27,10 +27,35 @@ namespace {
 
 namespace fs = std::filesystem;
 
+SubjectIdentity identity_of_model(const Spec& spec, const ModelChoice& choice, const ModelIdentity& identity) {
+  if (choice.random) {
+    const NamedModel& shape = find_named_model(choice.source.text);
+    return {.name = fmt::format("{} (random)", choice.source.text),
+            .fingerprint = sha256_hex(fmt::format("random weights, seed {}\n{}", spec.seed, shape.config))};
+  }
+  SubjectIdentity subject{.name = model_name(identity.files()), .fingerprint = identity.fingerprint()};
+  std::error_code error;
+  const fs::path file = identity.files() / "tokenizer.json";
+  if (fs::exists(file, error)) subject.tokenizer_sha256 = sha256_hex(read_file(file));
+  return subject;
+}
+
+SubjectIdentity identity_of_traces(const Spec& spec) {
+  Sha256 hash;
+  for (const Located& path : spec.traces) {
+    hash.update(trace_checksum(SafetensorsFile::open(resolve_path(spec, path))));
+  }
+  const Trace first = Trace::open(resolve_path(spec, spec.traces.front()), Trace::Checksum::kSkip);
+  return {.name = first.info().model, .fingerprint = hash.hex()};
+}
+
 class ModelSubject final : public Subject {
  public:
   ModelSubject(Backend& backend, const Spec& spec, const ModelChoice& choice, const ModelIdentity& identity)
-      : spec_(spec), choice_(choice), config_(config_of(choice, identity.files())) {
+      : spec_(spec),
+        choice_(choice),
+        config_(config_of(choice, identity.files())),
+        identity_(identity_of_model(spec, choice, identity)) {
     choice.random ? draw_weights(backend) : load_weights(backend, identity);
     // An unsupported tokenizer must stop the experiment, not skip its cases one by one.
     for (const DataSpec& data : spec.data) {
@@ -39,9 +64,9 @@ class ModelSubject final : public Subject {
     }
   }
 
-  const std::string& name() const override { return name_; }
-  const std::string& fingerprint() const override { return fingerprint_; }
-  std::string tokenizer_sha256() const override { return tokenizer_sha256_; }
+  const std::string& name() const override { return identity_.name; }
+  const std::string& fingerprint() const override { return identity_.fingerprint; }
+  std::string tokenizer_sha256() const override { return identity_.tokenizer_sha256; }
   Source& source(int, int) override { return *model(); }
   ModelSource* model() override {
     if (!source_) throw UserError(unfit_);
@@ -111,11 +136,6 @@ class ModelSubject final : public Subject {
  private:
   void load_weights(Backend& backend, const ModelIdentity& identity) {
     files_ = identity.files();
-    name_ = model_name(files_);
-    fingerprint_ = identity.fingerprint();
-    std::error_code error;
-    const fs::path file = files_ / "tokenizer.json";
-    if (fs::exists(file, error)) tokenizer_sha256_ = sha256_hex(read_file(file));
     open(backend, ModelFiles(files_));
   }
 
@@ -127,12 +147,7 @@ class ModelSubject final : public Subject {
     }
   }
 
-  void draw_weights(Backend& backend) {
-    name_ = fmt::format("{} (random)", choice_.source.text);
-    const NamedModel& shape = find_named_model(choice_.source.text);
-    fingerprint_ = sha256_hex(fmt::format("random weights, seed {}\n{}", spec_.seed, shape.config));
-    open(backend, RandomWeights(config_, spec_.seed));
-  }
+  void draw_weights(Backend& backend) { open(backend, RandomWeights(config_, spec_.seed)); }
 
   const JsonlData& questions(const DataSpec& data) {
     const auto found = questions_.find(data.source.text);
@@ -237,17 +252,15 @@ class ModelSubject final : public Subject {
     for (size_t i = 0; i < sample.ids.size(); ++i) {
       if (sample.ids[i] >= 0 && sample.ids[i] < config_.vocab_size) continue;
       throw UserError(fmt::format("{}: data: '{}': token {} at {} is outside the vocabulary of {} ({} tokens)",
-                                  data.source.where, data.source.text, sample.ids[i], i, name_, config_.vocab_size));
+                                  data.source.where, data.source.text, sample.ids[i], i, name(), config_.vocab_size));
     }
   }
 
   const Spec& spec_;
   ModelChoice choice_;
   ModelConfig config_;
+  SubjectIdentity identity_;
   fs::path files_;  // empty for random weights
-  std::string name_;
-  std::string fingerprint_;
-  std::string tokenizer_sha256_;
   std::optional<ModelSource> source_;
   std::string unfit_;  // why there is no source
   std::optional<Tokenizer> tokenizer_;
@@ -260,20 +273,14 @@ class ModelSubject final : public Subject {
 class TraceSubject final : public Subject {
  public:
   TraceSubject(Backend& backend, const Spec& spec) : backend_(backend) {
-    Sha256 hash;
-    for (const Located& path : spec.traces) {
-      const fs::path file = resolve_path(spec, path);
-      traces_.push_back(Trace::open(file));
-      hash.update(trace_checksum(SafetensorsFile::open(file)));
-    }
+    for (const Located& path : spec.traces) traces_.push_back(Trace::open(resolve_path(spec, path)));
+    identity_ = identity_of_traces(spec);
     for (const Trace& trace : traces_) views_.push_back(&trace);
-    name_ = traces_.front().info().model;
-    fingerprint_ = hash.hex();
     source(0, static_cast<int>(views_.size()));  // refuses traces of different shapes now, not in the middle of a run
   }
 
-  const std::string& name() const override { return name_; }
-  const std::string& fingerprint() const override { return fingerprint_; }
+  const std::string& name() const override { return identity_.name; }
+  const std::string& fingerprint() const override { return identity_.fingerprint; }
 
   std::vector<Sample> samples(const Workload&, int first, int count) override {
     std::vector<Sample> out;
@@ -300,13 +307,17 @@ class TraceSubject final : public Subject {
   Backend& backend_;
   std::vector<Trace> traces_;
   std::vector<const Trace*> views_;
-  std::string name_;
-  std::string fingerprint_;
+  SubjectIdentity identity_;
   std::optional<TraceSource> source_;
   int first_ = 0, count_ = 0;  // what source_ holds
 };
 
 }  // namespace
+
+SubjectIdentity subject_identity(const Spec& spec, int model, const ModelIdentity& identity) {
+  if (!spec.traces.empty()) return identity_of_traces(spec);
+  return identity_of_model(spec, spec.models[static_cast<size_t>(model)], identity);
+}
 
 std::unique_ptr<Subject> open_subject(Backend& backend, const Spec& spec, int model, const ModelIdentity& identity) {
   if (!spec.traces.empty()) return std::make_unique<TraceSubject>(backend, spec);

@@ -51,6 +51,12 @@ class Subject {
   virtual std::function<std::string(std::span<const int32_t>)> decoder() = 0;
 };
 
+// What tells a subject from others, without opening it: as Subject's members of these names.
+struct SubjectIdentity {
+  std::string name{}, fingerprint{}, tokenizer_sha256{};
+};
+SubjectIdentity subject_identity(const Spec& spec, int model, const ModelIdentity& identity);
+
 // Loads the model (or opens the traces) that `model` names in the spec, whose identity the grid has. A model too large
 // for the device is no error yet: each of its cases will say so.
 std::unique_ptr<Subject> open_subject(Backend& backend, const Spec& spec, int model, const ModelIdentity& identity);

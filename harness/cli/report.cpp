@@ -6,12 +6,14 @@
 #include <filesystem>
 #include <memory>
 
+#include "harness/cli/experiments.h"
 #include "harness/cli/verbs.h"
 #include "harness/files.h"
 #include "harness/result_folder.h"
 #include "harness/results_index.h"
 #include "harness/rows.h"
 #include "harness/spec/spec_reader.h"
+#include "harness/staleness.h"
 #include "kernels/error.h"
 
 namespace kv {
@@ -20,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct Arguments {
-  std::string folder, spec;
+  std::string folder, spec, adopted;
   bool pack = false, index = false;
 };
 
@@ -29,6 +31,11 @@ void report(const Arguments& arguments) {
   const fs::path folder = arguments.folder;
   if (arguments.spec.empty() && !fs::exists(folder / "spec.yaml")) {
     throw UserError(fmt::format("{}: no result folder, it has no spec.yaml; kvlab run writes one", folder.string()));
+  }
+  if (!arguments.adopted.empty()) {
+    const Spec spec = load_named_spec(arguments.adopted, read_origin(folder).overrides);
+    fmt::print("{}\n", adopt_spec(folder, spec));
+    return;
   }
   if (!fs::is_directory(folder)) throw UserError(fmt::format("{}: no such folder", folder.string()));
   const ResultFolder alone(folder);  // no run moves its rows in meanwhile
@@ -52,15 +59,21 @@ void add_report(CLI::App& app, Verbs&) {
   verb->add_option("DIR", arguments->folder, "result folder; with --index, a folder of them")->required();
   CLI::Option* spec =
       verb->add_option("--spec", arguments->spec, "take tables and plots from this spec (default: DIR/spec.yaml)");
+  CLI::Option* adopted =
+      verb->add_option("--adopt", arguments->adopted,
+                       "makes title, tables, plots, paper and verdict of this spec the result's own, "
+                       "where all that rows depend on is the same")
+          ->excludes(spec);
   CLI::Option* pack =
       verb->add_flag("--pack", arguments->pack, "replaces rows.csv by rows.csv.xz, which every verb reads as well");
   verb->add_flag("--index", arguments->index,
                  "DIR holds result folders: writes DIR/README.md, which report and run then keep up to date")
-      ->excludes(spec, pack);
+      ->excludes(spec, adopted, pack);
   verb->footer(
       "Examples:\n"
       "  kvlab report results/quickstart\n"
       "  kvlab report results/quickstart --pack\n"
+      "  kvlab report results/quickstart --adopt experiments/quickstart.yaml\n"
       "  kvlab report --index results");
   verb->callback([arguments] { report(*arguments); });
 }

@@ -8,6 +8,7 @@
 
 #include "harness/cli/experiments.h"
 #include "harness/cli/overrides.h"
+#include "harness/cli/run_spec.h"
 #include "harness/cli/verbs.h"
 #include "harness/notice.h"
 #include "harness/spec/spec.h"
@@ -25,30 +26,51 @@ struct Arguments {
   bool fresh = false;
   bool no_draw = false;
   bool quiet = false;
+  bool stale = false;
 };
+
+Verbosity verbosity_of(const Arguments& arguments) { return arguments.quiet ? Verbosity::kQuiet : Verbosity::kNormal; }
+
+constexpr const char* kResults = "results";  // where runs write to that name no folder
+
+// Each result has settings of its own, which its manifest names.
+void refuse_beside_stale(const Arguments& arguments) {
+  const bool given =
+      !arguments.overrides.texts().empty() || !arguments.out.empty() || arguments.fresh || arguments.no_draw;
+  if (given)
+    throw UserError(
+        "--stale: each result's manifest has its settings, expected no --set, --device, --out, --fresh "
+        "or --no-draw");
+}
 
 void run_file(const std::string& file, const Arguments& arguments, Verbs& verbs) {
   const std::vector<std::string> overrides = arguments.overrides.texts();
   const Spec spec = load_named_spec(file, overrides);
-  const RunOptions options{.out = arguments.out.empty() ? fs::path("results") / spec.name : fs::path(arguments.out),
-                           .start = arguments.fresh ? Start::kFresh : Start::kResume,
-                           .draw = arguments.no_draw ? Draw::kLater : Draw::kNow,
-                           .verbosity = arguments.quiet ? Verbosity::kQuiet : Verbosity::kNormal,
-                           .overrides = overrides};
-  if (!arguments.quiet) notice(validate_experiment(spec));
-  const RunSummary summary = run_experiment(spec, options);
-  // Not fmt::print, which throws where nobody reads: the specs that follow are to run all the same.
-  if (!arguments.quiet && !arguments.no_draw) std::fputs((summary.markdown + "\n").c_str(), stdout);
-  for (const std::string& problem : summary.problems) notice(problem);
-  const std::string line = fmt::format("{}: {} cases ({} from an earlier start), {} skipped, {} failed; {}", spec.name,
-                                       summary.cases, summary.reused, summary.skipped, summary.failed,
-                                       (options.out / (arguments.no_draw ? "rows.csv" : "index.html")).string());
-  if (!arguments.quiet || summary.failed > 0) notice(line);
-  // A run in which nothing could run is no success either.
-  if (summary.failed > 0 || summary.skipped == summary.cases) verbs.exit_code = 1;
+  run_spec(spec,
+           {.out = arguments.out.empty() ? fs::path(kResults) / spec.name : fs::path(arguments.out),
+            .start = arguments.fresh ? Start::kFresh : Start::kResume,
+            .draw = arguments.no_draw ? Draw::kLater : Draw::kNow,
+            .verbosity = verbosity_of(arguments),
+            .overrides = overrides},
+           verbs);
 }
 
 }  // namespace
+
+void run_spec(const Spec& spec, const RunOptions& options, Verbs& verbs) {
+  const bool quiet = options.verbosity == Verbosity::kQuiet, drawn = options.draw == Draw::kNow;
+  if (!quiet) notice(validate_experiment(spec));
+  const RunSummary summary = run_experiment(spec, options);
+  // Not fmt::print, which throws where nobody reads: the specs that follow are to run all the same.
+  if (!quiet && drawn) std::fputs((summary.markdown + "\n").c_str(), stdout);
+  for (const std::string& problem : summary.problems) notice(problem);
+  const std::string line = fmt::format("{}: {} cases ({} from an earlier start), {} skipped, {} failed; {}", spec.name,
+                                       summary.cases, summary.reused, summary.skipped, summary.failed,
+                                       (options.out / (drawn ? "index.html" : "rows.csv")).string());
+  if (!quiet || summary.failed > 0) notice(line);
+  // A run in which nothing could run is no success either.
+  if (summary.failed > 0 || summary.skipped == summary.cases) verbs.exit_code = 1;
+}
 
 void add_run(CLI::App& app, Verbs& verbs) {
   auto arguments = std::make_shared<Arguments>();
@@ -59,14 +81,22 @@ void add_run(CLI::App& app, Verbs& verbs) {
   verb->add_flag("--fresh", arguments->fresh, "starts over instead of keeping finished cases");
   verb->add_flag("--no-draw", arguments->no_draw, "rows only: kvlab report draws them later");
   verb->add_flag("--quiet", arguments->quiet, "no progress and no tables; problems are still shown");
+  verb->add_flag("--stale", arguments->stale,
+                 "only what is out of date in results/: sources, spec or inputs differ from the manifest's; with the "
+                 "settings that it names");
   verb->footer(
       "Examples:\n"
       "  kvlab run experiments/quickstart.yaml\n"
       "  kvlab run experiments/001-table2.yaml --set samples=2 --set data.reason.tokens=4096 --out /tmp/t2\n"
       "  kvlab run experiments/001-table2.yaml --device cuda --out /tmp/t2-cuda\n"
       "  kvlab run my.yaml --set 'policies=[full, h2o]' --set policies.h2o.mode=original\n"
+      "  kvlab run experiments/*.yaml --stale\n"
       "A killed run goes on where it stopped when it is started again.");
   verb->callback([arguments, &verbs] {
+    if (arguments->stale) {
+      refuse_beside_stale(*arguments);
+      return refresh_results(arguments->specs, kResults, StaleAction::kRun, verbosity_of(*arguments), verbs);
+    }
     if (arguments->specs.size() > 1 && !arguments->out.empty()) {
       throw UserError("--out: takes one spec, since each has its own result folder");
     }
@@ -74,13 +104,20 @@ void add_run(CLI::App& app, Verbs& verbs) {
   });
 }
 
-void add_validate(CLI::App& app, Verbs&) {
+void add_validate(CLI::App& app, Verbs& verbs) {
   auto arguments = std::make_shared<Arguments>();
   CLI::App* verb = app.add_subcommand("validate", "Checks experiments without running them");
   verb->add_option("SPEC", arguments->specs, "experiment files (YAML)")->required();
   add_override_options(*verb, arguments->overrides);
-  verb->footer("Examples:\n  kvlab validate experiments/*.yaml\n  kvlab validate my.yaml --set axes.budget=64");
-  verb->callback([arguments] {
+  verb->add_flag("--stale", arguments->stale, "says which results in results/ are out of date, and why");
+  verb->footer(
+      "Examples:\n  kvlab validate experiments/*.yaml\n  kvlab validate my.yaml --set axes.budget=64\n"
+      "  kvlab validate experiments/*.yaml --stale");
+  verb->callback([arguments, &verbs] {
+    if (arguments->stale) {
+      refuse_beside_stale(*arguments);
+      return refresh_results(arguments->specs, kResults, StaleAction::kSay, Verbosity::kNormal, verbs);
+    }
     for (const std::string& file : arguments->specs) {
       fmt::print("{}\n", validate_experiment(load_named_spec(file, arguments->overrides.texts())));
     }

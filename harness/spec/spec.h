@@ -81,7 +81,9 @@ struct Spec {
   std::string device = "cpu";
   int prefill_chunk = 1024;
   ReportPlan report{};
-  std::string resolved{};             // the YAML with every override applied; parses to the same Spec
+  std::string resolved{};  // the YAML with every override applied; parses to the same Spec
+  // The keys that rows depend on, each with its value in one spelling: all but title, tables, plots, paper and verdict.
+  std::map<std::string, std::string> row_keys{};
   std::vector<GivenParam> written{};  // its keys, each with its value as a complaint shows it
 
   // The columns of the rows beside the standard ones.

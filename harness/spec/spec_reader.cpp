@@ -56,6 +56,32 @@ std::string emitted(const YamlDocument& document, const std::string& question) {
                      emitter.c_str());
 }
 
+// A value in one spelling, whatever the style it is written in; no two values share one.
+std::string one_spelling(const YAML::Node& node) {
+  std::string text;
+  switch (node.Type()) {
+    case YAML::NodeType::Scalar:
+      return fmt::format("{}:{}", node.Scalar().size(), node.Scalar());
+    case YAML::NodeType::Sequence:
+      for (const YAML::Node& item : node) text += one_spelling(item) + ",";
+      return "[" + text + "]";
+    case YAML::NodeType::Map:
+      for (const auto& entry : node) text += one_spelling(entry.first) + "=" + one_spelling(entry.second) + ",";
+      return "{" + text + "}";
+    case YAML::NodeType::Null:
+    case YAML::NodeType::Undefined:
+      break;
+  }
+  return "~";
+}
+
+std::map<std::string, std::string> row_keys_of(const YAML::Node& root) {
+  std::map<std::string, std::string> keys;
+  for (const auto& entry : root) keys[entry.first.Scalar()] = one_spelling(entry.second);
+  for (const char* shown : {"title", "tables", "plots", "paper", "verdict"}) keys.erase(shown);
+  return keys;
+}
+
 // Whether keys that are written below the text belong to its map.
 bool can_be_continued(const YamlDocument& document, std::string_view yaml) {
   return document.root().Style() != YAML::EmitterStyle::Flow && yaml.find("\n...") == yaml.npos;
@@ -181,6 +207,7 @@ Spec parse_document(std::string_view yaml, const std::string& file, std::span<co
   spec.report = read_report(map, columns);
   map.finish();
   spec.written = map.written();
+  spec.row_keys = row_keys_of(document.root());
   check_sources(spec, map);
   spec.resolved = overrides.empty() ? std::string(yaml) : emitted(document, spec.question);
   add_default_report(map, spec);

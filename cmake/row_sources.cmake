@@ -1,0 +1,31 @@
+# hash_row_sources(FOLDER ALL CPU): sets ALL to the SHA-256 of the sources in FOLDER that the rows of results depend on, and
+# CPU to that of those that rows on the CPU do. Whatever is not known to be without a say counts: a file that is added
+# counts, too. Of the harness what reads specs, runs them and measures; not what draws, prints and looks for files.
+function(hash_row_sources folder all cpu)
+  set(patterns)
+  foreach(part kernels sim policies harness)
+    foreach(ending h cpp cu cuh)
+      list(APPEND patterns ${folder}/${part}/*.${ending})
+    endforeach()
+  endforeach()
+  file(GLOB_RECURSE files LIST_DIRECTORIES false RELATIVE ${folder} ${patterns})
+  list(FILTER files EXCLUDE REGEX "^harness/(cli|report)/")
+  list(FILTER files EXCLUDE REGEX
+    "^harness/spec/(default_report|paper_items|paper_reader|plot_reader|report_plan|report_reader|table_reader|verdict_reader)[.]")
+  list(FILTER files EXCLUDE REGEX
+    "^harness/(build_info|compare|files|main|manifest|notice|progress|result_folder|results|results_index|signals|staleness)[.]")
+  list(SORT files)
+  set(of_all)
+  set(of_cpu)
+  foreach(file ${files})
+    file(SHA256 ${folder}/${file} sha256)
+    string(APPEND of_all "${file} ${sha256}\n")
+    if(NOT file MATCHES "^kernels/cuda/")
+      string(APPEND of_cpu "${file} ${sha256}\n")
+    endif()
+  endforeach()
+  string(SHA256 hash_of_all "${of_all}")
+  string(SHA256 hash_of_cpu "${of_cpu}")
+  set(${all} ${hash_of_all} PARENT_SCOPE)
+  set(${cpu} ${hash_of_cpu} PARENT_SCOPE)
+endfunction()
