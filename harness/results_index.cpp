@@ -8,6 +8,9 @@
 #include "harness/files.h"
 #include "harness/notice.h"
 #include "harness/report/index.h"
+#include "harness/report/verdict.h"
+#include "harness/rows.h"
+#include "harness/spec/paper_items.h"
 #include "harness/spec/spec_reader.h"
 #include "kernels/error.h"
 #include "sim/io/strict_json.h"
@@ -37,7 +40,42 @@ std::string device_of(const nlohmann::json& manifest) {
   return device.empty() || device == "cpu" ? text_at(manifest, {"machine", "cpu"}) : device;
 }
 
-IndexEntry entry_of(const fs::path& folder, const fs::path& specs) {
+// What the rows of a result say, by the criteria of its spec.
+std::vector<ItemVerdict> verdicts_of(const fs::path& folder, const Spec& spec, const std::string& date,
+                                     const PaperInventory& inventory) {
+  std::vector<ItemVerdict> said;
+  if (spec.report.verdicts.empty()) return said;
+  const RowTable rows = read_rows(folder / "rows.csv");
+  for (const VerdictPlan& plan : spec.report.verdicts) {
+    check_fixed(plan, date);
+    const Outcome outcome = judge(plan, spec.report, rows).outcome;
+    for (const std::string& item : plan.items) {
+      inventory.check(item, plan.where);
+      said.push_back({.item = item, .outcome = outcome, .beforehand = plan.beforehand});
+    }
+  }
+  return said;
+}
+
+// UserError for an item that is missing by its list and has a verdict by a result.
+std::vector<IndexItem> index_items(const PaperInventory& inventory, const std::vector<IndexEntry>& entries,
+                                   const fs::path& list) {
+  std::vector<IndexItem> items;
+  for (const PaperItem& item : inventory.items) {
+    const std::string name = item.full_name();
+    for (const IndexEntry& entry : entries) {
+      const bool answered = std::any_of(entry.verdicts.begin(), entry.verdicts.end(),
+                                        [&](const ItemVerdict& said) { return said.item == name; });
+      if (!answered || item.missing.empty()) continue;
+      throw UserError(
+          fmt::format("{}: '{}' is said to be missing, but {} has a verdict on it", list.string(), name, entry.folder));
+    }
+    items.push_back({.name = name, .measures = item.measures, .missing = item.missing});
+  }
+  return items;
+}
+
+IndexEntry entry_of(const fs::path& folder, const fs::path& specs, const PaperInventory& inventory) {
   const Spec spec = load_spec(folder / "spec.yaml");
   const fs::path manifest_file = folder / "manifest.json";
   const nlohmann::json manifest = parse_strict_json(read_file(manifest_file), manifest_file.string());
@@ -53,6 +91,7 @@ IndexEntry entry_of(const fs::path& folder, const fs::path& specs) {
   entry.commit = text_at(manifest, {"benchmarks", "commit"});  // of the code that was timed
   if (entry.commit.empty()) entry.commit = text_at(manifest, {"commit"});
   entry.date = text_at(manifest, {"date"});
+  entry.verdicts = verdicts_of(folder, spec, entry.date, inventory);
   for (const PlotPlan& plot : spec.report.plots) {
     if (!fs::exists(folder / (plot.name + ".svg"))) continue;
     entry.plot = plot.name + ".svg";
@@ -63,7 +102,7 @@ IndexEntry entry_of(const fs::path& folder, const fs::path& specs) {
 
 }  // namespace
 
-void write_index(const fs::path& results) {
+std::string index_text(const fs::path& results) {
   if (!fs::is_directory(results)) throw UserError(fmt::format("{}: no such folder", results.string()));
   std::vector<fs::path> folders;
   for (const auto& entry : fs::directory_iterator(results)) {
@@ -74,9 +113,13 @@ void write_index(const fs::path& results) {
   if (folders.empty()) throw UserError(fmt::format("{}: no folder with spec.yaml and manifest.json", results.string()));
   std::sort(folders.begin(), folders.end());
   std::vector<IndexEntry> entries;
-  for (const fs::path& folder : folders) entries.push_back(entry_of(folder, results / ".." / "experiments"));
-  write_atomically(results / "README.md", index_markdown(entries, "../experiments"));
+  const fs::path specs = results / ".." / "experiments", list = specs / "papers" / "items.yaml";
+  const PaperInventory inventory = fs::exists(list) ? load_paper_items(list) : PaperInventory{};
+  for (const fs::path& folder : folders) entries.push_back(entry_of(folder, specs, inventory));
+  return index_markdown(index_items(inventory, entries, list), entries, "../experiments");
 }
+
+void write_index(const fs::path& results) { write_atomically(results / "README.md", index_text(results)); }
 
 void refresh_index_beside(const fs::path& folder) {
   const fs::path results = fs::absolute(folder).lexically_normal() / "..";

@@ -1,11 +1,17 @@
 #pragma once
 
 #include <filesystem>
+#include <string>
 
 namespace kv {
 
-// Writes <results>/README.md, an index of the folders in `results` that hold a spec and a manifest, in the order of
-// their names. A function of those two and of which plots are there. UserError names a file that cannot be read.
+// Returns the text of <results>/README.md, an index of the folders in `results` that hold a spec and a manifest, in the
+// order of their names, and of the papers' items that <results>/../experiments/papers/items.yaml lists, if it is there.
+// A function of these files, of the rows that decide verdicts and of which plots are there. UserError names a file that
+// cannot be read.
+std::string index_text(const std::filesystem::path& results);
+
+// Writes it there.
 void write_index(const std::filesystem::path& results);
 
 // The same where `folder`, a result just drawn, lies beside an index that the tool has written; else nothing.

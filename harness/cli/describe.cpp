@@ -51,7 +51,7 @@ void describe_spec() {
   for (const char* kind : {"policy", "metric"}) append(sections, component_keys(kind));
   append(sections, {{"'model' as a map", model_keys()}});
   print_sections(sections);
-  fmt::print("\nSee also: kvlab describe data | axes | protocols | tables | plots\n");
+  fmt::print("\nSee also: kvlab describe data | axes | protocols | tables | plots | verdicts\n");
 }
 
 void describe_tables() {
@@ -157,6 +157,7 @@ std::vector<Topic> topics() {
   std::vector<Topic> all = {{"spec", describe_spec},
                             {"tables", describe_tables},
                             {"plots", [] { print_sections(plot_keys()); }},
+                            {"verdicts", [] { print_sections(verdict_keys()); }},
                             {"axes", describe_axes},
                             {"data", [] { print_sections(data_keys()); }},
                             {"protocols", describe_protocols}};
@@ -201,7 +202,8 @@ void add_describe(CLI::App& app, Verbs&) {
   auto name = std::make_shared<std::string>();
   CLI::App* verb = app.add_subcommand(
       "describe", "Explains the keys of a spec, or anything that kvlab list shows, with its options");
-  verb->add_option("NAME", *name, "spec | tables | plots | axes | data | protocols, or what kvlab list shows")
+  verb->add_option("NAME", *name,
+                   "spec | tables | plots | verdicts | axes | data | protocols, or what kvlab list shows")
       ->required();
   verb->footer("Examples:\n  kvlab describe spec\n  kvlab describe h2o\n  kvlab describe 001-table2");
   verb->callback([name] { describe(*name); });

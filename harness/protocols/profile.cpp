@@ -12,7 +12,7 @@ namespace {
 // What means nothing where there are no rows.
 void check_profile(const Spec& spec) {
   spec.refuse_key("trace", "protocol profile runs a model, expected the key 'model'");
-  for (const char* key : {"axes", "metrics", "batch", "tables", "plots", "paper"}) {
+  for (const char* key : {"axes", "metrics", "batch", "tables", "plots", "paper", "verdict"}) {
     spec.refuse_key(key, "protocol profile makes no rows, expected no such key");
   }
 }

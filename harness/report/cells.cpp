@@ -78,7 +78,7 @@ Skipped skipped_of(const Pile& pile) {
 
 bool takes_differences(const Question& question) { return question.paired || !question.partners.empty(); }
 
-bool relative(const Question& question) { return question.paired && question.paired->relative; }
+bool relative(const Question& question) { return question.relative || (question.paired && question.paired->relative); }
 
 Cell make_cell(const Pile& pile, const Pile* partner, std::span<const Key> places, const Question& question) {
   Cell cell{.unit = pile.unit, .skipped = skipped_of(pile)};

@@ -35,6 +35,7 @@ struct Question {
   std::optional<Pairing> paired = {};
   // So, too, for these cells only, each with the one that it is taken from.
   std::map<Key, Key> partners = {};
+  bool relative = false;  // the differences from `partners` in % of the other's number
   // Maps the value of the first key column, e.g. to the bin of a curve with thousands of points.
   std::function<std::string(const std::string&)> first = {};
 };

@@ -153,6 +153,7 @@ std::string to_html(const ReportText& text, const HtmlPage& page) {
       title + "</title>\n<style>\n" + kStyle + "</style>\n</head>\n<body>\n<main>\n<h1>" + title + "</h1>\n";
   if (!text.question.empty()) out += "<p class=\"question\">" + escape_lines(text.question) + "</p>\n";
   out += "<nav aria-label=\"Sections\"><ul>";
+  if (!page.verdicts.empty()) out += "<li><a href=\"#verdicts\">Verdicts</a></li>";
   if (!page.tables.empty()) out += "<li><a href=\"#tables\">Tables</a></li>";
   if (!page.plots.empty()) out += "<li><a href=\"#plots\">Plots</a></li>";
   if (!page.skipped.empty()) out += "<li><a href=\"#skipped\">Skipped cases</a></li>";
@@ -162,6 +163,8 @@ std::string to_html(const ReportText& text, const HtmlPage& page) {
   out += "<li><a href=\"" + rows + "\">" + rows +
          "</a></li><li><a href=\"table.md\">table.md</a></li>"
          "<li><a href=\"table.tex\">table.tex</a></li></ul></nav>\n";
+  if (!page.verdicts.empty()) out += "<h2 id=\"verdicts\">Verdicts</h2>\n";
+  for (const std::string& verdict : page.verdicts) out += verdict;
   if (!page.tables.empty()) out += "<h2 id=\"tables\">Tables</h2>\n";
   for (const std::string& table : page.tables) out += table;
   if (!page.plots.empty()) out += "<h2 id=\"plots\">Plots</h2>\n";

@@ -19,6 +19,7 @@ struct HtmlPlot {
 };
 
 struct HtmlPage {
+  std::vector<std::string> verdicts;  // HTML, in order
   std::vector<std::string> tables;  // HTML, in order
   std::vector<HtmlPlot> plots;
   std::vector<std::string> skipped;  // one line a case

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "harness/report/verdict_plan.h"
+
 namespace kv {
 
 // What a spec asks to be drawn from its rows. A "column" below is a column of rows.csv: a standard one or an axis.
@@ -100,6 +102,7 @@ struct ReportPlan {
   std::vector<TablePlan> tables;
   std::vector<PlotPlan> plots;
   std::map<std::string, PaperBlock> paper;
+  std::vector<VerdictPlan> verdicts;
 };
 
 }  // namespace kv

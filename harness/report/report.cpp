@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "harness/files.h"
 #include "harness/report/cells.h"
@@ -10,6 +11,7 @@
 #include "harness/report/plot.h"
 #include "harness/report/svg.h"
 #include "harness/report/table.h"
+#include "harness/report/verdict.h"
 #include "harness/rows.h"
 #include "sim/io/stored_file.h"
 
@@ -44,6 +46,12 @@ std::vector<std::string> list_skipped(const RowTable& table) {
   return out;
 }
 
+// When the rows were made; empty where the manifest does not say, or is none.
+std::string date_of(const std::string& manifest) {
+  const nlohmann::json json = nlohmann::json::parse(manifest, nullptr, false);
+  return json.is_object() && json.contains("date") && json["date"].is_string() ? json["date"].get<std::string>() : "";
+}
+
 }  // namespace
 
 std::string write_report(const std::filesystem::path& rows_file, const std::filesystem::path& folder,
@@ -52,6 +60,14 @@ std::string write_report(const std::filesystem::path& rows_file, const std::file
   HtmlPage page;
   std::string markdown;
   std::string latex = "% Needs \\usepackage{booktabs}.\n";
+  const std::string date = date_of(text.manifest);
+  for (const VerdictPlan& verdict : plan.verdicts) {
+    check_fixed(verdict, date);
+    const int number = static_cast<int>(page.verdicts.size()) + 1;
+    const TableView view = verdict_view(verdict, judge(verdict, plan, rows), number);
+    markdown += (markdown.empty() ? "" : "\n") + to_markdown(view);
+    page.verdicts.push_back(to_html(view));
+  }
   for (const TablePlan& table : plan.tables) {
     const TableView view = build_table(table, plan.paper, rows);
     markdown += (markdown.empty() ? "" : "\n") + to_markdown(view);

@@ -28,6 +28,8 @@ ReportPlan read_report(MapReader& spec, std::span<const std::string> axes) {
   const YAML::Node tables = spec.find("tables", "list", "tables to print from the rows: kvlab describe tables");
   const YAML::Node plots = spec.find("plots", "list", "plots to draw from the rows: kvlab describe plots");
   const YAML::Node paper = spec.find("paper", "{name: block}", "published numbers to show beside ours, in blocks");
+  const YAML::Node verdicts =
+      spec.find("verdict", "list", "what the rows say of a paper's items, by criteria: kvlab describe verdicts");
   const YamlDocument& document = spec.document();
   ReportPlan plan;
   if (is_given(paper)) {
@@ -45,6 +47,12 @@ ReportPlan read_report(MapReader& spec, std::span<const std::string> axes) {
   plan.plots = read_list<PlotPlan>(spec, plots, "plots", [&](const YAML::Node& node) {
     return read_plot(ReportReader(document, node, "plot", axes), names);
   });
+  if (is_given(verdicts) && !verdicts.IsSequence()) {
+    spec.fail("verdict", "expected a list, kvlab describe verdicts has the keys");
+  }
+  for (const YAML::Node& node : items_of(verdicts)) {
+    plan.verdicts.push_back(read_verdict(MapReader(document, node, "verdict"), plan.tables));
+  }
   return plan;
 }
 

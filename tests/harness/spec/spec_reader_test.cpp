@@ -76,7 +76,8 @@ TEST(Spec, SuggestsTheNearestKeyForAMisspeltOne) {
       error_of(with("polices: [h2o]")),
       "s.yaml:1:1: unknown key 'polices', did you mean 'policies'? (expected one of: title, benchmarks, model, "
       "trace, samples, "
-      "data, policies, protocol, sampling, axes, metrics, seed, batch, device, prefill_chunk, tables, plots, paper)");
+      "data, policies, protocol, sampling, axes, metrics, seed, batch, device, prefill_chunk, tables, plots, paper, "
+      "verdict)");
 }
 
 TEST(Spec, RefusesWrongTypesWithTheValueAndWhatWasExpected) {
