@@ -6,7 +6,9 @@
 #include <optional>
 
 #include "harness/cli/inputs.h"
+#include "harness/cli/kept_positions.h"
 #include "harness/cli/verbs.h"
+#include "harness/files.h"
 #include "kernels/error.h"
 #include "sim/io/safetensors.h"
 #include "sim/model/model_files.h"
@@ -20,7 +22,7 @@ namespace kv {
 namespace {
 
 struct Arguments {
-  std::string model, out, policy, device = "cpu";
+  std::string model, out, keeps, policy, device = "cpu";
   IdsArguments input;
   int logits_tail = 0;
   int budget = 0;
@@ -45,7 +47,7 @@ class LossKeeper final : public Observer {
 };
 
 Scores score_under(Policy& policy, const Arguments& arguments, Backend& backend, ModelSource& source,
-                   const std::vector<int32_t>& ids) {
+                   const std::vector<int32_t>& ids, KeptPositions& kept) {
   const std::span<const int32_t> sequences[] = {ids};
   const int32_t length = static_cast<int32_t>(ids.size());
   int interval = 0;
@@ -65,7 +67,8 @@ Scores score_under(Policy& policy, const Arguments& arguments, Backend& backend,
   }
   Scores scores;
   LossKeeper keeper(scores);
-  Observer* const observers[] = {&keeper};
+  std::vector<Observer*> observers = {&keeper};
+  if (!arguments.keeps.empty()) observers.push_back(&kept);
   source.keep_logits_tail(arguments.logits_tail);
   replay({.backend = backend,
           .source = source,
@@ -95,6 +98,7 @@ void refuse_non_finite(const Scores& scores, const std::string& model) {
 
 void score(const Arguments& arguments) {
   check_replaceable(arguments.out);
+  if (!arguments.keeps.empty()) check_replaceable(arguments.keeps);
   const std::vector<int32_t> ids = load_ids(arguments.input, arguments.model);
   const int64_t tokens = static_cast<int64_t>(ids.size());
   if (arguments.logits_tail > tokens) {
@@ -103,10 +107,14 @@ void score(const Arguments& arguments) {
   if (arguments.policy.empty() && (arguments.budget > 0 || arguments.interval > 0)) {
     throw UserError("--budget, --interval: without --policy the cache is full, expected --policy, too");
   }
+  if (arguments.policy.empty() && !arguments.keeps.empty()) {
+    throw UserError("--keeps: without --policy everything stays, expected --policy, too");
+  }
   const auto backend = make_backend(arguments.device);  // outlives the policy, whose state lives on it
   Policy policy = load_policy(arguments.policy.empty() ? "full" : arguments.policy, arguments.model);
   ModelSource source(*backend, load_model(arguments.model));
-  const Scores scores = score_under(policy, arguments, *backend, source, ids);
+  KeptPositions kept;
+  const Scores scores = score_under(policy, arguments, *backend, source, ids, kept);
   refuse_non_finite(scores, arguments.model);
 
   std::vector<TensorData> tensors = {
@@ -121,6 +129,7 @@ void score(const Arguments& arguments) {
                        .data = source.logits_tail(0).data()});
   }
   write_safetensors(arguments.out, tensors, {{"format", "kvlab-score"}, {"policy", policy.name}});
+  if (!arguments.keeps.empty()) write_atomically(arguments.keeps, kept.lines());
 }
 
 }  // namespace
@@ -136,13 +145,16 @@ void add_score(CLI::App& app, Verbs&) {
   verb->add_option("--policy", arguments->policy, "policy, as inline YAML or a file; without it the cache is full");
   verb->add_option("--budget", arguments->budget, "entries a KV head keeps at an event")->check(at_least(1));
   verb->add_option("--interval", arguments->interval, "tokens between events")->check(at_least(1));
+  verb->add_option("--keeps", arguments->keeps,
+                   "JSON lines, too: the positions that stay, an event, layer and KV head");
   verb->add_option("--seed", arguments->seed, "of policies that draw");
   verb->add_option("--device", arguments->device, "cpu or cuda");
   verb->footer(
       "Examples:\n"
       "  kvlab score --model experiments/models/reference --text README.md --out /tmp/full.safetensors\n"
       "  kvlab score --model M --ids ids.safetensors --out s.safetensors --logits-tail 4\n"
-      "  kvlab score --model M --text t.txt --out s.safetensors --policy '{policy: h2o}' --budget 256 --interval 64");
+      "  kvlab score --model M --text t.txt --out s.safetensors --policy '{policy: h2o}' --budget 256 --interval 64 "
+      "--keeps kept.jsonl");
   verb->callback([arguments] { score(*arguments); });
 }
 

@@ -18,6 +18,7 @@
 #include <array>
 #include <memory>
 
+#include "harness/metrics/metric.h"
 #include "harness/metrics/residents.h"
 #include "kernels/check.h"
 

@@ -21,6 +21,7 @@
 
 #include "harness/metrics/future_importance.h"
 #include "harness/metrics/importance_order.h"
+#include "harness/metrics/metric.h"
 #include "harness/metrics/residents.h"
 #include "harness/metrics/split_rows.h"
 
@@ -44,7 +45,7 @@ class SplitLosses : public Metric {
   void begin_case(const CaseView& view) override {
     view_ = view;
     importance_.begin(view);
-    residents_.begin(view);
+    residents_.begin(view.batch);
     grid_.layers = view.batch.source->layers;
     heads_.assign(view.samples.size(), {});
     rows_.assign(view.samples.size(), {});

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "harness/metrics/metric.h"
 #include "harness/metrics/residents.h"
 #include "harness/metrics/token_record.h"
 #include "kernels/attention_mass.h"

@@ -20,6 +20,7 @@
 
 #include "harness/metrics/future_importance.h"
 #include "harness/metrics/importance_order.h"
+#include "harness/metrics/metric.h"
 #include "harness/metrics/residents.h"
 #include "sim/budget/hull.h"
 
@@ -73,7 +74,7 @@ class EvictionCurve : public Metric {
   void begin_case(const CaseView& view) override {
     view_ = view;
     importance_.begin(view);
-    residents_.begin(view);
+    residents_.begin(view.batch);
     curves_.assign(view.samples.size(), {});
     evicted_.assign(view.samples.size(), 0);
   }

@@ -24,6 +24,7 @@
 
 #include "harness/metrics/future_importance.h"
 #include "harness/metrics/kept_importance.h"
+#include "harness/metrics/metric.h"
 #include "harness/metrics/recall_rows.h"
 #include "harness/metrics/residents.h"
 
@@ -54,7 +55,7 @@ class Recall : public Metric {
   void begin_case(const CaseView& view) override {
     view_ = view;
     importance_.begin(view);
-    residents_.begin(view);
+    residents_.begin(view.batch);
     const SourceInfo& source = *view.batch.source;
     sums_.assign(view.samples.size() * static_cast<size_t>(source.layers * source.kv_heads), {});
     layer_events_.assign(view.samples.size() * static_cast<size_t>(source.layers), 0);

@@ -4,9 +4,9 @@
 
 namespace kv {
 
-void Residents::begin(const CaseView& view) {
-  const SourceInfo& source = *view.batch.source;
-  rows_ = static_cast<int>(view.samples.size()) * source.kv_heads;
+void Residents::begin(const BatchShape& shape) {
+  const SourceInfo& source = *shape.source;
+  rows_ = shape.sequences * source.kv_heads;
   positions_.assign(static_cast<size_t>(source.layers) * static_cast<size_t>(rows_), {});
 }
 

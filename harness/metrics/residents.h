@@ -4,8 +4,8 @@
 #include <span>
 #include <vector>
 
-#include "harness/metrics/metric.h"
 #include "sim/cache/to_host.h"
+#include "sim/policy/observer.h"
 
 namespace kv {
 
@@ -14,7 +14,7 @@ namespace kv {
 // the cache's pages.
 class Residents {
  public:
-  void begin(const CaseView& view);
+  void begin(const BatchShape& shape);
   void append(const LayerView& view);
   void cut(const EvictionView& view, std::span<const uint8_t> keep /*[rows, pitch], host*/);
 

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "harness/metrics/metric.h"
 #include "harness/metrics/residents.h"
 #include "kernels/survival.h"
 

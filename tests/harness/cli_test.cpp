@@ -419,6 +419,30 @@ TEST_F(Cli, ScoresLikeTheFullPassAndUnderAPolicy) {
   EXPECT_GT(difference, 0);
 }
 
+// Budget 32 every 8 tokens: 4 sinks and the 28 newest stay, from the event after 40 tokens on.
+TEST_F(Cli, ScoreWritesThePositionsThatStay) {
+  const std::string arguments = fmt::format("score --model {} --ids {} --out {} --keeps {}", model(),
+                                            path("ids.safetensors"), path("s.safetensors"), path("kept.jsonl"));
+  const Output output = run(arguments + " --policy streaming --budget 32 --interval 8");
+  ASSERT_EQ(output.code, 0) << output.text;
+  std::istringstream lines(read_file(folder_ / "kept.jsonl"));
+  std::string line;
+  int64_t count = 0;
+  for (; std::getline(lines, line); ++count) {
+    const auto kept = nlohmann::json::parse(line);
+    const int64_t event = count / 6, tokens = 40 + 8 * event;
+    std::vector<int64_t> expected = {0, 1, 2, 3};
+    for (int64_t p = tokens - 28; p < tokens; ++p) expected.push_back(p);
+    EXPECT_EQ(kept, (nlohmann::json{{"event", event},
+                                    {"tokens", tokens},
+                                    {"layer", count / 2 % 3},
+                                    {"head", count % 2},
+                                    {"positions", expected}}));
+  }
+  EXPECT_EQ(count, 3 * 2 * ((kTokens - 40) / 8 + 1));
+  EXPECT_EQ(expect_refused(arguments), "kvlab: --keeps: without --policy everything stays, expected --policy, too\n");
+}
+
 TEST_F(Cli, CompressKeepsTheAskedFraction) {
   const Output output = run(fmt::format("compress --model {} --ids {} --policy keydiff --keep 0.3 --out {}", model(),
                                         path("ids.safetensors"), path("keep.safetensors")));
