@@ -4,8 +4,11 @@
 // λ = 0.1 is 001's setting; R-KV's own code has 0.07.
 // Ties (exact duplicates, or λ = 1): attention before pooling, as in snapkv, then newer positions.
 // Deviations: similarity of each sequence by itself (the code uses the batch's first row for all). Entries stay in
-// order of position, so "most recent" means recent at every event (the code stores them by score). retain=first, which
-// is broken there, is not offered; retain=last_percent takes the k-th newest similar key, k = n·retain_ratio.
+// order of position, so "most recent" means recent at every event, and max-pooling joins neighbours in the text; the
+// code stores what topk returns, in order of score, and so pools over neighbours in score from its second event on.
+// retain=first, which is broken there, is not offered. retain=last_percent takes the k-th newest similar key,
+// k = n·retain_ratio, as its name says. The released code does not: of the k newest it takes the first, which is what
+// retain=last forgives (and since it handles whole batches, those of the first entry for the first k entries).
 
 #include <fmt/format.h>
 

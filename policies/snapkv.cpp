@@ -8,7 +8,8 @@
 //            edges, mean over the group; w = 32, kernel 7 as in 002 (kvpress itself: 64 and 5).
 //   original (released SnapKV): as kvpress with w = 32, kernel 5.
 // Protects the window, and no sinks unless asked: 002 (App. E) calibrates and runs it with 4.
-// Ties: max-pooling makes plateaus, so the attention before pooling decides among equals, then newer positions.
+// Ties: max-pooling makes plateaus, so the attention before pooling decides among equals, then newer positions. The
+// released codes leave it to torch.topk, whose order among equals is not stated: their sets are ours up to such ties.
 // Deviations: original sums over the window; the mean ranks alike. It keeps one set a query head, ours is one a KV
 // head, mean over the group, because a set a query head multiplies the cache by the group size.
 

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/support/frozen.h"
 #include "tests/support/policy_runs.h"
 #include "tests/support/slices.h"
@@ -24,6 +26,33 @@ TEST(SnapKV, KeepsWhatTheWindowAttendsTo) {
 // Max-pool 3 makes 4 8 8 8 (/15): 1, 2 and 3 tie for two places; before pooling 2 has 8, 1 has 2, 3 has 1.
 TEST(SnapKV, BreaksPlateausByTheAttentionBeforePooling) {
   EXPECT_EQ(kept_by("snapkv", options("decode", "1", "3"), {{4, 2, 8, 1, 1, 1}}, 3, 2), (Kept{{1, 2, 4}}));
+}
+
+// torch.topk, which the released codes call, leaves open which of equal scores it takes. Whatever it takes, the kept
+// set is ours but for entries that tie with the last one kept; of those ours are the newest with the most attention.
+TEST(SnapKV, KeepsTheTopScoresUpToTies) {
+  const auto backend = make_backend("cpu");
+  const SourceInfo info = tiny_info(2, 4, 2, 8);
+  TinySource source(*backend, info, {random_sample(info, 90, 5)});
+  int tied = 0;
+  for (const Event& event : run_policy(source, *backend, decode_run("snapkv", {}, {0}, {90}, 24, 12)).events) {
+    const size_t candidates = event.resident.size() - 8;
+    std::vector<float> ranked(event.scores.begin(), event.scores.begin() + static_cast<int64_t>(candidates));
+    std::sort(ranked.rbegin(), ranked.rend());
+    const float cut = ranked[event.kept.size() - 8 - 1];
+    int above = 0, at_cut = 0, kept_at_cut = 0;
+    for (size_t j = 0; j < candidates; ++j) {
+      const bool kept = std::binary_search(event.kept.begin(), event.kept.end(), event.resident[j]);
+      EXPECT_TRUE(kept || event.scores[j] <= cut) << "position " << event.resident[j];
+      EXPECT_TRUE(!kept || event.scores[j] >= cut) << "position " << event.resident[j];
+      above += event.scores[j] > cut;
+      at_cut += event.scores[j] == cut;
+      kept_at_cut += kept && event.scores[j] == cut;
+    }
+    EXPECT_EQ(above + kept_at_cut, 16);
+    tied += at_cut > kept_at_cut;
+  }
+  EXPECT_GT(tied, 0);  // the plateaus of max-pooling reach over the cut
 }
 
 // Heads (6 1 4 1 | 1) and (1 1 4 1 | 1), one older entry stays.
