@@ -24,6 +24,7 @@
   OP(group_mean, GroupMeanArgs)                 \
   OP(redundancy, RedundancyArgs)                \
   OP(key_difference, KeyDifferenceArgs)         \
+  OP(lag_relative, LagRelativeArgs)             \
   OP(layer_mean, LayerMeanArgs)                 \
   OP(query_moments, QueryMomentsArgs)           \
   OP(expected_attention, ExpectedAttentionArgs) \

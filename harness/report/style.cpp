@@ -29,7 +29,7 @@ struct NamedStyle {
   Mark mark;
   std::size_t dashes;
 };
-constexpr std::array<NamedStyle, 21> kNamed = {{
+constexpr std::array<NamedStyle, 23> kNamed = {{
     {"full", kBlack, Mark::kCircle, 0},
     {"golden", kOrange, Mark::kStar, 1},
     {"h2o", kBlue, Mark::kCircle, 0},
@@ -41,6 +41,8 @@ constexpr std::array<NamedStyle, 21> kNamed = {{
     {"expected-attention", kBrown, Mark::kDiamond, 0},
     {"streaming", kGrey, Mark::kPlus, 1},
     {"random", kGrey, Mark::kCross, 2},
+    {"knorm", kPlum, Mark::kTriangle, 3},
+    {"lagkv", kPink, Mark::kSquare, 2},
     {"foresight-kv", kForest, Mark::kStar, 0},
     {"wg-kv", kPlum, Mark::kSquare, 0},
     {"global-retention", kForest, Mark::kWedge, 4},

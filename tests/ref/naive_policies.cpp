@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "tests/ref/expected_attention.h"
+#include "tests/ref/lag_relative.h"
 #include "tests/ref/softmax.h"
 
 namespace kv::ref {
@@ -353,6 +354,31 @@ NaivePolicy naive_keydiff(int sinks, int recent) {
               },
           .sinks = sinks,
           .recent = recent};
+}
+
+NaivePolicy naive_knorm(int sinks, int recent) {
+  return {.score =
+              [](const NaiveState& state) {
+                const int dim = state.layer.dim;
+                const std::vector<float> keys = gather(state.layer, state.layer.keys, state.head, state.resident);
+                NaiveScores ranking;
+                for (size_t j = 0; j < state.resident.size(); ++j) {
+                  const float* k = keys.data() + j * static_cast<size_t>(dim);
+                  ranking.scores.push_back(-std::sqrt(dot(k, k, dim)));
+                }
+                return ranking;
+              },
+          .sinks = sinks,
+          .recent = recent};
+}
+
+NaivePolicy naive_lagkv(int sinks, int lag, bool ranked) {
+  return {.score = [=](const NaiveState& state) {
+    const std::vector<float> keys = gather(state.layer, state.layer.keys, state.head, state.resident);
+    const std::vector<float> values = gather(state.layer, state.layer.values, state.head, state.resident);
+    const auto scores = ranked ? lag_ranks : lag_shares;
+    return NaiveScores{scores(keys, values, state.layer.dim, sinks, lag), {}};
+  }};
 }
 
 NaivePolicy naive_expected_attention(int future, int sinks, double epsilon, bool covariance) {

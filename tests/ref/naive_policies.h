@@ -78,6 +78,8 @@ NaivePolicy naive_r_kv(double lambda, int window, int kernel, double threshold, 
 NaivePolicy naive_golden(int interval, NaivePool queries, int horizon, NaivePool heads = NaivePool::kAverage);
 NaivePolicy naive_tova();
 NaivePolicy naive_keydiff(int sinks, int recent);
+NaivePolicy naive_knorm(int sinks, int recent);
+NaivePolicy naive_lagkv(int sinks, int lag, bool ranked);
 NaivePolicy naive_expected_attention(int future, int sinks, double epsilon, bool covariance);
 
 }  // namespace kv::ref
