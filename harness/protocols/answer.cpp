@@ -19,6 +19,7 @@ void check_answer(const Spec& spec) {
   spec.refuse_key("trace", "protocol answer runs a model, expected the key 'model'");
   spec.refuse_key("metrics", "protocol answer has its own rows, expected no such key");
   sampling_of(spec);
+  needles_of(spec);
   for (const DataSpec& data : spec.data) {
     if (data.kind != DataKind::kTask && data.kind != DataKind::kJsonl) {
       throw UserError(fmt::format("{}: data: '{}' asks nothing; protocol answer expects a task or jsonl",
@@ -74,7 +75,10 @@ const RegisterProtocol answer{{
              word_axis("query", {"agnostic", "aware"}, "whether the question is part of what is compressed")},
     .keys = {{.name = "sampling",
               .help = "how answers are drawn; greedy without it",
-              .read = [](Params& params) { read_sampling(params); }}},
+              .read = [](Params& params) { read_sampling(params); }},
+             {.name = "needles",
+              .help = "rows of where a question's needles stay; none without it",
+              .read = [](Params& params) { asks_for_needles(params); }}},
     .headlines =
         {{.name = "accuracy", .title = "Accuracy by task", .metric = "accuracy", .better = "higher", .unit = "%"}},
     .starter =

@@ -35,6 +35,7 @@ void add_answer_rows(std::vector<Row>& rows, const Row& blank, const AnswerSheet
   add_row(rows, blank, "prefill_time", times.prefill_seconds * share, "s");
   add_row(rows, blank, "compress_time", times.compress_seconds * share, "s");
   add_row(rows, blank, "answer_time", times.answer_seconds * share, "s");
+  add_needle_rows(rows, blank, sheet.needles);
 }
 
 void gate_by_full_cache(const Spec& spec, std::span<const Case> cases, std::span<std::vector<Row>> rows) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "harness/protocols/needle_rows.h"
 #include "harness/protocols/unit.h"
 #include "harness/rows.h"
 #include "harness/spec/case.h"
@@ -30,7 +31,8 @@ struct AnswerSheet {
   double kept_mean = 0;
   int64_t kept_max = 0;
   double kv_bytes = 0;
-  std::string error;  // then nothing else counts
+  std::vector<NeedleShare> needles;  // where the spec asks for them
+  std::string error;                 // then nothing else counts
 };
 
 // A case's share of a batch of contexts.
@@ -52,6 +54,7 @@ struct AnswerTimes {
 //   compress_time      scoring (within that) and cutting for the case, as under protocol latency; copying the context
 //                      for its policy, which only a shared pass needs, is no part of it. 0 for the full cache
 //   answer_time        the case's own
+//   needle_kept        where the spec asks for it (harness/protocols/needle_rows.h)
 void add_answer_rows(std::vector<Row>& rows, const Row& blank, const AnswerSheet& sheet, const AnswerTimes& times,
                      double share);
 

@@ -107,7 +107,10 @@ std::vector<AnswerSample> read_answer_samples(const UnitBatch& batch) {
 }
 
 AnswerRunner::AnswerRunner(const UnitBatch& batch, std::vector<AnswerSample> samples)
-    : batch_(batch), samples_(std::move(samples)), sampling_(sampling_of(batch.spec)) {}
+    : batch_(batch),
+      samples_(std::move(samples)),
+      sampling_(sampling_of(batch.spec)),
+      needles_(needles_of(batch.spec)) {}
 
 std::string AnswerRunner::inputs() const {
   std::string hashes;
@@ -274,6 +277,7 @@ void AnswerRunner::answer_round(const Round& round, const std::vector<size_t>& c
 
 void AnswerRunner::answer_case(const Round& round, LoopState state, Outcome& outcome) {
   note_kept(state, outcome);
+  if (needles_) note_needles(round, state, outcome);
   Stopwatch watch(batch_.backend);
   watch.start();
   const size_t last = round.questions.back();
@@ -357,6 +361,14 @@ void AnswerRunner::note_kept(const LoopState& state, Outcome& outcome) const {
   }
 }
 
+void AnswerRunner::note_needles(const Round& round, const LoopState& state, Outcome& outcome) const {
+  for (size_t s = 0; s < outcome.sheets.size(); ++s) {
+    const std::vector<NeedleShare> shares = needle_shares(batch_.backend, batch_.subject.model()->info(), state,
+                                                          static_cast<int>(s), exams_[s], round.questions);
+    outcome.sheets[s].needles.insert(outcome.sheets[s].needles.end(), shares.begin(), shares.end());
+  }
+}
+
 std::vector<Row> AnswerRunner::rows_of(const Case& unit_case, const Outcome& outcome) const {
   std::vector<Row> rows;
   const double share = 1.0 / static_cast<double>(std::max<size_t>(1, exams_.size()));
@@ -372,6 +384,13 @@ std::vector<Row> AnswerRunner::rows_of(const Case& unit_case, const Outcome& out
     rows.back().skipped = sheet ? sheet->error : sample.unavailable;
   }
   return rows;
+}
+
+bool needles_of(const Spec& spec) {
+  Params params("needles", spec.options_of("needles"));
+  const bool needles = asks_for_needles(params);
+  params.finish();
+  return needles;
 }
 
 Sampling sampling_of(const Spec& spec) {

@@ -55,6 +55,7 @@ class AnswerRunner final : public UnitRunner {
   void grade_answers(size_t question, const GenerateResult& result, Outcome& outcome);
   GenerateResult ask(const Round& round, size_t question, LoopState state);
   void note_kept(const LoopState& state, Outcome& outcome) const;
+  void note_needles(const Round& round, const LoopState& state, Outcome& outcome) const;
   std::vector<Row> rows_of(const Case& unit_case, const Outcome& outcome) const;
 
   UnitBatch batch_;
@@ -65,8 +66,12 @@ class AnswerRunner final : public UnitRunner {
   std::vector<std::vector<int32_t>> stop_ids_;  // theirs
   std::vector<int32_t> common_stop_ids_;        // what ends every one of them
   Sampling sampling_;
+  bool needles_;
   std::vector<Outcome> outcomes_;  // [cases]; empty before the first run()
 };
+
+// Whether the spec's key `needles` asks for their rows.
+bool needles_of(const Spec& spec);
 
 // How answers are drawn: the options of the spec's key `sampling`, without its seed.
 Sampling read_sampling(Params& params);

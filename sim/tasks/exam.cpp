@@ -19,6 +19,27 @@ int room_for(size_t answer_tokens) {
 
 bool is_one_line(std::string_view answer) { return answer.find('\n') == answer.size() - 1; }
 
+// Tokens at the end of the context may be others than those of the whole text, where the question goes on: a question
+// with sources among them has none.
+void take_sources(const DrawnTask& drawn, Exam& exam) {
+  const std::vector<int32_t>& ids = drawn.sample.ids;
+  const auto same = std::mismatch(exam.context.begin(), exam.context.end(), ids.begin(), ids.end()).first;
+  for (size_t q = 0; q < exam.questions.size(); ++q) {
+    const QuestionSpan& span = drawn.text.questions[q];
+    auto& sources = exam.questions[q].sources;
+    for (size_t i = 0; i < drawn.text.links.size(); ++i) {
+      const UsefulLink& link = drawn.text.links[i];
+      if (link.query_begin < span.begin || link.query_begin >= span.end) continue;
+      const auto& more = drawn.sample.links[i].sources;
+      sources.insert(sources.end(), more.begin(), more.end());
+    }
+    if (std::any_of(sources.begin(), sources.end(),
+                    [&](const auto& source) { return source.second > same - exam.context.begin(); })) {
+      sources.clear();
+    }
+  }
+}
+
 }  // namespace
 
 Exam exam_of(const TaskText& text, int32_t first_token, const Tokenizer& tokenizer) {
@@ -48,6 +69,7 @@ Exam make_exam(const TaskRequest& request, const Tokenizer& tokenizer, const Tex
   Exam exam = exam_of(drawn.text, drawn.sample.ids.front(), tokenizer);
   exam.name = drawn.sample.name;
   exam.metric = find_task(request.task).metric;
+  take_sources(drawn, exam);
   exam.one_line = exam.one_line && request.options.wording.value_or(Wording::kReference) == Wording::kReference;
   return exam;
 }

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "sim/tasks/answer_metrics.h"
@@ -16,6 +17,8 @@ struct ExamQuestion {
   std::vector<std::string> answers;
   int max_new_tokens = 0;
   std::vector<int32_t> expected{};  // the answer as the text has it; empty where only `answers` are known
+  // Tokens [begin, end) of the context that the answer is read from (Link::sources); empty where they are unknown.
+  std::vector<std::pair<int32_t, int32_t>> sources{};
 };
 
 // What a generation run needs of one sample: a context, and questions on it, each asked alone. Question-agnostic:

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "harness/spec/grid.h"
 #include "harness/spec/spec_reader.h"
@@ -221,6 +222,36 @@ TEST_F(Answers, AQuestionThatIsSeenChangesWhatIsKept) {
   EXPECT_EQ(texts(of("answer", "full", "agnostic")), texts(of("answer", "full", "aware")));
   EXPECT_EQ(texts(of("answer", "snapkv", "agnostic")), texts(rows_of(rows, "answer", "snapkv", "0.3")));
   EXPECT_NE(texts(of("answer", "snapkv", "aware")), texts(of("answer", "snapkv", "agnostic")));
+}
+
+// 3 samples of 2 questions, 8 layers of 4 KV heads.
+TEST_F(Answers, SayWhatOfItsNeedlesAHeadStillHolds) {
+  std::vector<Row> plain = run(questions_spec(), "plain"), with = run(questions_spec() + "needles: {heads: yes}\n");
+  const auto full = rows_of(with, "needle_kept", "full", "0.3"), few = rows_of(with, "needle_kept", "random", "0.3");
+  ASSERT_EQ(full.size(), 3U * 2 * 8 * 4);
+  ASSERT_EQ(few.size(), full.size());
+  std::set<std::tuple<int64_t, double, int, int>> places;
+  for (const Row& row : full) {
+    EXPECT_EQ(row.value, 1);
+    places.emplace(row.sample.value(), row.x.value(), row.layer.value(), row.head.value());
+  }
+  EXPECT_EQ(places.size(), full.size());
+  // 192 draws of 3 in 10 for each of about 10 tokens: a standard error of 0.011.
+  EXPECT_NEAR(mean(few), 0.3, 0.06);
+  const auto rest = [](std::vector<Row> rows) {
+    std::erase_if(rows, [](const Row& row) { return row.metric == "needle_kept" || is_timing(row.metric); });
+    return rows;
+  };
+  EXPECT_EQ(rest(with), rest(plain));
+}
+
+// The window of SnapKV holds the question then, which looks at what it asks for.
+TEST_F(Answers, AQuestionThatIsSeenHoldsItsNeedles) {
+  std::string aware = questions_spec() + "needles: {heads: yes}\n";
+  aware.replace(aware.find("axes: {keep: [0.9, 0.3]}"), 24, "axes: {query: [agnostic, aware], keep: 0.3}");
+  const std::vector<Row> rows = run(aware);
+  EXPECT_GT(mean(rows_of(rows, "needle_kept", "snapkv", "aware")),
+            mean(rows_of(rows, "needle_kept", "snapkv", "agnostic")) + 0.05);
 }
 
 TEST_F(Answers, RowsDependOnNeitherBatchesNorAKill) {

@@ -85,6 +85,32 @@ TEST(Exam, AsksForLinesOfItsContext) {
   }
 }
 
+// What a question's sources hold, in the text.
+std::string sources_of(const Exam& from, const ExamQuestion& question) {
+  std::string text;
+  for (const auto& [begin, end] : question.sources) text += decode(Ids(&from.context[begin], &from.context[end]));
+  return text;
+}
+
+TEST(Exam, KnowsWhereItsAnswersStand) {
+  for (const Wording wording : {Wording::kReference, Wording::kNeutral}) {
+    for (const char* task : {"needle", "niah-multivalue", "niah-multiquery"}) {
+      const Exam asked = exam(task, 900, {.wording = wording});
+      for (const ExamQuestion& question : asked.questions) {
+        ASSERT_FALSE(question.sources.empty()) << task;
+        for (const std::string& answer : question.answers) {
+          EXPECT_NE(sources_of(asked, question).find(answer), std::string::npos) << task << ": " << answer;
+        }
+      }
+    }
+  }
+  const Exam lines = exam("kv", 600, {.questions = 3});
+  for (const ExamQuestion& question : lines.questions) {
+    EXPECT_EQ(question.sources.size(), 1U);
+    EXPECT_NE(sources_of(lines, question).find(": " + question.answers.at(0)), std::string::npos);
+  }
+}
+
 TEST(Exam, OfANeutralWordingHasNoSpecialTokensAndNoLineStop) {
   for (const char* task : {"needle", "niah-multiquery", "variable-tracking", "vt", "cwe", "fwe"}) {
     const Exam neutral = exam(task, 900, {.wording = Wording::kNeutral});
