@@ -78,13 +78,12 @@ const Tensor kNoBias;
 
 ForwardModel forward_model(Backend& backend, const ModelConfig& config, const ModelTensors& weights) {
   const Rope rope = make_rope(config.rope, config.head_dim);
-  const std::vector<float> inv_freq(rope.inv_freq.begin(), rope.inv_freq.end());
   ForwardModel model{.backend = backend,
                      .config = config,
                      .weights = weights,
-                     .inv_freq = Tensor(backend, DType::kF32, std::ssize(inv_freq)),
+                     .inv_freq = Tensor(backend, DType::kF32, std::ssize(rope.inv_freq)),
                      .attention_factor = static_cast<float>(rope.attention_factor)};
-  model.inv_freq.upload(inv_freq.data(), model.inv_freq.bytes());
+  model.inv_freq.upload(rope.inv_freq.data(), model.inv_freq.bytes());
   return model;
 }
 

@@ -165,7 +165,7 @@ void read_yarn(const ArchitectureKeys& keys, const ModelConfig& config, double f
   }
 }
 
-std::vector<double> read_divisors(const GgufFile& file, int head_dim) {
+std::vector<float> read_divisors(const GgufFile& file, int head_dim) {
   const GgufTensor* tensor = file.find(kGgufRopeFactors);
   if (!tensor) return {};
   const auto fail = [&](const std::string& reason) {
@@ -183,7 +183,7 @@ std::vector<double> read_divisors(const GgufFile& file, int head_dim) {
                        kRopeFactor.at_most));
     }
   }
-  return {divisors.begin(), divisors.end()};
+  return divisors;
 }
 
 RopeConfig read_rope(const GgufFile& file, const ArchitectureKeys& keys, const ModelConfig& config) {

@@ -11,18 +11,36 @@ namespace {
 
 constexpr double kTwoPi = 2.0 * std::numbers::pi;
 
-std::vector<double> plain_frequencies(double theta, int head_dim) {
-  std::vector<double> inv_freq(head_dim / 2);
-  for (int i = 0; i < head_dim / 2; ++i) inv_freq[i] = std::pow(theta, -2.0 * i / head_dim);
+// Every step of f32 below rounds where transformers' does; this file is compiled without contraction into
+// multiply-adds. Torch divides a number by a tensor as the tensor's inverse times the number.
+float inverse(float x) { return 1.0f / x; }
+
+// theta^(2i/d), tokens a radian.
+std::vector<float> wavelengths(double theta, int head_dim) {
+  const double base = static_cast<float>(theta);
+  std::vector<float> lengths;
+  for (int i = 0; i < head_dim; i += 2) {
+    const float exponent = static_cast<float>(i) / static_cast<float>(head_dim);
+    lengths.push_back(static_cast<float>(std::pow(base, exponent)));
+  }
+  return lengths;
+}
+
+std::vector<float> plain_frequencies(double theta, int head_dim) {
+  std::vector<float> inv_freq = wavelengths(theta, head_dim);
+  for (float& f : inv_freq) f = inverse(f);
   return inv_freq;
 }
 
-double llama3_frequency(double inv_freq, const RopeConfig& config) {
-  const double turns = config.original_max_positions * inv_freq / kTwoPi;  // over the original context
-  if (turns < config.low_freq_factor) return inv_freq / config.factor;
-  if (turns > config.high_freq_factor) return inv_freq;
-  const double kept = (turns - config.low_freq_factor) / (config.high_freq_factor - config.low_freq_factor);
-  return (1.0 - kept) * inv_freq / config.factor + kept * inv_freq;
+float llama3_frequency(float inv_freq, const RopeConfig& config) {
+  const auto factor = static_cast<float>(config.factor);
+  const float wavelength = inverse(inv_freq) * static_cast<float>(kTwoPi);
+  if (wavelength > static_cast<float>(config.original_max_positions / config.low_freq_factor)) return inv_freq / factor;
+  if (wavelength < static_cast<float>(config.original_max_positions / config.high_freq_factor)) return inv_freq;
+  const float turns = inverse(wavelength) * static_cast<float>(config.original_max_positions);
+  const float kept = (turns - static_cast<float>(config.low_freq_factor)) /
+                     static_cast<float>(config.high_freq_factor - config.low_freq_factor);
+  return (1.0f - kept) * inv_freq / factor + kept * inv_freq;
 }
 
 // The (fractional) pair whose frequency makes `turns` rotations over the original context.
@@ -30,7 +48,7 @@ double yarn_pair(double turns, const RopeConfig& config, int head_dim) {
   return head_dim * std::log(config.original_max_positions / (turns * kTwoPi)) / (2.0 * std::log(config.theta));
 }
 
-void scale_yarn(std::vector<double>& inv_freq, const RopeConfig& config, int head_dim) {
+std::vector<float> yarn_frequencies(const RopeConfig& config, int head_dim) {
   double low = yarn_pair(config.beta_fast, config, head_dim);
   double high = yarn_pair(config.beta_slow, config, head_dim);
   if (config.truncate) {
@@ -41,10 +59,15 @@ void scale_yarn(std::vector<double>& inv_freq, const RopeConfig& config, int hea
   // head_dim - 1, not head_dim / 2 - 1: the bound that the reference implementation uses.
   high = std::min(high, head_dim - 1.0);
   if (low == high) high += 0.001;
-  for (int i = 0; i < head_dim / 2; ++i) {
-    const double interpolated = std::clamp((i - low) / (high - low), 0.0, 1.0);
-    inv_freq[i] = interpolated * inv_freq[i] / config.factor + (1.0 - interpolated) * inv_freq[i];
+  const std::vector<float> lengths = wavelengths(config.theta, head_dim);
+  std::vector<float> inv_freq;
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    const float ramp = (static_cast<float>(i) - static_cast<float>(low)) / static_cast<float>(high - low);
+    const float kept = 1.0f - std::clamp(ramp, 0.0f, 1.0f);
+    const float stretched = inverse(static_cast<float>(config.factor) * lengths[i]);
+    inv_freq.push_back(stretched * (1.0f - kept) + inverse(lengths[i]) * kept);
   }
+  return inv_freq;
 }
 
 double yarn_mscale(double factor, double mscale) { return factor <= 1.0 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0; }
@@ -75,23 +98,15 @@ std::string_view rope_type_name(RopeType type) {
 
 Rope make_rope(const RopeConfig& config, int head_dim) {
   KV_CHECK(head_dim > 0 && head_dim % 2 == 0);
-  Rope rope{.inv_freq = plain_frequencies(config.theta, head_dim)};
+  const bool yarn = config.type == RopeType::kYarn;
+  Rope rope{.inv_freq = yarn ? yarn_frequencies(config, head_dim) : plain_frequencies(config.theta, head_dim),
+            .attention_factor = yarn ? yarn_attention_factor(config) : 1.0};
+  for (float& f : rope.inv_freq) {
+    if (config.type == RopeType::kLinear) f /= static_cast<float>(config.factor);
+    if (config.type == RopeType::kLlama3) f = llama3_frequency(f, config);
+  }
   KV_CHECK(config.divisors.empty() || config.divisors.size() == rope.inv_freq.size());
   for (size_t i = 0; i < config.divisors.size(); ++i) rope.inv_freq[i] /= config.divisors[i];
-  switch (config.type) {
-    case RopeType::kDefault:
-      break;
-    case RopeType::kLinear:
-      for (double& f : rope.inv_freq) f /= config.factor;
-      break;
-    case RopeType::kLlama3:
-      for (double& f : rope.inv_freq) f = llama3_frequency(f, config);
-      break;
-    case RopeType::kYarn:
-      scale_yarn(rope.inv_freq, config, head_dim);
-      rope.attention_factor = yarn_attention_factor(config);
-      break;
-  }
   return rope;
 }
 

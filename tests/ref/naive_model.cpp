@@ -97,7 +97,7 @@ class Decoder {
       const size_t token = vector / static_cast<size_t>(heads);
       const auto position = static_cast<float>(token);
       for (size_t d = 0; d < half; ++d) {
-        const double angle = position * static_cast<float>(rope_.inv_freq[d]);  // an f32 product as in transformers
+        const double angle = position * rope_.inv_freq[d];  // an f32 product as in transformers
         const double cosine = rope_.attention_factor * std::cos(angle), sine = rope_.attention_factor * std::sin(angle);
         double &a = x[vector * 2 * half + d], &b = x[vector * 2 * half + half + d];
         const double turned = a * cosine - b * sine;
