@@ -107,10 +107,11 @@ TEST_F(Profile, SaysOfCodeMachineAndTimeWhatAManifestSays) {
   ASSERT_EQ(profiles.size(), 2U);
   EXPECT_EQ(profile_in(profiles[0].file).origin, profile_in(profiles[1].file).origin);
   const auto origin = nlohmann::json::parse(profile_in(profiles[0].file).origin);
-  for (const char* key : {"commit", "changes", "device", "machine", "build"}) EXPECT_EQ(origin[key], manifest[key]);
+  for (const char* key : {"commit", "changes", "sources_sha256", "device", "machine", "build"})
+    EXPECT_EQ(origin[key], manifest[key]);
   EXPECT_EQ(origin["spec_sha256"].get<std::string>().size(), 64U);
   EXPECT_THAT(origin["date"].get<std::string>(), testing::MatchesRegex("[0-9-]+T[0-9:]+Z"));
-  EXPECT_EQ(origin.size(), 7U);
+  EXPECT_EQ(origin.size(), 8U);
 }
 
 TEST_F(Profile, DoesNotDependOnThreads) {
