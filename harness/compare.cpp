@@ -6,6 +6,7 @@
 #include <cmath>
 #include <set>
 
+#include "harness/clusters.h"
 #include "harness/report/cells.h"
 #include "harness/report/escape.h"
 #include "harness/report/table.h"
@@ -85,6 +86,7 @@ bool compared(const Row& row, const CompareOptions& options) {
 struct Sums {
   double a = 0, b = 0;
   int pairs = 0;
+  std::string document{};
 };
 
 Verdict judge(const Comparison& row, const CompareOptions& options) {
@@ -154,7 +156,9 @@ struct Group {
 
 Comparison comparison_of(const Group& group, const CompareOptions& options) {
   std::vector<double> values_a, values_b;
+  Clusters clusters;
   for (const auto& [sample, sums] : group.samples) {
+    clusters.add(sums.document);
     values_a.push_back(sums.a / sums.pairs);
     values_b.push_back(sums.b / sums.pairs);
   }
@@ -166,7 +170,7 @@ Comparison comparison_of(const Group& group, const CompareOptions& options) {
   row.unit = group.unit;
   for (const double value : values_a) row.mean_a += value / static_cast<double>(values_a.size());
   for (const double value : values_b) row.mean_b += value / static_cast<double>(values_b.size());
-  row.difference = bootstrap_difference(values_a, values_b);
+  row.difference = bootstrap_difference(values_a, values_b, {.clusters = clusters.numbers()});
   row.verdict = judge(row, options);
   return row;
 }
@@ -181,6 +185,7 @@ CompareResult compare_rows(const RowTable& a, const RowTable& b, const CompareOp
   const bool with_model = distinct_models(a) > 1 || distinct_models(b) > 1;
   const Side left = make_side(a, result.axes, with_model);
   Partners partners(make_side(b, result.axes, with_model), options);
+  const Documents documents(a);
   std::vector<Group> groups;
   std::map<Key, std::size_t> index;
   for (const Row& row : a.rows) {
@@ -197,6 +202,7 @@ CompareResult compare_rows(const RowTable& a, const RowTable& b, const CompareOp
     Group& group = groups[place->second];
     group.unit = row.unit;
     Sums& sums = group.samples[left.sample(row)];
+    if (sums.pairs == 0) sums.document = documents.of(row);
     sums.a += *row.value;
     sums.b += *partner->value;
     ++sums.pairs;

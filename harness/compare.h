@@ -41,7 +41,8 @@ struct CompareResult {
 // Rows are pairs where policy, data, sample, seed, layer, head, x, metric and all axes agree, and the model where a
 // folder has several (one model a folder may differ: that is a comparison of models). Rows that agree in all of that
 // are paired in order. An axis that only one side has is left out where it has one value there; otherwise the pairs
-// would be arbitrary: UserError. A sample's rows (layers, heads, x) are averaged before the bootstrap.
+// would be arbitrary: UserError. A sample's rows (layers, heads, x) are averaged before the bootstrap,
+// which draws the documents that rows of a name (kDocumentMetric).
 CompareResult compare_rows(const RowTable& a, const RowTable& b, const CompareOptions& options = {});
 CompareResult compare(const std::filesystem::path& dir_a, const std::filesystem::path& dir_b,
                       const CompareOptions& options = {});

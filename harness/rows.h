@@ -25,6 +25,10 @@ struct Row {  // {}: every member may be left out of a designated initialiser
   bool operator==(const Row&) const = default;
 };
 
+// The metric whose text names the document that a sample was drawn from. Samples of one document are not independent:
+// intervals are of documents where rows name them (harness/report/cells.h).
+inline constexpr std::string_view kDocumentMetric = "document";
+
 // A row whose value depends on the clock, or on what else has taken memory.
 bool is_timing(std::string_view metric);
 

@@ -23,6 +23,18 @@ int random_index(std::uint64_t seed, std::uint64_t counter, int n) {
   return static_cast<int>(((random_bits(seed, counter) >> 32) * static_cast<std::uint64_t>(n)) >> 32);
 }
 
+// The samples of each cluster.
+std::vector<std::vector<int>> members_of(std::span<const int> clusters) {
+  std::vector<std::vector<int>> members;
+  for (std::size_t sample = 0; sample < clusters.size(); ++sample) {
+    const auto cluster = static_cast<std::size_t>(clusters[sample]);
+    KV_CHECK(cluster <= members.size());
+    if (cluster == members.size()) members.emplace_back();
+    members[cluster].push_back(static_cast<int>(sample));
+  }
+  return members;
+}
+
 }  // namespace
 
 double quantile(std::span<const double> values, double q) {
@@ -40,13 +52,19 @@ Estimate bootstrap(int samples, const std::function<double(std::span<const int>)
   KV_CHECK(samples >= 1 && options.resamples >= 1);
   std::vector<int> picks(static_cast<std::size_t>(samples));
   std::iota(picks.begin(), picks.end(), 0);
-  Estimate estimate{.value = statistic(picks), .samples = samples};
-  if (samples == 1) return estimate;
+  const std::vector<std::vector<int>> members = members_of(options.clusters.empty() ? picks : options.clusters);
+  const int clusters = static_cast<int>(members.size());
+  Estimate estimate{.value = statistic(picks), .samples = samples, .clusters = clusters};
+  if (clusters == 1) return estimate;
   std::vector<double> draws;
   draws.reserve(static_cast<std::size_t>(options.resamples));
   std::uint64_t counter = 0;
   for (int resample = 0; resample < options.resamples; ++resample) {
-    for (int& pick : picks) pick = random_index(options.seed, counter++, samples);
+    picks.clear();
+    for (int i = 0; i < clusters; ++i) {
+      const auto& drawn = members[static_cast<std::size_t>(random_index(options.seed, counter++, clusters))];
+      picks.insert(picks.end(), drawn.begin(), drawn.end());
+    }
     const double draw = statistic(picks);
     if (std::isfinite(draw)) draws.push_back(draw);
   }

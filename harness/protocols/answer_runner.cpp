@@ -377,6 +377,7 @@ std::vector<Row> AnswerRunner::rows_of(const Case& unit_case, const Outcome& out
     const Row blank = batch_.blank(unit_case, sample.number);
     const AnswerSheet* sheet = sample.unavailable.empty() ? &outcome.sheets[next++] : nullptr;
     if (sheet && sheet->error.empty()) {
+      add_document(rows, blank, sample.exam.document);
       add_answer_rows(rows, blank, *sheet, outcome.times, share);
       continue;
     }

@@ -253,6 +253,7 @@ std::vector<Row> ReplayRunner::rows_of(const Case& unit_case, const Outcome& out
       rows.push_back(blank);
       rows.back().skipped = outcome.failures[static_cast<size_t>(s)];
     }
+    add_document(rows, blank, samples_[static_cast<size_t>(s)].document);
     if (oracle) blank.text = "oracle";
     for (const Measured& measured : outcome.measured) {
       if (measured.sample == s) add_measured(rows, blank, measured);

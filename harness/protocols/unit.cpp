@@ -35,6 +35,13 @@ std::vector<Row> UnitBatch::skipped(const Case& unit_case, const std::string& re
   return rows;
 }
 
+void add_document(std::vector<Row>& rows, const Row& blank, std::string_view document) {
+  if (document.empty()) return;
+  Row& row = rows.emplace_back(blank);
+  row.metric = kDocumentMetric;
+  row.text = document;
+}
+
 Row& add_row(std::vector<Row>& rows, const Row& blank, std::string_view metric, double value, std::string_view unit) {
   Row& row = rows.emplace_back(blank);
   row.metric = metric;

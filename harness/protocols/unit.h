@@ -56,6 +56,9 @@ class UnitRunner {
   virtual std::vector<Row> run(const Case& unit_case) = 0;
 };
 
+// Adds the row kDocumentMetric; none where `document` is empty.
+void add_document(std::vector<Row>& rows, const Row& blank, std::string_view document);
+
 // Adds a copy of `blank` with that value, and returns it. What is not finite becomes a reason instead of a value.
 Row& add_row(std::vector<Row>& rows, const Row& blank, std::string_view metric, double value, std::string_view unit);
 

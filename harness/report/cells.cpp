@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "harness/clusters.h"
 #include "harness/report/pile.h"
 #include "kernels/check.h"
 
@@ -97,11 +98,6 @@ Cell make_cell(const Pile& pile, const Pile* partner, std::span<const Key> place
 
 bool within_case(const std::string& column) { return column == "layer" || column == "head" || column == "x"; }
 
-Key sample_of(const Row& row) {
-  return {row.model, row.data, row.sample ? std::to_string(*row.sample) : "",
-          row.seed ? std::to_string(*row.seed) : ""};
-}
-
 std::vector<Read> readers_of(const RowTable& table, const std::vector<std::string>& columns) {
   std::vector<Read> readers;
   for (const std::string& column : columns) readers.push_back(column_reader(table, column));
@@ -113,6 +109,7 @@ class Collector {
  public:
   Collector(const RowTable& table, const Question& question)
       : question_(question),
+        documents_(table),
         measure_(question.measure),
         metrics_(measure_.ratio.empty() ? measure_.metrics : measure_.ratio),
         key_readers_(readers_of(table, question.columns)),
@@ -177,15 +174,18 @@ class Collector {
     for (const std::string& metric : measure_.ratio.empty() ? metrics_ : std::vector<std::string>{"ratio"}) {
       if (!row.metric.empty() && measure_.ratio.empty() && metric != row.metric) continue;
       Pile& pile = pile_of(row, metric);
-      pile.skipped.insert(sample_of(row));
+      pile.skipped.insert(sample_key(row));
       if (pile.reason.empty()) pile.reason = row.skipped;
     }
   }
 
   void take_value(const Row& row) {
     Pile& pile = pile_of(row, measure_.ratio.empty() ? row.metric : "ratio");
-    const auto [sample, added] = pile.index.try_emplace(sample_of(row), pile.samples.size());
-    if (added) pile.samples.emplace_back();
+    const auto [sample, added] = pile.index.try_emplace(sample_key(row), pile.samples.size());
+    if (added) {
+      pile.samples.emplace_back();
+      pile.documents.push_back(documents_.of(row));
+    }
     Key place = {row.metric};
     for (const Read& read : free_readers_) place.push_back(read(row));
     pile.spread.resize(free_readers_.size());
@@ -198,6 +198,7 @@ class Collector {
   }
 
   const Question& question_;
+  const Documents documents_;
   const Measure& measure_;
   const std::vector<std::string>& metrics_;
   std::vector<Read> key_readers_;
@@ -255,6 +256,28 @@ Cells collect(const RowTable& table, const Question& question) {
   Collector collector(table, question);
   for (const Row& row : table.rows) collector.take(row);
   return collector.finish();
+}
+
+Counts counts_of(const Cells& cells) {
+  Counts counts;
+  const auto take = [](Range& range, int count) {
+    range.low = range.high == 0 ? count : std::min(range.low, count);
+    range.high = std::max(range.high, count);
+  };
+  for (const auto& [key, cell] : cells.cells) {
+    if (!cell.estimate) continue;
+    take(counts.samples, cell.estimate->samples);
+    take(counts.clusters, cell.estimate->clusters);
+  }
+  return counts;
+}
+
+std::string to_text(const Range& range) {
+  return range.low == range.high ? std::to_string(range.low) : fmt::format("{} to {}", range.low, range.high);
+}
+
+std::string of_documents(const Counts& counts) {
+  return counts.clustered() ? fmt::format(" of {} documents", to_text(counts.clusters)) : "";
 }
 
 std::string no_rows(const Measure& measure) {

@@ -48,8 +48,23 @@ std::function<std::string(const Row&)> column_reader(const RowTable& table, cons
 std::function<bool(const Row&)> row_filter(const RowTable& table, const Where& where);
 
 // The sample is the unit of the bootstrap: values of one (model, data, sample, seed) are averaged first, so many layers
-// or heads of one text do not pass for many samples. A ratio needs both of its metrics in a sample.
+// or heads of one text do not pass for many samples. Where rows name the documents that samples were drawn from
+// (kDocumentMetric), documents are drawn, each with all its samples. A ratio needs both of its metrics in a sample.
 Cells collect(const RowTable& table, const Question& question);
+
+// The least and the most that a cell with a number has; 0 where none has one.
+struct Range {
+  int low = 0, high = 0;
+};
+struct Counts {
+  Range samples;
+  Range clusters;  // that the interval's draws are made of
+
+  bool clustered() const { return clusters.low < samples.low || clusters.high < samples.high; }
+};
+Counts counts_of(const Cells& cells);
+std::string to_text(const Range& range);         // "64" or "48 to 64"
+std::string of_documents(const Counts& counts);  // " of 16 documents", or nothing where samples stand alone
 
 // What a table or plot says that found nothing to show.
 std::string no_rows(const Measure& measure);

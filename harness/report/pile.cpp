@@ -4,6 +4,8 @@
 #include <cmath>
 #include <functional>
 
+#include "harness/clusters.h"
+
 namespace kv {
 namespace {
 
@@ -41,10 +43,12 @@ double statistic(const Values& values, std::span<const int> picks, const Measure
   return *std::max_element(picked.begin(), picked.end());
 }
 
-std::optional<Estimate> resampled(std::size_t samples, bool intervals,
+std::optional<Estimate> resampled(const Clusters& clusters, bool intervals,
                                   const std::function<double(std::span<const int>)>& number) {
-  if (samples == 0) return std::nullopt;
-  Estimate out = bootstrap(static_cast<int>(samples), number, {.resamples = intervals ? 2000 : 1});
+  const std::span<const int> numbers = clusters.numbers();
+  if (numbers.empty()) return std::nullopt;
+  Estimate out =
+      bootstrap(static_cast<int>(numbers.size()), number, {.resamples = intervals ? 2000 : 1, .clusters = numbers});
   if (!intervals) out.interval.reset();
   return out;
 }
@@ -105,16 +109,20 @@ KeyMatch match(const Key& wanted, const Key& other) {
 
 std::optional<Estimate> estimate(const Pile& pile, const Measure& measure, bool intervals) {
   Values values;
-  for (const Places& sample : pile.samples) {
-    if (const auto value = value_of(sums_of(sample), measure)) values.push_back(*value);
+  Clusters clusters;
+  for (std::size_t s = 0; s < pile.samples.size(); ++s) {
+    const auto value = value_of(sums_of(pile.samples[s]), measure);
+    if (!value) continue;
+    values.push_back(*value);
+    clusters.add(pile.documents[s]);
   }
-  return resampled(values.size(), intervals,
-                   [&](std::span<const int> picks) { return statistic(values, picks, measure); });
+  return resampled(clusters, intervals, [&](std::span<const int> picks) { return statistic(values, picks, measure); });
 }
 
 Difference estimate_difference(const Pile& pile, const Pile& other, std::span<const Key> keys, const Measure& measure,
                                bool relative, bool intervals) {
   Values values, partner_values;
+  Clusters clusters;
   Difference out;
   int all_unclear = 0;  // samples
   for (const auto& [sample, place] : pile.index) {
@@ -129,6 +137,7 @@ Difference estimate_difference(const Pile& pile, const Pile& other, std::span<co
     }
     values.push_back(*a);
     partner_values.push_back(*b);
+    clusters.add(pile.documents[place]);
     if (shared.unclear) {
       ++out.unpaired.unclear;
     } else if (shared.left + shared.partner_left > 0) {
@@ -138,7 +147,7 @@ Difference estimate_difference(const Pile& pile, const Pile& other, std::span<co
   out.unpaired.unclear += all_unclear;
   out.unpaired.samples = static_cast<int>(pile.samples.size() - values.size()) - all_unclear;
   out.unpaired.partner_samples = static_cast<int>(other.samples.size() - values.size()) - all_unclear;
-  out.estimate = resampled(values.size(), intervals, [&](std::span<const int> picks) {
+  out.estimate = resampled(clusters, intervals, [&](std::span<const int> picks) {
     const double reference = statistic(partner_values, picks, measure);
     const double less = statistic(values, picks, measure) - reference;
     return relative ? 100 * less / std::abs(reference) : less;

@@ -31,7 +31,8 @@ using Places = std::map<std::size_t, std::array<Sum, 2>>;
 // What one cell has gathered.
 struct Pile {
   std::vector<Places> samples;
-  std::map<Key, std::size_t> index;  // a sample's place in `samples`
+  std::map<Key, std::size_t> index;    // a sample's place in `samples`
+  std::vector<std::string> documents;  // of each sample; empty where none is known
   std::set<Key> skipped;
   std::string reason, unit;
   std::vector<std::set<std::string>> spread;  // values seen of the free columns

@@ -4,21 +4,17 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <limits>
 
 namespace kv {
 
 void note_samples(const PlotPlan& plan, const Cells& cells, std::string_view spread, std::vector<std::string>& notes) {
   if (!plan.note.empty()) notes.push_back(plan.note);
-  int low = std::numeric_limits<int>::max(), high = 0;
-  for (const auto& [key, cell] : cells.cells) {
-    if (!cell.estimate) continue;
-    low = std::min(low, cell.estimate->samples);
-    high = std::max(high, cell.estimate->samples);
+  const Counts counts = counts_of(cells);
+  if (counts.samples.high == 0) return;
+  std::string note = fmt::format("n = {} samples{}", to_text(counts.samples), of_documents(counts));
+  if (!spread.empty() && counts.clusters.high > 1) {
+    note += fmt::format("; {}: 95 % bootstrap interval over {}", spread, counts.clustered() ? "documents" : "samples");
   }
-  if (high == 0) return;
-  std::string note = low == high ? fmt::format("n = {} samples", low) : fmt::format("n = {} to {} samples", low, high);
-  if (!spread.empty() && high > 1) note += fmt::format("; {}: 95 % bootstrap interval over samples", spread);
   notes.push_back(note + ".");
   if (!cells.averaged.empty()) {
     notes.push_back(fmt::format("Each point is taken over all values of: {}.", fmt::join(cells.averaged, ", ")));

@@ -41,7 +41,7 @@ void compare_with_best(const TablePlan& plan, const RowTable& rows, const Questi
     for (const Key& row : grid.rows) {
       const Cell* cell = find_cell(grid, row, column);
       if (row == *best || cell == nullptr || !cell->estimate || !is_ranked(plan, row)) continue;
-      if (cell->estimate->samples >= kFewestSamples) partners[join(row, column)] = join(*best, column);
+      if (cell->estimate->clusters >= kFewestSamples) partners[join(row, column)] = join(*best, column);
     }
   }
   if (partners.empty()) return;
@@ -131,7 +131,7 @@ const Key* best_row(const TablePlan& plan, const CellGrid& grid, const Key& colu
 }
 
 bool excludes_zero(const Estimate& difference) {
-  return difference.samples >= kFewestSamples && difference.interval &&
+  return difference.clusters >= kFewestSamples && difference.interval &&
          (difference.interval->low > 0 || difference.interval->high < 0);
 }
 

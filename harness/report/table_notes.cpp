@@ -11,14 +11,10 @@ namespace {
 
 constexpr const char* kDagger = "\xe2\x80\xa0";
 
+// "n = 64", "n = 48 to 64", "n = 64 of 16 documents".
 std::string count_note(const CellGrid& grid) {
-  int low = 0, high = 0;
-  for (const auto& [key, cell] : grid.cells.cells) {
-    if (!cell.estimate) continue;
-    low = low == 0 ? cell.estimate->samples : std::min(low, cell.estimate->samples);
-    high = std::max(high, cell.estimate->samples);
-  }
-  return low == high ? fmt::format("n = {}", low) : fmt::format("n = {} to {}", low, high);
+  const Counts counts = counts_of(grid.cells);
+  return fmt::format("n = {}{}", to_text(counts.samples), of_documents(counts));
 }
 
 // "mean", or what else is taken over samples.
@@ -53,14 +49,16 @@ std::string better_note(const TablePlan& plan) {
 
 // What bold and the dagger mean.
 void add_mark_notes(const TablePlan& plan, const CellGrid& grid, std::vector<std::string>& notes) {
-  constexpr const char* kInterval = "the 95 % interval of the paired difference excludes zero (n of at least 8)";
+  const std::string interval =
+      fmt::format("the 95 % interval of the paired difference excludes zero ({} of at least 8)",
+                  counts_of(grid.cells).clustered() ? "documents" : "n");
   if (plan.paired) {
-    if (plan.interval != IntervalStyle::kNone) notes.push_back(fmt::format("{}: {}.", kDagger, kInterval));
+    if (plan.interval != IntervalStyle::kNone) notes.push_back(fmt::format("{}: {}.", kDagger, interval));
     return;
   }
   if (plan.better == Better::kUnknown) return;
   std::string note = "Bold: the best of its column by its number alone";
-  if (!grid.from_best.empty()) note += fmt::format("; {}: differs from it, {}", kDagger, kInterval);
+  if (!grid.from_best.empty()) note += fmt::format("; {}: differs from it, {}", kDagger, interval);
   notes.push_back(note + ".");
 }
 

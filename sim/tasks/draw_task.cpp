@@ -201,6 +201,7 @@ Sample tokenize_task(const TaskText& text, int32_t first_token, const Tokenizer&
   sample.labels = labels_of(text.spans, offsets);
   sample.links = links_of(text.links, offsets);
   sample.context_tokens = count_context(sample.labels);
+  sample.document = text.document;
   return sample;
 }
 

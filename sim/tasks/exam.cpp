@@ -48,6 +48,7 @@ Exam exam_of(const TaskText& text, int32_t first_token, const Tokenizer& tokeniz
   Exam exam;
   exam.context = tokenizer.encode(part(0, text.questions.front().begin));
   exam.context.insert(exam.context.begin(), first_token);
+  exam.document = text.document;
   exam.one_line = true;
   for (const QuestionSpan& question : text.questions) {
     const std::string_view answer = part(question.answer, question.end);

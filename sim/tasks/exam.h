@@ -29,7 +29,8 @@ struct Exam {
   std::vector<int32_t> context;  // begins with the first token; not empty
   std::vector<ExamQuestion> questions;
   AnswerMetric metric = AnswerMetric::kExactMatch;
-  bool one_line = false;  // an answer ends with its line: generation also stops at line_end_ids
+  std::string document = {};  // that the context was drawn from; empty: of several, or of none
+  bool one_line = false;      // an answer ends with its line: generation also stops at line_end_ids
 };
 
 // The question and answer pairs of a task's text. Its parts are tokenized each by itself: where special tokens stand

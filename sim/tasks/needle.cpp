@@ -44,7 +44,7 @@ TaskText draw_needle(const TaskDraw& draw) {
   Drawn drawn = draw_facts(draw, keys);
   needles.facts = std::move(drawn.facts);
   if (draw.options.hay == Hay::kNeedles) {
-    needles.hay = draw_needle_hay(draw.chars, needles.kind, [&] {
+    needles.hay.text = draw_needle_hay(draw.chars, needles.kind, [&] {
       std::string key = keys.draw(random);
       return Fact{std::move(key), {random_value(random)}};
     });

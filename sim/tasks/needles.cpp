@@ -73,9 +73,9 @@ void hide(Needles& needles, Random& random) {
     if (!fact.insertions.empty()) continue;
     for (const std::string& value : fact.values) {
       fact.insertions.push_back(needles.insertions.size());
-      const size_t from = random.below(std::max<size_t>(1, needles.hay.size()));
+      const size_t from = random.below(std::max<size_t>(1, needles.hay.text.size()));
       needles.insertions.push_back(
-          {sentence_boundary(needles.hay, from), needle_sentence(needles.kind, fact.key, value)});
+          {sentence_boundary(needles.hay.text, from), needle_sentence(needles.kind, fact.key, value)});
     }
   }
 }
@@ -91,8 +91,8 @@ std::string draw_needle_hay(size_t chars, std::string_view kind, const std::func
 
 void place_at(Needles& needles, double depth) {
   if (!(depth >= 0 && depth <= 1)) throw UserError(fmt::format("option depth is {}, expected 0 to 1", depth));
-  const auto from = static_cast<size_t>(depth * static_cast<double>(needles.hay.size()));
-  const size_t at = depth == 0 ? 0 : sentence_boundary(needles.hay, from);
+  const auto from = static_cast<size_t>(depth * static_cast<double>(needles.hay.text.size()));
+  const size_t at = depth == 0 ? 0 : sentence_boundary(needles.hay.text, from);
   for (const auto& question : needles.questions)
     for (const size_t i : question)
       for (const size_t insertion : needles.facts[i].insertions) needles.insertions[insertion].at = at;
@@ -100,13 +100,14 @@ void place_at(Needles& needles, double depth) {
 
 TaskText write_needles(const Needles& needles, Wording wording) {
   TextWriter writer;
+  writer.name_document(needles.hay.document);
   if (wording == Wording::kNeutral)
     writer.add(
         fmt::format("Sentences of the form \"{}\" stand in the text below. Remember what they state: it is asked "
                     "for at the end.\n\n",
                     needle_sentence(needles.kind, "KEY", "VALUE")),
         Label::kContext);
-  const auto places = write_with_insertions(writer, needles.hay, needles.insertions);
+  const auto places = write_with_insertions(writer, needles.hay.text, needles.insertions);
   for (const auto& question : needles.questions) write_question_of(writer, needles, question, places, wording);
   return writer.take();
 }

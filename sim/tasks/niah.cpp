@@ -50,8 +50,11 @@ TaskText draw_niah(const Setting& setting, const TaskDraw& draw) {
   for (int i = 0; i < setting.keys; ++i) needles.facts.push_back(draw_fact(setting.values));
   TaskOptions options = draw.options;
   options.hay = options.hay.value_or(setting.hay);
-  needles.hay = options.hay == Hay::kNeedles ? draw_needle_hay(draw.chars, needles.kind, [&] { return draw_fact(1); })
-                                             : draw_hay({draw.chars, random, options, draw.data});
+  if (options.hay == Hay::kNeedles) {
+    needles.hay.text = draw_needle_hay(draw.chars, needles.kind, [&] { return draw_fact(1); });
+  } else {
+    needles.hay = draw_hay({draw.chars, random, options, draw.data});
+  }
   hide(needles, random);
   // Last, so that their number changes nothing of what is asked for.
   for (int i = 0; i < distractors; ++i) needles.facts.push_back(draw_fact(1));

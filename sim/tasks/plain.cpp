@@ -3,10 +3,16 @@
 namespace kv {
 namespace {
 
-TaskText plain(std::string_view text) {
+TaskText plain(const std::string& text) {
   TextWriter writer;
   writer.add(text, Label::kContext);
   return writer.take();
+}
+
+TaskText plain(const Stretch& stretch) {
+  TaskText text = plain(stretch.text);
+  text.document = stretch.document;
+  return text;
 }
 
 TaskText draw_book(const TaskDraw& draw) { return plain(draw_text(draw.data.books, draw.chars, draw.random)); }

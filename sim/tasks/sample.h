@@ -24,6 +24,7 @@ struct Sample {
   std::vector<Label> labels;   // per token
   std::vector<Link> links;     // ascending query_begin; empty where useful positions are unknown
   int32_t context_tokens = 0;  // tokens before the first question; all of them without one
+  std::string document = {};   // that it was drawn from; empty: of several, or of none. Samples of one are alike
 };
 
 }  // namespace kv

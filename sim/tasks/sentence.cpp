@@ -46,13 +46,14 @@ std::vector<Sentence> sentences_of(std::string_view text) {
 }
 
 TaskText draw_sentence(const TaskDraw& draw) {
-  const std::string text = draw_text(draw.data.books, draw.chars, draw.random);
+  const auto [text, document] = draw_text(draw.data.books, draw.chars, draw.random);
   const auto sentences = sentences_of(text);
   if (sentences.empty()) throw UserError(fmt::format("{} bytes of text hold no sentence to ask for", text.size()));
   const auto limit = static_cast<size_t>(option_or(draw.options.questions, "questions", 1, 1000, 4));
   const auto chosen = draw.random.sample(sentences.size(), std::min(sentences.size(), limit));
 
   TextWriter writer;
+  writer.name_document(document);
   size_t last = 0;
   for (const size_t i : std::set<size_t>(chosen.begin(), chosen.end())) {
     const auto [begin, end] = sentences[i].place;

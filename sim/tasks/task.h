@@ -73,6 +73,7 @@ struct TaskText {
   std::vector<Span> spans;
   std::vector<UsefulLink> links;
   std::vector<QuestionSpan> questions = {};
+  std::string document = {};  // where its hay or prose is from, Document::source; empty: of several, or of none
 };
 
 struct TaskDraw {

@@ -75,7 +75,7 @@ void TextWriter::expect(std::vector<std::string> answers) {
   result_.questions.back().answers = std::move(answers);
 }
 
-std::string draw_text(const std::vector<Document>& documents, size_t chars, Random& random) {
+Stretch draw_text(const std::vector<Document>& documents, size_t chars, Random& random) {
   std::vector<const Document*> fitting;
   size_t longest = 0;
   for (const Document& document : documents) {
@@ -84,23 +84,24 @@ std::string draw_text(const std::vector<Document>& documents, size_t chars, Rand
   }
   if (fitting.empty())
     throw UserError(fmt::format("text of {} bytes is asked for, but the longest document has {}", chars, longest));
-  const std::string& text = random.choice(fitting)->text;
+  const Document& document = *random.choice(fitting);
+  const std::string& text = document.text;
   const size_t begin = utf8_boundary(text, random.below(std::max<size_t>(1, text.size() - chars)));
   const size_t end = utf8_boundary(text, begin + chars);
   std::string_view drawn = std::string_view(text).substr(begin, end - begin);
   constexpr size_t kLongestCutWord = 80;
   const size_t space = drawn.find(' ');
   if (space < kLongestCutWord) drawn.remove_prefix(space + 1);
-  return std::string(drawn);
+  return {std::string(drawn), document.source};
 }
 
-std::string draw_hay(const TaskDraw& draw) {
-  if (draw.options.hay == Hay::kNoise) return repeated_sentences(draw.chars);
+Stretch draw_hay(const TaskDraw& draw) {
+  if (draw.options.hay == Hay::kNoise) return {repeated_sentences(draw.chars), {}};
   if (draw.options.hay == Hay::kNeedles)
     throw UserError("hay needles is for tasks with needles, expected book, code or noise");
   const bool code = draw.options.hay ? *draw.options.hay == Hay::kCode
                                      : !draw.random.chance(0.8) && any_of_length(draw.data.code, draw.chars);
-  if (!code && !any_of_length(draw.data.books, draw.chars)) return joined_books(draw);
+  if (!code && !any_of_length(draw.data.books, draw.chars)) return {joined_books(draw), {}};
   return draw_text(code ? draw.data.code : draw.data.books, draw.chars, draw.random);
 }
 

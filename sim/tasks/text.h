@@ -27,6 +27,9 @@ class TextWriter {
   // The answer to the last question ends here; `answers` is what a right one holds.
   void expect(std::vector<std::string> answers);
 
+  // The document that the text was drawn from.
+  void name_document(std::string_view document) { result_.document = document; }
+
   size_t size() const { return result_.text.size(); }
   TaskText take() { return std::move(result_); }
 
@@ -34,14 +37,20 @@ class TextWriter {
   TaskText result_;
 };
 
+// Text that a task draws, and whose it is.
+struct Stretch {
+  std::string text;
+  std::string document;  // Document::source; empty where it is of several documents, or of none
+};
+
 // A stretch of about `chars` bytes of one document, uniformly placed, on character boundaries; a word cut at the front
 // is dropped. Throws UserError where no document is that long.
-std::string draw_text(const std::vector<Document>& documents, size_t chars, Random& random);
+Stretch draw_text(const std::vector<Document>& documents, size_t chars, Random& random);
 
 // Draws a text as draw_text, from books (80 %) or code, or from what the option says. Where it says nothing and no code
 // is long enough, from books; where no book is long enough, several one after the other. Throws UserError for
 // Hay::kNeedles, which only tasks with needles know.
-std::string draw_hay(const TaskDraw& draw);
+Stretch draw_hay(const TaskDraw& draw);
 
 // A statement to be put into hay, before the byte at `at`.
 struct Insertion {

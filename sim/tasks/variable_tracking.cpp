@@ -45,7 +45,7 @@ TaskText draw_variable_tracking(const TaskDraw& draw) {
     chains[c].value = random_number(random, 5);
   }
 
-  const std::string hay = draw_hay(draw);
+  const auto [hay, document] = draw_hay(draw);
   std::vector<Insertion> insertions;  // chain by chain, each in order
   for (const Chain& chain : chains) {
     std::vector<size_t> places;
@@ -59,6 +59,7 @@ TaskText draw_variable_tracking(const TaskDraw& draw) {
   }
 
   TextWriter writer;
+  writer.name_document(document);
   if (neutral)
     writer.add(
         "The text below assigns values to variables, some of them by naming another variable. Remember which variable "

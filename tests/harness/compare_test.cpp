@@ -56,6 +56,23 @@ TEST(Compare, CallsSameWhatLiesWithinTheTolerance) {
   EXPECT_EQ(verdict_of({1, 2, 3}, {1.001, 2.001, 3.001}, "loss_ratio", {.tolerance = 0}), Verdict::kWorse);
 }
 
+// Three pairs of one document tell as much as one pair.
+TEST(Compare, PairsOfOneDocumentAreNotIndependent) {
+  RowTable a = make_table({1, 2, 3});
+  const RowTable b = make_table({2, 3, 4});
+  EXPECT_EQ(compare_rows(a, b).rows.at(0).verdict, Verdict::kWorse);
+  for (int sample = 0; sample < 3; ++sample) {
+    Row document = a.rows[static_cast<size_t>(sample)];
+    document.metric = kDocumentMetric;
+    document.value.reset();
+    document.text = "book";
+    a.rows.push_back(document);
+  }
+  const CompareResult result = compare_rows(a, b);
+  ASSERT_EQ(result.rows.size(), 1u);
+  EXPECT_EQ(result.rows[0].verdict, Verdict::kAmbiguous);
+}
+
 TEST(Compare, CallsAmbiguousWhatMoreSamplesWouldTell) {
   EXPECT_EQ(verdict_of({1, 2, 3}, {2, 1, 3.5}), Verdict::kAmbiguous);
   EXPECT_EQ(verdict_of({1}, {2}), Verdict::kAmbiguous);

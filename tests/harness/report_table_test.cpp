@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -49,6 +50,39 @@ bool has_note(const TableView& view, const std::string& text) {
     if (note.find(text) != std::string::npos) return true;
   }
   return false;
+}
+
+// Twelve samples of three documents, each of one value: the interval is as wide as that of three samples, the note says
+// so, and nothing counts as significant.
+TEST(Cells, SamplesOfOneDocumentDoNotPassForIndependentOnes) {
+  RowTable table{.axes = {"budget"}}, few{.axes = {"budget"}};
+  for (int sample = 0; sample < 12; ++sample) {
+    Row document = make_row("h2o", "256", sample, std::string(kDocumentMetric), 0);
+    document.value.reset();
+    document.text = fmt::format("book {}", sample / 4);
+    table.rows.push_back(document);
+    for (const char* policy : {"full", "h2o"}) {
+      const double value = 1 + (policy[0] == 'h') * (1 + sample / 4);
+      table.rows.push_back(make_row(policy, "256", sample, "loss_ratio", value));
+      if (sample % 4 == 0) few.rows.push_back(make_row(policy, "256", sample / 4, "loss_ratio", value));
+    }
+  }
+  const Measure measure{.metrics = {"loss_ratio"}};
+  const Question question{.measure = measure, .where = {}, .columns = {"policy"}};
+  const Estimate clustered = *collect(table, question).cells.at({"h2o"}).estimate;
+  const Estimate alone = *collect(few, question).cells.at({"h2o"}).estimate;
+  EXPECT_EQ(clustered.samples, 12);
+  EXPECT_EQ(clustered.clusters, 3);
+  EXPECT_DOUBLE_EQ(clustered.interval->low, alone.interval->low);
+  EXPECT_DOUBLE_EQ(clustered.interval->high, alone.interval->high);
+  TablePlan plan = small_plan();
+  plan.better = Better::kLower;
+  const TableView view = build_table(plan, {}, table);
+  EXPECT_TRUE(has_note(view, "n = 12 of 3 documents; 95 % bootstrap interval"));
+  EXPECT_FALSE(has_note(view, "\xe2\x80\xa0"));
+  for (int sample = 0; sample < 12; ++sample)
+    table.rows[static_cast<size_t>(3 * sample)].text += std::to_string(sample);
+  EXPECT_TRUE(has_note(build_table(plan, {}, table), "\xe2\x80\xa0"));
 }
 
 TEST(Cells, AverageWithinASampleBeforeTheyAverageSamples) {

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
+#include <span>
 #include <vector>
 
 namespace kv {
@@ -51,6 +53,48 @@ TEST(Bootstrap, IntervalOfAMeanAgreesWithTheNormalOne) {
   const double half = 1.96 * 0.5 / std::sqrt(200.0);
   EXPECT_NEAR(estimate.interval->low, 0.5 - half, 0.15 * half);
   EXPECT_NEAR(estimate.interval->high, 0.5 + half, 0.15 * half);
+}
+
+// Four texts of each of 25 documents, whose values are their document's: there are 25 independent values, not 100, and
+// the interval is that of 25. Drawn one by one, the texts would pass for 100 and halve it.
+TEST(Bootstrap, DrawsClustersWithAllTheirSamples) {
+  Values values, alone;
+  std::vector<int> clusters;
+  for (int document = 0; document < 25; ++document) {
+    alone.push_back(document % 5);
+    for (int text = 0; text < 4; ++text) {
+      values.push_back(document % 5);
+      clusters.push_back(document);
+    }
+  }
+  const Estimate clustered = bootstrap_mean(values, {.clusters = clusters});
+  EXPECT_EQ(clustered.samples, 100);
+  EXPECT_EQ(clustered.clusters, 25);
+  const Estimate documents = bootstrap_mean(alone);  // the same draws
+  EXPECT_DOUBLE_EQ(clustered.interval->low, documents.interval->low);
+  EXPECT_DOUBLE_EQ(clustered.interval->high, documents.interval->high);
+  const Estimate texts = bootstrap_mean(values);
+  EXPECT_EQ(texts.clusters, 100);
+  EXPECT_NEAR((texts.interval->high - texts.interval->low) / (clustered.interval->high - clustered.interval->low), 0.5,
+              0.1);
+}
+
+// Two draws of the large cluster have four samples, two of the small one have two.
+TEST(Bootstrap, OfUnequalClustersDrawsUnequalNumbersOfSamples) {
+  std::vector<int> clusters = {0, 0, 1};
+  std::set<std::size_t> sizes;
+  bootstrap(3,
+            [&](std::span<const int> picks) {
+              sizes.insert(picks.size());
+              return 0.0;
+            },
+            {.clusters = clusters});
+  EXPECT_EQ(sizes, (std::set<std::size_t>{2, 3, 4}));
+}
+
+TEST(Bootstrap, OfOneClusterHasNoInterval) {
+  const std::vector<int> clusters = {0, 0, 0};
+  EXPECT_FALSE(bootstrap_mean(Values{1, 2, 3}, {.clusters = clusters}).interval);
 }
 
 TEST(Bootstrap, IsAFunctionOfItsSeed) {

@@ -464,6 +464,33 @@ TEST(MakeSample, TakesAnotherFirstToken) {
   EXPECT_EQ(make_sample({.task = "book", .tokens = 64, .first_token = 7}, tokenizer(), data()).ids[0], 7);
 }
 
+// What a text was drawn from is known where it was drawn from one document, and that document has it.
+TEST(MakeSample, NamesItsDocument) {
+  for (const char* name : {"book", "code", "sentence", "needle", "vt", "niah-single-2"}) {
+    SCOPED_TRACE(name);
+    const DrawnTask drawn = draw_task({.task = name, .tokens = 512, .seed = 5}, tokenizer(), data());
+    ASSERT_FALSE(drawn.sample.document.empty());
+    EXPECT_EQ(drawn.sample.document, drawn.text.document);
+    const bool is_code = std::none_of(data().books.begin(), data().books.end(), [&](const Document& document) {
+      return document.source == drawn.sample.document;
+    });
+    const auto& documents = is_code ? data().code : data().books;
+    const auto document = std::find_if(documents.begin(), documents.end(), [&](const Document& candidate) {
+      return candidate.source == drawn.sample.document;
+    });
+    ASSERT_NE(document, documents.end());
+    // Statements stand between its sentences, so a stretch of a few dozen bytes is looked for, not the text.
+    bool found = false;
+    for (size_t at = 0; at + 40 < drawn.text.text.size() && !found; at += 20) {
+      found = document->text.find(drawn.text.text.substr(at, 40)) != std::string::npos;
+    }
+    EXPECT_TRUE(found);
+  }
+  for (const char* name : {"reason", "math", "kv", "niah-single-1"}) {
+    EXPECT_EQ(draw_task({.task = name, .tokens = 512, .seed = 5}, tokenizer(), data()).sample.document, "") << name;
+  }
+}
+
 TEST(MakeSample, KeepsAWholeReasoningTextWhereAsked) {
   const Sample sample =
       make_sample({.task = "reason", .tokens = 2048, .seed = 3, .length = Length::kAtMost}, tokenizer(), data());
