@@ -260,7 +260,7 @@ Cells collect(const RowTable& table, const Question& question) {
 
 Counts counts_of(const Cells& cells) {
   Counts counts;
-  const auto take = [](Range& range, int count) {
+  const auto take = [](CountRange& range, int count) {
     range.low = range.high == 0 ? count : std::min(range.low, count);
     range.high = std::max(range.high, count);
   };
@@ -272,7 +272,7 @@ Counts counts_of(const Cells& cells) {
   return counts;
 }
 
-std::string to_text(const Range& range) {
+std::string to_text(const CountRange& range) {
   return range.low == range.high ? std::to_string(range.low) : fmt::format("{} to {}", range.low, range.high);
 }
 

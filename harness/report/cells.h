@@ -53,17 +53,17 @@ std::function<bool(const Row&)> row_filter(const RowTable& table, const Where& w
 Cells collect(const RowTable& table, const Question& question);
 
 // The least and the most that a cell with a number has; 0 where none has one.
-struct Range {
+struct CountRange {
   int low = 0, high = 0;
 };
 struct Counts {
-  Range samples;
-  Range clusters;  // that the interval's draws are made of
+  CountRange samples;
+  CountRange clusters;  // that the interval's draws are made of
 
   bool clustered() const { return clusters.low < samples.low || clusters.high < samples.high; }
 };
 Counts counts_of(const Cells& cells);
-std::string to_text(const Range& range);         // "64" or "48 to 64"
+std::string to_text(const CountRange& range);    // "64" or "48 to 64"
 std::string of_documents(const Counts& counts);  // " of 16 documents", or nothing where samples stand alone
 
 // What a table or plot says that found nothing to show.

@@ -466,7 +466,7 @@ TEST(MakeSample, TakesAnotherFirstToken) {
 
 // What a text was drawn from is known where it was drawn from one document, and that document has it.
 TEST(MakeSample, NamesItsDocument) {
-  for (const char* name : {"book", "code", "sentence", "needle", "vt", "niah-single-2"}) {
+  for (const char* name : {"book", "code", "sentence", "needle", "variable-tracking", "niah-single-2"}) {
     SCOPED_TRACE(name);
     const DrawnTask drawn = draw_task({.task = name, .tokens = 512, .seed = 5}, tokenizer(), data());
     ASSERT_FALSE(drawn.sample.document.empty());
