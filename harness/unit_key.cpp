@@ -83,7 +83,8 @@ void add(KeyText& key, const Case& unit_case, const Spec& spec, const BaselineNe
 // policies and axes as the case; file, question, title, tables and plots change no row.
 void add(KeyText& key, const Spec& spec) {
   const auto& [file, name, question, title, models, traces, benchmarks, data, policies, protocol, axes, metrics,
-               protocol_options, seed, samples, batch, device, prefill_chunk, report, resolved, row_keys, written] = spec;
+               protocol_options, seed, samples, batch, device, prefill_chunk, report, resolved, row_keys, written] =
+      spec;
   key.add("experiment", name);
   key.add("protocol", protocol->name);
   for (const auto& [option, params] : protocol_options) add(key, option, params);

@@ -26,8 +26,8 @@ struct ProtocolAxis {
   std::string name;
   std::string help;
   std::function<void(const GivenParam&)> check;  // UserError where its value means nothing
-  // It says nothing to a policy that never evicts: that one runs once, its column empty, and not at every value. Where it
-  // also shapes what every policy is given (decode: where the statistics are taken), it says something to all.
+  // It says nothing to a policy that never evicts: that one runs once, its column empty, and not at every value. Where
+  // it also shapes what every policy is given (decode: where the statistics are taken), it says something to all.
   bool cuts = false;
 };
 

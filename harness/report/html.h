@@ -20,7 +20,7 @@ struct HtmlPlot {
 
 struct HtmlPage {
   std::vector<std::string> verdicts;  // HTML, in order
-  std::vector<std::string> tables;  // HTML, in order
+  std::vector<std::string> tables;    // HTML, in order
   std::vector<HtmlPlot> plots;
   std::vector<std::string> skipped;  // one line a case
   std::string rows = "rows.csv";     // the file that the page links to

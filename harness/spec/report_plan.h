@@ -12,10 +12,10 @@
 
 namespace kv {
 
-// Reads the spec's `tables`, `plots` and `verdict` (lists) and `paper` (a map); absent ones are empty. A paper block's values are
-// {column: value, ..., value: number}, or a line of its table: {column: value, column: [values], value: [numbers]}.
-// Unknown keys, columns that are neither standard nor in `axes`, names that are no file names, and paper values that
-// fit no cell throw UserError.
+// Reads the spec's `tables`, `plots` and `verdict` (lists) and `paper` (a map); absent ones are empty. A paper block's
+// values are {column: value, ..., value: number}, or a line of its table: {column: value, column: [values], value:
+// [numbers]}. Unknown keys, columns that are neither standard nor in `axes`, names that are no file names, and paper
+// values that fit no cell throw UserError.
 ReportPlan read_report(MapReader& spec, std::span<const std::string> axes);
 
 // One entry of `tables` or `plots`; `names` are those taken so far.
