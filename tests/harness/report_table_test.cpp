@@ -57,14 +57,15 @@ bool has_note(const TableView& view, const std::string& text) {
 TEST(Cells, SamplesOfOneDocumentDoNotPassForIndependentOnes) {
   RowTable table{.axes = {"budget"}}, few{.axes = {"budget"}};
   for (int sample = 0; sample < 12; ++sample) {
+    const int book = sample / 4;
     Row document = make_row("h2o", "256", sample, std::string(kDocumentMetric), 0);
     document.value.reset();
-    document.text = fmt::format("book {}", sample / 4);
+    document.text = fmt::format("book {}", book);
     table.rows.push_back(document);
     for (const char* policy : {"full", "h2o"}) {
-      const double value = 1 + (policy[0] == 'h') * (1 + sample / 4);
+      const double value = policy[0] == 'h' ? 2 + book : 1;
       table.rows.push_back(make_row(policy, "256", sample, "loss_ratio", value));
-      if (sample % 4 == 0) few.rows.push_back(make_row(policy, "256", sample / 4, "loss_ratio", value));
+      if (sample % 4 == 0) few.rows.push_back(make_row(policy, "256", book, "loss_ratio", value));
     }
   }
   const Measure measure{.metrics = {"loss_ratio"}};

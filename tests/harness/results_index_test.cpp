@@ -122,8 +122,8 @@ TEST_F(VerdictIndex, HasALineAnItemWithEveryVerdictOrWhyItIsMissing) {
   write_index(root_ / "results");
   const std::string text = index();
   for (const char* line :
-       {"| 001 Table 2 | losses | [x.yaml](../experiments/x.yaml) | [a](a/table.md)<br>[b](b/table.md) | "
-        "0123456<br>0123456 | 3<br>3 | reproduced<br>differs | beforehand |\n",
+       {("| 001 Table 2 | losses | [x.yaml](../experiments/x.yaml) | [a](a/table.md)<br>[b](b/table.md) | "
+         "0123456<br>0123456 | 3<br>3 | reproduced<br>differs | beforehand |\n"),
         "| 001 Figure 1 | maps | | | | | missing: not \\| made | |\n",
         "| 001 Figure 2 | more | | | | | missing: no result yet | |\n",
         "3 items: 1 not the same in every result, 2 missing.", "| 001 Table 2: differs | [x.yaml]"}) {
