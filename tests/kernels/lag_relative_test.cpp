@@ -109,7 +109,9 @@ TEST_P(LagRelative, RanksOrderEachPartitionByItsShares) {
     }
   }
   for (int slot = 0; slot < kLength; ++slot) {
-    if (slot < kSinks || slot >= kSinks + 2 * kLag) EXPECT_EQ(got[slot], 1.0F) << slot;
+    if (slot < kSinks || slot >= kSinks + 2 * kLag) {
+      EXPECT_EQ(got[slot], 1.0F) << slot;
+    }
   }
 }
 

@@ -40,8 +40,8 @@ TEST(OwnPrompts, BadLinesAreNamed) {
   const test::TempFolder folder;
   const auto message = [&](const std::string& text) {
     test::write_file(folder / "p.jsonl", text);
-    const std::string message = user_error([&] { load_prompts(folder / "p.jsonl"); });
-    return message.substr(message.find("p.jsonl"));
+    const std::string refusal = user_error([&] { load_prompts(folder / "p.jsonl"); });
+    return refusal.substr(refusal.find("p.jsonl"));
   };
   EXPECT_EQ(message("{\"prompt\": \"a\"}\n{}\n"), "p.jsonl:2: \"prompt\" is missing");
   EXPECT_EQ(message("{\"prompt\": 3}\n"), "p.jsonl:1: \"prompt\" is 3, expected a text");
