@@ -20,7 +20,7 @@ struct Fact {
 struct Needles {
   std::string kind;  // "magic number": what the values are
   std::vector<Fact> facts;
-  Stretch hay;
+  DrawnText hay;
   std::vector<Insertion> insertions = {};
   std::vector<std::vector<size_t>> questions = {};  // indices of the facts that each asks for, in its order
 };

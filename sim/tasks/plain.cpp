@@ -9,9 +9,9 @@ TaskText plain(const std::string& text) {
   return writer.take();
 }
 
-TaskText plain(const Stretch& stretch) {
-  TaskText text = plain(stretch.text);
-  text.document = stretch.document;
+TaskText plain(const DrawnText& drawn) {
+  TaskText text = plain(drawn.text);
+  text.document = drawn.document;
   return text;
 }
 

@@ -75,7 +75,7 @@ void TextWriter::expect(std::vector<std::string> answers) {
   result_.questions.back().answers = std::move(answers);
 }
 
-Stretch draw_text(const std::vector<Document>& documents, size_t chars, Random& random) {
+DrawnText draw_text(const std::vector<Document>& documents, size_t chars, Random& random) {
   std::vector<const Document*> fitting;
   size_t longest = 0;
   for (const Document& document : documents) {
@@ -95,7 +95,7 @@ Stretch draw_text(const std::vector<Document>& documents, size_t chars, Random& 
   return {std::string(drawn), document.source};
 }
 
-Stretch draw_hay(const TaskDraw& draw) {
+DrawnText draw_hay(const TaskDraw& draw) {
   if (draw.options.hay == Hay::kNoise) return {repeated_sentences(draw.chars), {}};
   if (draw.options.hay == Hay::kNeedles)
     throw UserError("hay needles is for tasks with needles, expected book, code or noise");

@@ -38,19 +38,19 @@ class TextWriter {
 };
 
 // Text that a task draws, and whose it is.
-struct Stretch {
+struct DrawnText {
   std::string text;
   std::string document;  // Document::source; empty where it is of several documents, or of none
 };
 
 // A stretch of about `chars` bytes of one document, uniformly placed, on character boundaries; a word cut at the front
 // is dropped. Throws UserError where no document is that long.
-Stretch draw_text(const std::vector<Document>& documents, size_t chars, Random& random);
+DrawnText draw_text(const std::vector<Document>& documents, size_t chars, Random& random);
 
 // Draws a text as draw_text, from books (80 %) or code, or from what the option says. Where it says nothing and no code
 // is long enough, from books; where no book is long enough, several one after the other. Throws UserError for
 // Hay::kNeedles, which only tasks with needles know.
-Stretch draw_hay(const TaskDraw& draw);
+DrawnText draw_hay(const TaskDraw& draw);
 
 // A statement to be put into hay, before the byte at `at`.
 struct Insertion {
