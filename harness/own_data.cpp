@@ -100,7 +100,7 @@ OwnTraces load_own_traces(const Spec& spec, const DataSpec& data, const ModelIde
                     "write them",
                     data.source.where, data.name, file.string(), spec.file));
   }
-  const OwnTraces traces = parse_own_traces(unxz(RegularFile(file).read(), file.string()), file.string());
+  OwnTraces traces = parse_own_traces(unxz(RegularFile(file).read(), file.string()), file.string());
   Judge(spec, data, traces, file).judge(model);
   return traces;
 }

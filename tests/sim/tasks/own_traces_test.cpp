@@ -66,7 +66,7 @@ TEST(OwnTraces, AnUnfinishedFileHasNoEndAndMayBeTorn) {
 TEST(OwnTraces, HostileFilesAreRefused) {
   const std::string text = format_own_traces(example());
   const auto refused = [](const std::string& lying) {
-    const std::string message = user_error([&] { parse_own_traces(lying, "f"); });
+    std::string message = user_error([&] { parse_own_traces(lying, "f"); });
     EXPECT_TRUE(message.starts_with("f:")) << message;
     return message;
   };
