@@ -95,7 +95,7 @@ TEST(ChatTemplate, IsFoundInAGgufFile) {
   EXPECT_EQ(stored(builder), kSmolLm2);
 }
 
-TEST(SlowChatTemplate, OfTheDownloadedModelIsKnown) {
+TEST(SlowSmolLm2ChatTemplate, OfTheDownloadedModelIsKnown) {
   if (!std::getenv("KV_MODEL_TESTS")) GTEST_SKIP() << "needs a model that is downloaded: ./dev test --model";
   const auto text =
       stored_chat_template(ref::source_path("experiments/models/smollm2-135m/SmolLM2-135M-Instruct.Q4_1.gguf"));
