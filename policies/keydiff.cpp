@@ -5,39 +5,21 @@
 // Deviation: one pass over everything resident, as in kvpress; the paper runs block by block through the prompt, which
 // is what decode-time pruning does.
 
-#include <fmt/format.h>
-
-#include "kernels/error.h"
 #include "kernels/key_difference.h"
-#include "policies/parts/options.h"
+#include "policies/parts/protected_ends.h"
 #include "sim/policy/policy.h"
 
 namespace kv {
 
 namespace {
 
-class KeyDiff final : public Scorer {
+class KeyDiff final : public ProtectedEnds {
  public:
-  explicit KeyDiff(Params& params)
-      : sinks_(option_at_least(params, 0, "sinks", 0, "first tokens of the sequence that always stay (002: 4)")),
-        recent_(option_at_least(params, 0, "recent", 0, "newest entries that always stay (002: 1)")) {}
-
-  Protection protects(int, int) const override { return {.sinks = sinks_, .recent = recent_}; }
-
-  void check_budget(int kept, int) const override {
-    const int64_t protect = int64_t{sinks_} + recent_;
-    if (kept < protect) {
-      throw UserError(fmt::format("keydiff: budget {} is less than the {} protected entries", kept, protect));
-    }
-  }
+  explicit KeyDiff(Params& params) : ProtectedEnds(params, {.sinks = " (002: 4)", .recent = " (002: 1)"}) {}
 
   void score(const LayerView& view, const ScoreOutput& out) override {
     view.backend.key_difference({.cache = view.cache, .rows_due = out.rows_due, .scores = out.scores});
   }
-
- private:
-  int sinks_;
-  int recent_;
 };
 
 const RegisterPolicy registered{{

@@ -4,32 +4,18 @@
 // Protects nothing unless asked.
 // Deviation: every layer is pruned, as in kvpress' KnormPress; the paper leaves its first two layers whole.
 
-#include <fmt/format.h>
-
 #include "kernels/blend.h"
-#include "kernels/error.h"
 #include "kernels/value_norms.h"
-#include "policies/parts/options.h"
+#include "policies/parts/protected_ends.h"
 #include "sim/policy/policy.h"
 
 namespace kv {
 
 namespace {
 
-class Knorm final : public Scorer {
+class Knorm final : public ProtectedEnds {
  public:
-  explicit Knorm(Params& params)
-      : sinks_(option_at_least(params, 0, "sinks", 0, "first tokens of the sequence that always stay")),
-        recent_(option_at_least(params, 0, "recent", 0, "newest entries that always stay")) {}
-
-  Protection protects(int, int) const override { return {.sinks = sinks_, .recent = recent_}; }
-
-  void check_budget(int kept, int) const override {
-    const int64_t protect = int64_t{sinks_} + recent_;
-    if (kept < protect) {
-      throw UserError(fmt::format("knorm: budget {} is less than the {} protected entries", kept, protect));
-    }
-  }
+  explicit Knorm(Params& params) : ProtectedEnds(params) {}
 
   void score(const LayerView& view, const ScoreOutput& out) override {
     PagedView keys = view.cache;
@@ -43,10 +29,6 @@ class Knorm final : public Scorer {
                         .lengths = view.cache.lengths,
                         .rows = view.rows()});
   }
-
- private:
-  int sinks_;
-  int recent_;
 };
 
 const RegisterPolicy registered{{

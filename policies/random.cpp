@@ -3,33 +3,19 @@
 // Scores are a pure function of (seed, sample number, layer, KV head, tokens seen, slot): neither batching nor the
 // number of threads changes them, and every event draws anew.
 
-#include <fmt/format.h>
-
 #include <vector>
 
-#include "kernels/error.h"
 #include "kernels/random_uniform.h"
-#include "policies/parts/options.h"
+#include "policies/parts/protected_ends.h"
 #include "sim/policy/policy.h"
 
 namespace kv {
 
 namespace {
 
-class RandomScorer final : public Scorer {
+class RandomScorer final : public ProtectedEnds {
  public:
-  explicit RandomScorer(Params& params)
-      : sinks_(option_at_least(params, 0, "sinks", 0, "first tokens of the sequence that always stay")),
-        recent_(option_at_least(params, 0, "recent", 0, "newest entries that always stay")) {}
-
-  Protection protects(int, int) const override { return {.sinks = sinks_, .recent = recent_}; }
-
-  void check_budget(int kept, int) const override {
-    const int64_t protect = int64_t{sinks_} + recent_;
-    if (kept < protect) {
-      throw UserError(fmt::format("random: budget {} is less than the {} protected entries", kept, protect));
-    }
-  }
+  explicit RandomScorer(Params& params) : ProtectedEnds(params) {}
 
   void begin(const BatchShape& shape) override {
     seed_ = shape.seed;
@@ -50,8 +36,6 @@ class RandomScorer final : public Scorer {
   }
 
  private:
-  int sinks_;
-  int recent_;
   uint64_t seed_ = 0;
   Tensor numbers_;  // [sequences], of their samples
   std::vector<int> layer_numbers_;
