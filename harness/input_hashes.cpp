@@ -7,6 +7,7 @@
 #include "harness/own_data.h"
 #include "harness/shipped.h"
 #include "harness/spec/model_choice.h"
+#include "harness/spec/own_options.h"
 #include "harness/subject.h"
 #include "kernels/error.h"
 #include "sim/io/hash.h"
@@ -32,18 +33,6 @@ std::string shipped_text_sha256(const Spec& spec) {
   return hash.hex();
 }
 
-// The files that options of an entry name.
-void add_option_files(const Spec& spec, const DataSpec& data, InputHashes::Named& hashes) {
-  for (const GivenParam& option : data.options) {
-    if (option.text.find('.') == option.text.npos) continue;
-    try {
-      const fs::path file = resolve_path(spec, {option.text, option.where});
-      if (fs::is_regular_file(file)) hashes.emplace_back(data.name + " " + option.key, file_sha256(file));
-    } catch (const UserError&) {  // a number or a word
-    }
-  }
-}
-
 InputHashes::Named hash_data(const Spec& spec) {
   InputHashes::Named hashes;
   std::string shipped;
@@ -51,7 +40,6 @@ InputHashes::Named hash_data(const Spec& spec) {
     if (data.kind == DataKind::kTask) {
       if (shipped.empty()) shipped = shipped_text_sha256(spec);
       if (!shipped.empty()) hashes.emplace_back(data.name, shipped);
-      add_option_files(spec, data, hashes);
     } else if (data.kind != DataKind::kOwn) {
       hashes.emplace_back(data.name, file_sha256(resolve_path(spec, data.source)));
     }
@@ -65,7 +53,10 @@ void add_own_traces(const Spec& spec, const ModelIdentity& identity, const std::
   for (const DataSpec& data : spec.data) {
     if (data.kind != DataKind::kOwn) continue;
     hashes.emplace_back(data.name + " of " + model, file_sha256(own_traces_file(spec, data, identity)));
-    add_option_files(spec, data, hashes);
+    const OwnOptions options = parse_own_options(data);
+    for (const auto& [name, file] : {std::pair("prompts", options.prompts), std::pair("traces", options.traces)}) {
+      if (!file.text.empty()) hashes.emplace_back(data.name + " " + name, file_sha256(resolve_path(spec, file)));
+    }
   }
 }
 
