@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cmath>
+#include <filesystem>
 #include <memory>
 #include <optional>
 
@@ -20,6 +21,8 @@
 
 namespace kv {
 namespace {
+
+namespace fs = std::filesystem;
 
 struct Arguments {
   std::string model, out, keeps, policy, device = "cpu";
@@ -106,6 +109,9 @@ void score(const Arguments& arguments) {
   }
   if (arguments.policy.empty() && (arguments.budget > 0 || arguments.interval > 0)) {
     throw UserError("--budget, --interval: without --policy the cache is full, expected --policy, too");
+  }
+  if (fs::path(arguments.keeps).lexically_normal() == fs::path(arguments.out).lexically_normal()) {
+    throw UserError(fmt::format("--keeps {}: is the file of --out, expected another one", arguments.keeps));
   }
   if (arguments.policy.empty() && !arguments.keeps.empty()) {
     throw UserError("--keeps: without --policy everything stays, expected --policy, too");

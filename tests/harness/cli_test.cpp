@@ -441,6 +441,11 @@ TEST_F(Cli, ScoreWritesThePositionsThatStay) {
   }
   EXPECT_EQ(count, 3 * 2 * ((kTokens - 40) / 8 + 1));
   EXPECT_EQ(expect_refused(arguments), "kvlab: --keeps: without --policy everything stays, expected --policy, too\n");
+  expect_refused(
+      fmt::format("score --model {} --ids {} --out {} --keeps {} --policy streaming --budget 32 --interval 8", model(),
+                  path("ids.safetensors"), path("same"), path("./same")),
+      "is the file of --out, expected another one");
+  EXPECT_FALSE(fs::exists(path("same")));
 }
 
 TEST_F(Cli, CompressKeepsTheAskedFraction) {
