@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "harness/cli/inspect_own.h"
 #include "harness/cli/verbs.h"
 #include "harness/files.h"
 #include "harness/model_folder.h"
@@ -118,6 +119,7 @@ void inspect(const fs::path& path) {
     return inspect_model(path);
   }
   if (is_gguf(path)) return inspect_model(path);
+  if (is_own_traces(path)) return inspect_own_traces(path);
   const SafetensorsFile file = SafetensorsFile::open(path);
   const auto format = file.metadata().find("format");
   if (format != file.metadata().end() && format->second == kTraceFormat) return inspect_trace(path);
@@ -128,9 +130,14 @@ void inspect(const fs::path& path) {
 
 void add_inspect(CLI::App& app, Verbs&) {
   auto path = std::make_shared<std::string>();
-  CLI::App* verb = app.add_subcommand("inspect", "Prints what a model, trace, safetensors file or result folder holds");
+  CLI::App* verb = app.add_subcommand(
+      "inspect", "Prints what a model, trace, file of own traces, safetensors file or result folder holds");
   verb->add_option("PATH", *path, "file or folder, or OWNER/NAME of a cached model")->required();
-  verb->footer("Examples:\n  kvlab inspect experiments/models/reference\n  kvlab inspect trace.safetensors");
+  verb->footer(
+      "Examples:\n"
+      "  kvlab inspect experiments/models/reference\n"
+      "  kvlab inspect experiments/models/reference/own/quantities.jsonl.xz\n"
+      "  kvlab inspect trace.safetensors");
   verb->callback([path] { inspect(*path); });
 }
 

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <map>
+#include <nlohmann/json.hpp>
 
+#include "sim/io/hash.h"
 #include "sim/io/xz.h"
 #include "sim/tasks/own_traces.h"
 #include "tests/support/cli_fixture.h"
@@ -88,6 +90,47 @@ TEST_F(CliWrite, TracesThatWereWrittenAreData) {
   EXPECT_EQ(by_metric.count("answer_loss_ratio"), 6u);  // two policies, three samples
   EXPECT_EQ(by_metric.count("prompt_loss_ratio"), 6u);
   EXPECT_EQ(by_metric.count("loss_ratio"), 6u);
+}
+
+TEST_F(CliWrite, InspectSaysWhatAFileOfTracesHolds) {
+  write_traces();
+  OwnTraces traces = parse_own_traces(text_of_file(), "traces");
+  traces.attempts[1] = {
+      .refused = "repeats itself: a rate of 0.950, expected at most 0.9", .repetition = 0.95, .written = 50};
+  traces.recipe.prompts = "a\x1b[2Jb";
+  traces.origin = R"({"commit":"c0ffee","changes":"none","date":3})";
+  put(format_own_traces(traces));
+  const OwnAttempt &first = traces.attempts[0], &last = traces.attempts[2];
+  const Output output = run("inspect " + traces_file().string());
+  EXPECT_EQ(output.code, 0);
+  for (const std::string& line :
+       {std::string("traces      2 of 3 attempts\n"), std::string("no trace    1: repeats itself\n"),
+        "lengths     64 tokens, " +
+            (first.written == last.written ? std::to_string(first.written)
+                                           : fmt::format("{} to {}", std::min(first.written, last.written),
+                                                         std::max(first.written, last.written))) +
+            " of them written\n",
+        std::string(", at most 64\n"), std::string(", at most 0.9\n"),
+        fmt::format("model       model, SHA-256 {}, vocabulary 1024\n", traces.recipe.model_sha256),
+        fmt::format("prompts     a?[2Jb, SHA-256 {}, wording plain\n", traces.recipe.prompts_sha256),
+        std::string("drawn       temperature 1, top_p 0.95, seed 1, on cpu\n"),
+        std::string("commit      c0ffee, changes none, 3\n")}) {
+    EXPECT_NE(output.text.find(line), std::string::npos) << line << output.text;
+  }
+  put("{}\n");
+  expect_refused("inspect " + traces_file().string(), "prompts.jsonl.xz: ends before its last line");
+  write_atomically(traces_file(), "no xz");
+  expect_refused("inspect " + traces_file().string(), "prompts.jsonl.xz");
+}
+
+// Whatever its name: a change of it makes results stale.
+TEST_F(CliWrite, TheManifestKnowsThePrompts) {
+  fs::rename(folder_ / "prompts.jsonl", folder_ / "prompts");
+  write_atomically(own_spec(), test::replaced(read_file(own_spec()), "prompts: prompts.jsonl", "prompts: prompts"));
+  write_traces();
+  ASSERT_EQ(run(run_command()).code, 0);
+  const auto manifest = nlohmann::json::parse(read_file(folder_ / "out/manifest.json"));
+  EXPECT_EQ(manifest["data_sha256"]["own prompts"], sha256_hex(prompts("abc")));
 }
 
 TEST_F(CliWrite, IdsAreTheSameForAnyThreadsAndBatch) {
