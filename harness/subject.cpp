@@ -10,12 +10,14 @@
 #include "harness/model_folder.h"
 #include "harness/model_tokenizer.h"
 #include "harness/own_data.h"
+#include "harness/protocols/chat_option.h"
 #include "harness/shipped.h"
 #include "harness/spec/model_choice.h"
 #include "kernels/error.h"
 #include "sim/io/gguf.h"
 #include "sim/io/hash.h"
 #include "sim/io/safetensors.h"
+#include "sim/model/chat_template.h"
 #include "sim/model/model_files.h"
 #include "sim/model/named_models.h"
 #include "sim/source/model_source.h"
@@ -62,6 +64,7 @@ class ModelSubject final : public Subject {
       if (data.kind != DataKind::kIds) tokenizer();
       if (data.kind == DataKind::kOwn) own_traces_.emplace(data.name, load_own_traces(spec, data, identity));
     }
+    if (asks_for_chat(spec)) chat_ = stored_chat();  // the same holds for its template
   }
 
   const std::string& name() const override { return identity_.name; }
@@ -111,6 +114,7 @@ class ModelSubject final : public Subject {
           throw UserError(fmt::format("{}: data: '{}' asks nothing; protocol answer expects a task or jsonl",
                                       data.source.where, data.source.text));
       }
+      if (chat_) put_in_chat(out.back(), *chat_, tokenizer());
     }
     return out;
   }
@@ -137,6 +141,12 @@ class ModelSubject final : public Subject {
   void load_weights(Backend& backend, const ModelIdentity& identity) {
     files_ = identity.files();
     open(backend, ModelFiles(files_));
+  }
+
+  ChatTemplate stored_chat() const {
+    const auto text = choice_.random ? std::nullopt : stored_chat_template(files_);
+    if (!text) throw UserError(fmt::format("{}: has no chat template", choice_.source.text));
+    return parse_chat_template(*text, files_.string());
   }
 
   void open(Backend& backend, const Weights& weights) {
@@ -264,6 +274,7 @@ class ModelSubject final : public Subject {
   std::optional<ModelSource> source_;
   std::string unfit_;  // why there is no source
   std::optional<Tokenizer> tokenizer_;
+  std::optional<ChatTemplate> chat_;  // of exams, where the spec asks for it
   std::optional<TextData> text_;
   std::map<std::string, std::vector<int32_t>> ids_;
   std::map<std::string, JsonlData> questions_;   // by file

@@ -4,6 +4,7 @@
 
 #include "harness/protocols/answer_runner.h"
 #include "harness/protocols/batch_memory.h"
+#include "harness/protocols/chat_option.h"
 #include "harness/protocols/protocol.h"
 #include "harness/spec/case_check.h"
 #include "harness/spec/grid.h"
@@ -20,6 +21,7 @@ void check_answer(const Spec& spec) {
   spec.refuse_key("metrics", "protocol answer has its own rows, expected no such key");
   sampling_of(spec);
   needles_of(spec);
+  asks_for_chat(spec);
   for (const DataSpec& data : spec.data) {
     if (data.kind != DataKind::kTask && data.kind != DataKind::kJsonl) {
       throw UserError(fmt::format("{}: data: '{}' asks nothing; protocol answer expects a task or jsonl",
@@ -78,7 +80,10 @@ const RegisterProtocol answer{{
               .read = [](Params& params) { read_sampling(params); }},
              {.name = "needles",
               .help = "rows of where a question's needles stay; none without it",
-              .read = [](Params& params) { asks_for_needles(params); }}},
+              .read = [](Params& params) { asks_for_needles(params); }},
+             {.name = "chat",
+              .help = "an instruct model's chat template; without it texts are asked as they are",
+              .read = [](Params& params) { reads_chat(params); }}},
     .headlines =
         {{.name = "accuracy", .title = "Accuracy by task", .metric = "accuracy", .better = "higher", .unit = "%"}},
     .starter =

@@ -15,28 +15,13 @@
 #include "harness/spec/map_reader.h"
 #include "harness/spec/model_reader.h"
 #include "harness/spec/report_plan.h"
+#include "harness/spec/spec_text.h"
 #include "kernels/error.h"
 
 namespace kv {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string first_comment(std::string_view yaml) {
-  std::string question;
-  while (!yaml.empty()) {
-    const size_t end = std::min(yaml.find('\n'), yaml.size());
-    std::string_view line = yaml.substr(0, end);
-    yaml.remove_prefix(std::min(end + 1, yaml.size()));
-    if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
-    const size_t start = line.find_first_not_of("# \t");
-    if (line.empty() && question.empty()) continue;
-    if (line.empty() || line[0] != '#') break;
-    if (start == line.npos) continue;
-    question += (question.empty() ? "" : " ") + std::string(line.substr(start));
-  }
-  return question;
-}
 
 std::vector<Located> read_paths(const YamlDocument& document, const YAML::Node& node, const char* key) {
   std::vector<Located> paths;
@@ -156,6 +141,9 @@ void read_keys(MapReader& map, Spec& spec) {
   const YamlDocument& document = map.document();
   spec.title = map.text("title", "", "what stands above the page; the file's name where absent");
   if (spec.title.empty()) spec.title = spec.name;
+  // Its file's key was taken away when the other spec's keys came in.
+  map.find("like", "file", "a spec, beside this one, whose top-level keys hold where they are not written here");
+  if (map.has("like")) map.fail("like", "only the spec's file may say it, expected no such --set");
   spec.benchmarks = read_benchmarks(document, map);
   spec.models = read_models(
       document, map.find("model", "folder, OWNER/NAME, {random: SHAPE} or a list",
@@ -199,9 +187,10 @@ void add_default_report(const MapReader& map, Spec& spec) {
 }
 
 Spec parse_document(std::string_view yaml, const std::string& file, std::span<const std::string> overrides) {
-  const YamlDocument document(yaml, file, overrides);
+  const SpecText text = read_spec_text(yaml, file, overrides);
+  const YamlDocument& document = text.document;
   MapReader map(document, document.root(), "");
-  Spec spec{.file = file, .name = fs::path(file).stem().string(), .question = first_comment(yaml)};
+  Spec spec{.file = file, .name = fs::path(file).stem().string(), .question = text.question};
   read_keys(map, spec);
   const std::vector<std::string> columns = spec.axis_columns();
   spec.report = read_report(map, columns);
@@ -209,7 +198,7 @@ Spec parse_document(std::string_view yaml, const std::string& file, std::span<co
   spec.written = map.written();
   spec.row_keys = row_keys_of(document.root());
   check_sources(spec, map);
-  spec.resolved = overrides.empty() ? std::string(yaml) : emitted(document, spec.question);
+  spec.resolved = overrides.empty() && !text.derived ? std::string(yaml) : emitted(document, spec.question);
   add_default_report(map, spec);
   return spec;
 }

@@ -130,14 +130,32 @@ YamlDocument::YamlDocument(std::string_view yaml, std::string file, std::span<co
   if (!root_.IsMap()) throw UserError(fmt::format("{}:1:1: expected a map of keys and values", file_));
   int values = 0;
   check(root_, "", 0, values);
+  apply(overrides);
+}
+
+void YamlDocument::apply(std::span<const std::string> overrides) {
   for (const std::string& text : overrides) apply(text);
 }
 
+void YamlDocument::inherit(const YamlDocument& base, const std::string& link) {
+  root_.remove(link);
+  const YAML::Node& reading = root_;
+  for (const auto& entry : base.root_) {
+    const std::string& key = entry.first.Scalar();
+    if (reading[key].IsDefined()) continue;
+    root_[key] = entry.second;
+    remember_key(root_, key, base.where(entry.first));
+    remember_inherited(entry.second, base);
+  }
+}
+
 std::string YamlDocument::where(const YAML::Node& node) const {
-  for (const auto& [other, origin] : overridden_) {
+  const YAML::Mark mark = node.Mark();
+  const auto [begin, end] = elsewhere_.equal_range(mark.pos);
+  for (auto entry = begin; entry != end; ++entry) {
+    const auto& [other, origin] = entry->second;
     if (node.IsDefined() && node.is(other)) return origin;
   }
-  const YAML::Mark mark = node.Mark();
   if (mark.is_null()) return file_;
   return fmt::format("{}:{}:{}", file_, mark.line + 1, mark.column + 1);
 }
@@ -167,13 +185,29 @@ void YamlDocument::check(const YAML::Node& node, const std::string& origin, int 
   }
 }
 
+void YamlDocument::note(const YAML::Node& node, const std::string& origin) {
+  elsewhere_.emplace(node.Mark().pos, std::pair(node, origin));
+}
+
+void YamlDocument::remember_inherited(const YAML::Node& node, const YamlDocument& base) {
+  note(node, base.where(node));
+  if (node.IsSequence()) {
+    for (const YAML::Node& item : node) remember_inherited(item, base);
+  } else if (node.IsMap()) {
+    for (const auto& entry : node) {
+      note(entry.first, base.where(entry.first));
+      remember_inherited(entry.second, base);
+    }
+  }
+}
+
 void YamlDocument::remember(const YAML::Node& node, const std::string& origin) {
-  overridden_.emplace_back(node, origin);
+  note(node, origin);
   if (node.IsSequence()) {
     for (const YAML::Node& item : node) remember(item, origin);
   } else if (node.IsMap()) {
     for (const auto& entry : node) {
-      overridden_.emplace_back(entry.first, origin);
+      note(entry.first, origin);
       remember(entry.second, origin);
     }
   }
@@ -216,7 +250,7 @@ void YamlDocument::apply(const std::string& override_text) {
 
 void YamlDocument::remember_key(const YAML::Node& map, const std::string& key, const std::string& origin) {
   for (const auto& entry : map) {
-    if (entry.first.IsScalar() && entry.first.Scalar() == key) overridden_.emplace_back(entry.first, origin);
+    if (entry.first.IsScalar() && entry.first.Scalar() == key) note(entry.first, origin);
   }
 }
 
@@ -227,7 +261,7 @@ YAML::Node YamlDocument::entered(YAML::Node map, const std::string& key, const s
   if (absent) map[key] = YAML::Node(YAML::NodeType::Map);
   YAML::Node value = map[key];
   if (absent) {
-    overridden_.emplace_back(value, origin);
+    note(value, origin);
     remember_key(map, key, origin);
   }
   return value;

@@ -15,8 +15,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kStart = "<|im_start|>";
-
 // The template's parts; the second and third stand in it where it has a system message of its own.
 constexpr std::string_view kLoop = "{% for message in messages %}";
 constexpr std::string_view kSystem = "{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\n";
@@ -60,16 +58,13 @@ std::optional<ChatTemplate> recognised(std::string_view text) {
   return found;
 }
 
-std::string message(std::string_view role, std::string_view text) {
-  return fmt::format("{}{}\n{}{}\n", kStart, role, text, ChatTemplate::kEnd);
-}
+std::string head(std::string_view role) { return fmt::format("{}{}\n", ChatTemplate::kStart, role); }
 
-std::string exchange(std::string_view prompt) {
-  for (const std::string_view mark : {kStart, ChatTemplate::kEnd}) {
+void refuse_marks(std::string_view prompt) {
+  for (const std::string_view mark : {ChatTemplate::kStart, ChatTemplate::kEnd}) {
     if (prompt.find(mark) == prompt.npos) continue;
     throw UserError(fmt::format("a prompt holds {}, a mark of the chat template, expected plain text", mark));
   }
-  return fmt::format("{}{}assistant\n", message("user", prompt), kStart);
 }
 
 // Of tokenizer_config.json.
@@ -101,10 +96,20 @@ std::optional<std::string> configured(const fs::path& file) {
 }  // namespace
 
 std::string ChatTemplate::first(std::string_view prompt) const {
-  return (system.empty() ? "" : message("system", system)) + exchange(prompt);
+  refuse_marks(prompt);
+  return opening().append(prompt) + closing();
 }
 
-std::string ChatTemplate::next(std::string_view prompt) const { return "\n" + exchange(prompt); }
+std::string ChatTemplate::next(std::string_view prompt) const {
+  refuse_marks(prompt);
+  return ("\n" + head("user")).append(prompt) + closing();
+}
+
+std::string ChatTemplate::opening() const {
+  return (system.empty() ? "" : fmt::format("{}{}{}\n", head("system"), system, kEnd)) + head("user");
+}
+
+std::string ChatTemplate::closing() { return fmt::format("{}\n{}", kEnd, head("assistant")); }
 
 ChatTemplate parse_chat_template(std::string_view text, std::string_view owner) {
   if (const auto found = recognised(with_line_feeds(text))) return *found;

@@ -17,11 +17,15 @@ struct ChatTemplate {
   // What stands before the model's first word: the system message, the user's, and the head of the model's own.
   // UserError for a prompt that holds one of the template's marks.
   std::string first(std::string_view prompt) const;
+  // The two halves of that, around a prompt that is tokens already and free of the template's marks.
+  std::string opening() const;
+  static std::string closing();
   // What follows a message that the model has ended with the mark of its end: the user's next one and the head of the
   // model's own.
   std::string next(std::string_view prompt) const;
 
-  // Ends a message; one token in the models that know it.
+  // Begins and ends a message; one token each in the models that know them.
+  static constexpr std::string_view kStart = "<|im_start|>";
   static constexpr std::string_view kEnd = "<|im_end|>";
 };
 

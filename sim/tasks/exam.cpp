@@ -40,6 +40,17 @@ void take_sources(const DrawnTask& drawn, Exam& exam) {
   }
 }
 
+int32_t mark_id(std::string_view mark, const Tokenizer& tokenizer) {
+  const std::vector<int32_t> ids = tokenizer.encode(mark);
+  if (ids.size() == 1) return ids.front();
+  throw UserError(fmt::format("the tokenizer has no token {}, a mark of the chat template", mark));
+}
+
+void refuse_marks(std::span<const int32_t> ids, int32_t start, int32_t end) {
+  if (std::none_of(ids.begin(), ids.end(), [&](int32_t id) { return id == start || id == end; })) return;
+  throw UserError("a text holds a mark of the chat template, expected plain text");
+}
+
 }  // namespace
 
 Exam exam_of(const TaskText& text, int32_t first_token, const Tokenizer& tokenizer) {
@@ -73,6 +84,25 @@ Exam make_exam(const TaskRequest& request, const Tokenizer& tokenizer, const Tex
   take_sources(drawn, exam);
   exam.one_line = exam.one_line && request.options.wording.value_or(Wording::kReference) == Wording::kReference;
   return exam;
+}
+
+void put_in_chat(Exam& exam, const ChatTemplate& chat, const Tokenizer& tokenizer) {
+  const int32_t start = mark_id(ChatTemplate::kStart, tokenizer);
+  const int32_t end = mark_id(ChatTemplate::kEnd, tokenizer);
+  exam.context.erase(exam.context.begin());
+  refuse_marks(exam.context, start, end);
+  std::vector<int32_t> opening = tokenizer.encode(chat.opening());
+  const auto moved = static_cast<int32_t>(opening.size()) - 1;
+  exam.context.insert(exam.context.begin(), opening.begin(), opening.end());
+  const std::vector<int32_t> closing = tokenizer.encode(ChatTemplate::closing());
+  for (ExamQuestion& question : exam.questions) {
+    refuse_marks(question.ids, start, end);
+    question.prefix.insert(question.prefix.begin(), closing.begin(), closing.end());
+    for (auto& [from, to] : question.sources) {
+      from += moved;
+      to += moved;
+    }
+  }
 }
 
 std::vector<int32_t> line_end_ids(const Tokenizer& tokenizer) {

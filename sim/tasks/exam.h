@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "sim/model/chat_template.h"
 #include "sim/tasks/answer_metrics.h"
 #include "sim/tasks/draw_task.h"
 
@@ -45,6 +46,11 @@ Exam exam_of(const TaskText& text, int32_t first_token, const Tokenizer& tokeniz
 // neutral wording: a larger model may well begin a list on a new line. Throws UserError as make_sample, and for tasks
 // that ask nothing.
 Exam make_exam(const TaskRequest& request, const Tokenizer& tokenizer, const TextData& data);
+
+// Puts an exam into an instruct model's chat: context and question become the user's message, and the answer's prefix
+// begins the model's own. Beside the texts stand the template's tokens, with its system message; the exam's first token
+// gives way to them. UserError where a text holds a mark of the template, or the tokenizer has no token for one.
+void put_in_chat(Exam& exam, const ChatTemplate& chat, const Tokenizer& tokenizer);
 
 // The stop ids of a one_line exam, to which the caller adds the model's own: every token with a line feed in it (".\n"
 // is one token). Ascending.

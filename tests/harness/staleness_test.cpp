@@ -75,6 +75,23 @@ TEST_F(Staleness, OfTheSpecOnlyWhatRowsDependOnCounts) {
   EXPECT_TRUE(state.page_differs);
 }
 
+TEST_F(Staleness, ASpecThatIsLikeAnotherIsStaleWhenThatOneChanges) {
+  write_atomically(folder_ / "like.yaml", "like: tiny.yaml\npolicies: [full, h2o]\n");
+  const auto derived = [&] { return load_spec(folder_ / "like.yaml", Texts{"samples=1"}); };
+  RunOptions with = options("a");
+  with.overrides = {"samples=1"};
+  run_experiment(derived(), with);
+  EXPECT_EQ(check_result(folder_ / "a", derived()).reasons, Texts{});
+  EXPECT_FALSE(check_result(folder_ / "a", derived()).page_differs);
+  write_atomically(spec_file(), test::replaced(yaml(), "policies: [full, streaming, h2o, random]", "policies: [full]"));
+  EXPECT_EQ(check_result(folder_ / "a", derived()).reasons, Texts{}) << "it has policies of its own";
+  write_atomically(spec_file(), test::replaced(yaml(), "seed: 5", "seed: 6"));
+  EXPECT_EQ(check_result(folder_ / "a", derived()).reasons, Texts{"the spec differs: seed"});
+  write_atomically(spec_file(), "title: Another title\n" + yaml());
+  EXPECT_EQ(check_result(folder_ / "a", derived()).reasons, Texts{});
+  EXPECT_TRUE(check_result(folder_ / "a", derived()).page_differs);
+}
+
 TEST_F(Staleness, AdoptingASpecDrawsItAndKeepsTheRows) {
   const std::filesystem::path out = run("a", {"samples=1"});
   const std::string rows = test::read_file(out / "rows.csv");

@@ -69,6 +69,13 @@ class Answers : public RunFixture {
   int runs_ = 0;
 };
 
+TEST_F(Answers, AModelWithoutAChatTemplateIsRefusedWhereOneIsAskedFor) {
+  const std::string error = test::user_error([&] { run(questions_spec() + "chat: {template: stored}\n"); });
+  EXPECT_TRUE(error.ends_with("models/reference: has no chat template")) << error;
+  const std::string unknown = test::user_error([&] { run(questions_spec() + "chat: {template: mine}\n"); });
+  EXPECT_NE(unknown.find("expected none | stored"), std::string::npos) << unknown;
+}
+
 TEST_F(Answers, TheFullCacheKnowsAndAlmostNothingDoesNot) {
   const std::vector<Row> rows = run(questions_spec());
   const auto full = rows_of(rows, "accuracy", "full", "0.9");

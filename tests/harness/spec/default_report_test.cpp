@@ -116,7 +116,12 @@ TEST(DefaultReport, LeavesShippedExperimentsAndResultsAsTheyAre) {
   int specs = 0;
   for (const auto& entry : fs::directory_iterator(ref::source_path("experiments"))) {
     if (entry.path().extension() != ".yaml") continue;
-    EXPECT_EQ(load_spec(entry.path()).resolved, read_file(entry.path())) << entry.path();
+    const std::string text = read_file(entry.path()), resolved = load_spec(entry.path()).resolved;
+    if (text.find("\nlike: ") == text.npos) {
+      EXPECT_EQ(resolved, text) << entry.path();
+    } else {  // it is put together, but with the other spec's report or its own
+      EXPECT_EQ(resolved.find("these are kvlab's own"), resolved.npos) << entry.path();
+    }
     ++specs;
   }
   for (const auto& entry : fs::directory_iterator(ref::source_path("results"))) {

@@ -10,6 +10,7 @@
 #include "sim/model/tokenizer/tokenizer.h"
 #include "sim/model/tokenizer/unicode.h"
 #include "sim/tasks/draw_task.h"
+#include "tests/support/file_fixtures.h"
 #include "tests/support/paths.h"
 
 namespace kv {
@@ -125,6 +126,63 @@ TEST(Exam, OfANeutralWordingHasNoSpecialTokensAndNoLineStop) {
     EXPECT_TRUE(std::all_of(neutral.context.begin() + 1, neutral.context.end(), [](int32_t id) { return id > 2; }))
         << task;
   }
+}
+
+// The reference tokenizer with two of its special tokens named as ChatML's marks.
+Tokenizer chat_tokenizer() {
+  std::string json = test::read_file(ref::source_path("experiments/models/reference/tokenizer.json"));
+  for (const auto& [token, mark] :
+       {std::pair("<|question|>", ChatTemplate::kStart), {"<|answer|>", ChatTemplate::kEnd}}) {
+    for (size_t at; (at = json.find(token)) != json.npos;) json.replace(at, std::string_view(token).size(), mark);
+  }
+  return Tokenizer::from_json(json, "chat");
+}
+
+TEST(Exam, InAChatIsAUsersMessageAndTheBeginningOfAnAnswer) {
+  const Tokenizer chat_words = chat_tokenizer();
+  const TaskRequest request{
+      .task = "niah-multikey-1", .tokens = 600, .seed = 3, .options = {.wording = Wording::kNeutral}};
+  const Exam plain = make_exam(request, chat_words, data());
+  Exam exam = plain;
+  put_in_chat(exam, {.system = "Be brief."}, chat_words);
+  const Ids bare(plain.context.begin() + 1, plain.context.end());
+  EXPECT_EQ(chat_words.decode(exam.context),
+            "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n" + chat_words.decode(bare));
+  EXPECT_EQ(Ids(exam.context.end() - std::ssize(bare), exam.context.end()), bare) << "the texts keep their tokens";
+  ASSERT_EQ(exam.questions.size(), plain.questions.size());
+  for (size_t q = 0; q < exam.questions.size(); ++q) {
+    EXPECT_EQ(exam.questions[q].ids, plain.questions[q].ids);
+    EXPECT_EQ(chat_words.decode(exam.questions[q].prefix),
+              "<|im_end|>\n<|im_start|>assistant\n" + chat_words.decode(plain.questions[q].prefix));
+    ASSERT_EQ(exam.questions[q].sources.size(), plain.questions[q].sources.size());
+    for (size_t i = 0; i < exam.questions[q].sources.size(); ++i) {
+      const auto [begin, end] = exam.questions[q].sources[i];
+      const auto [plain_begin, plain_end] = plain.questions[q].sources[i];
+      EXPECT_EQ(Ids(exam.context.begin() + begin, exam.context.begin() + end),
+                Ids(plain.context.begin() + plain_begin, plain.context.begin() + plain_end));
+    }
+  }
+}
+
+TEST(Exam, InAChatHoldsNoMarkOfTheTemplateAndNeedsTokensForThem) {
+  const Tokenizer chat_words = chat_tokenizer();
+  const auto refusal = [&](Exam exam, const Tokenizer& words) {
+    try {
+      put_in_chat(exam, {}, words);
+    } catch (const UserError& error) {
+      return std::string(error.what());
+    }
+    return std::string("none");
+  };
+  const Exam good{.name = "", .context = {0, 70}, .questions = {{.ids = {70}, .prefix = {70}, .answers = {}}}};
+  EXPECT_EQ(refusal(good, chat_words), "none");
+  Exam marked = good;
+  marked.context.push_back(2);
+  EXPECT_EQ(refusal(marked, chat_words), "a text holds a mark of the chat template, expected plain text");
+  marked = good;
+  marked.questions[0].ids.push_back(1);
+  EXPECT_EQ(refusal(marked, chat_words), "a text holds a mark of the chat template, expected plain text");
+  EXPECT_EQ(refusal(good, tokenizer()), "the tokenizer has no token <|im_start|>, a mark of the chat template");
 }
 
 TEST(Exam, NeedsAQuestionAndAWholeText) {

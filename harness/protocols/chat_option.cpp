@@ -1,0 +1,18 @@
+#include "harness/protocols/chat_option.h"
+
+namespace kv {
+
+bool reads_chat(Params& params) {
+  return params.get("template", "none", {"none", "stored"},
+                    "stored: context and question stand in the model's own chat template as a user's message, and the "
+                    "answer's prefix begins the model's; its tokens come on top of the data's `tokens`") == "stored";
+}
+
+bool asks_for_chat(const Spec& spec) {
+  Params params("chat", spec.options_of("chat"));
+  const bool chat = reads_chat(params);
+  params.finish();
+  return chat;
+}
+
+}  // namespace kv
