@@ -71,7 +71,7 @@ std::string code_of(const std::string& origin) {
 class OwnStore {
  public:
   OwnStore(fs::path file, const OwnTraces& blank, bool fresh)
-      : file_(std::move(file)), code_(code_of(blank.origin)), traces_(blank) {
+      : file_(std::move(file)), fresh_(fresh), code_(code_of(blank.origin)), traces_(blank) {
     unfinished_ = fs::path(file_).replace_extension(".unfinished");
     std::error_code error;  // a folder that cannot be made is one that cannot be written to
     fs::create_directories(file_.parent_path(), error);
@@ -100,11 +100,14 @@ class OwnStore {
     write_atomically(unfinished_, text);
   }
 
-  // Attempts after the last trace that is wanted do not count.
+  // Attempts after the last trace that is wanted do not count, but a file that has more traces keeps them.
   void finish(int wanted) {
-    int kept = 0;
+    wanted = std::max(wanted, std::min(kept(), traces_in_file()));
+    int traces = 0;
     size_t count = 0;
-    while (count < traces_.attempts.size() && kept < wanted) kept += traces_.attempts[count++].refused.empty() ? 1 : 0;
+    while (count < traces_.attempts.size() && traces < wanted) {
+      traces += traces_.attempts[count++].refused.empty() ? 1 : 0;
+    }
     traces_.attempts.resize(count);
     write_atomically(file_, xz(format_own_traces(traces_)));
     remove_file(unfinished_);
@@ -116,8 +119,17 @@ class OwnStore {
     if (fs::exists(unfinished_, error)) {
       take(parse_own_traces(read_file(unfinished_), unfinished_.string(), OwnFile::kPartial), unfinished_);
     } else if (fs::exists(file_, error)) {
-      take(parse_own_traces(unxz(read_file(file_), file_.string()), file_.string()), file_);
+      take(read_whole(), file_);
     }
+  }
+
+  OwnTraces read_whole() const { return parse_own_traces(unxz(read_file(file_), file_.string()), file_.string()); }
+
+  int traces_in_file() const {
+    std::error_code error;
+    if (fresh_ || !fs::exists(file_, error)) return 0;
+    const OwnTraces whole = read_whole();
+    return whole.recipe == traces_.recipe ? static_cast<int>(std::ssize(whole.traces())) : 0;
   }
 
   void take(OwnTraces found, const fs::path& file) {
@@ -131,6 +143,7 @@ class OwnStore {
   }
 
   fs::path file_, unfinished_;
+  bool fresh_;
   std::string code_;
   OwnTraces traces_;
 };

@@ -158,6 +158,11 @@ TEST_F(CliWrite, AWriterGoesOnWhereItStopped) {
   const std::string four = text_of_file();
   write_traces();
   EXPECT_EQ(text_of_file(), four);
+  // As if it had been killed on the way to a fifth.
+  write_atomically(unfinished(), four.substr(0, four.find("{\"end\"")));
+  write_traces();
+  EXPECT_EQ(text_of_file(), four);
+  EXPECT_FALSE(fs::exists(unfinished()));
 }
 
 TEST_F(CliWrite, AttemptsAreCappedAndTheYieldIsReported) {
