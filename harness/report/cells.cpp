@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "harness/clusters.h"
 #include "harness/report/pile.h"
@@ -233,22 +234,24 @@ std::function<std::string(const Row&)> column_reader(const RowTable& table, cons
   return [i = static_cast<std::size_t>(axis - table.axes.begin())](const Row& row) { return row.axes[i]; };
 }
 
+bool admits(const ColumnFilter& filter, const std::string& value) {
+  const bool listed = std::any_of(filter.values.begin(), filter.values.end(),
+                                  [&](const std::string& text) { return same_value(text, value); });
+  return listed != filter.excludes;
+}
+
 std::function<bool(const Row&)> row_filter(const RowTable& table, const Where& where) {
-  std::vector<std::pair<Read, std::vector<std::string>>> tests;
-  for (const auto& [column, values] : where) {
-    if (column == "metric") continue;
-    tests.emplace_back(column_reader(table, column), values);
+  std::vector<std::pair<Read, ColumnFilter>> tests;
+  for (const auto& [column, filter] : where) {
+    if (column != "metric") tests.emplace_back(column_reader(table, column), filter);
   }
-  const auto metric = where.find("metric");
-  const std::vector<std::string> metrics = metric == where.end() ? std::vector<std::string>() : metric->second;
-  return [tests, metrics](const Row& row) {
-    const bool any_metric = metrics.empty() || (row.metric.empty() && !row.skipped.empty());
-    if (!any_metric && std::find(metrics.begin(), metrics.end(), row.metric) == metrics.end()) return false;
-    return std::all_of(tests.begin(), tests.end(), [&](const auto& test) {
-      const std::string value = test.first(row);
-      return std::any_of(test.second.begin(), test.second.end(),
-                         [&](const std::string& accepted) { return same_value(accepted, value); });
-    });
+  std::optional<ColumnFilter> metric;
+  if (const auto found = where.find("metric"); found != where.end()) metric = found->second;
+  return [tests, metric](const Row& row) {
+    const bool of_every_metric = row.metric.empty() && !row.skipped.empty();
+    if (metric && !of_every_metric && !admits(*metric, row.metric)) return false;
+    return std::all_of(tests.begin(), tests.end(),
+                       [&](const auto& test) { return admits(test.second, test.first(row)); });
   };
 }
 

@@ -45,6 +45,7 @@ struct Question {
 std::function<std::string(const Row&)> column_reader(const RowTable& table, const std::string& column);
 
 // Row filter of a where map; rows that only say why a case was skipped pass on everything but "metric".
+bool admits(const ColumnFilter& filter, const std::string& value);
 std::function<bool(const Row&)> row_filter(const RowTable& table, const Where& where);
 
 // The sample is the unit of the bootstrap: values of one (model, data, sample, seed) are averaged first, so many layers

@@ -19,8 +19,15 @@ enum class Scale { kLinear, kLog2, kLog10 };
 enum class TableKind { kCells, kListing };
 enum class PlotKind { kCurve, kBars, kScatter, kRoofline, kHeatmap, kImage };
 
-using Where = std::map<std::string, std::vector<std::string>>;  // column -> accepted values
-using Labels = std::map<std::string, std::string>;              // raw value or column name -> how readers see it
+// The values of a column that rows may have: these, or all but these.
+struct ColumnFilter {
+  std::vector<std::string> values{};
+  bool excludes = false;
+
+  bool operator==(const ColumnFilter&) const = default;
+};
+using Where = std::map<std::string, ColumnFilter>;
+using Labels = std::map<std::string, std::string>;  // raw value or column name -> how readers see it
 
 struct Measure {
   std::vector<std::string> metrics{};

@@ -20,8 +20,7 @@ bool has_place(const PaperValue& value, const PlotPlan& plot) {
            if (fixed == plot.where.end()) {
              return std::find(columns.begin(), columns.end(), key.first) != columns.end();
            }
-           return std::any_of(fixed->second.begin(), fixed->second.end(),
-                              [&](const std::string& accepted) { return same_value(accepted, key.second); });
+           return admits(fixed->second, key.second);
          });
 }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "harness/report/cells.h"
+
 namespace kv {
 namespace {
 
@@ -11,12 +13,9 @@ constexpr int kFewestSamples = 8;
 // The paper's value as a cell key, spelt as ours is (0.50 in the spec, 0.5 in the rows); absent where the table's
 // `where` leaves it out.
 std::optional<Key> paper_key(const TablePlan& plan, const PaperValue& value, const CellGrid& grid) {
-  for (const auto& [column, accepted] : plan.where) {
+  for (const auto& [column, filter] : plan.where) {
     const auto key = value.keys.find(column);
-    if (key == value.keys.end()) continue;
-    const bool shown =
-        std::any_of(accepted.begin(), accepted.end(), [&](const auto& text) { return same_value(text, key->second); });
-    if (!shown) return std::nullopt;
+    if (key != value.keys.end() && !admits(filter, key->second)) return std::nullopt;
   }
   const auto spell = [&](const std::vector<std::string>& columns, const std::vector<Key>& known) {
     Key key;

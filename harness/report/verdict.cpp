@@ -145,9 +145,7 @@ class Checker {
         if (column != columns_.end()) {
           return same_value(key[static_cast<size_t>(column - columns_.begin())], entry.second);
         }
-        const std::vector<std::string>& accepted = table_.where.at(entry.first);  // the reader has seen to it
-        return std::any_of(accepted.begin(), accepted.end(),
-                           [&](const std::string& text) { return same_value(text, entry.second); });
+        return admits(table_.where.at(entry.first), entry.second);  // the reader has seen to it
       });
       if (same) return &value;
     }

@@ -117,7 +117,7 @@ PlotPlan read_keys(ReportReader& map, std::set<std::string>& names) {
   plot.facet = map.columns("facet", for_kinds("facet", "a panel for each of their values"));
   plot.label = map.columns("label", for_kinds("label", "what is written beside a point"));
   plot.ceilings = map.list("ceilings", for_kinds("ceilings", "two metrics, [bytes per second, work per second]"));
-  plot.where = map.where_map("where", "only rows with these values");
+  plot.where = map.where_map("where", "only rows with these values, or with all others");
   plot.labels = map.labels("labels", "how readers see a value or the name of a column");
   read_scales(map, plot);
   plot.references = read_lines(map);

@@ -53,13 +53,21 @@ std::vector<std::string> ReportReader::columns(const std::string& key, std::stri
 
 Where ReportReader::where_map(const std::string& key, std::string_view help) {
   Where accepted;
-  const YAML::Node map = find(key, "{column: value or [values]}", help);
+  const YAML::Node map = find(key, "{column: value, [values] or {not: [values]}}", help);
   if (!map.IsDefined()) return accepted;
   if (!map.IsMap()) fail(key, "expected a map of column: value or column: [values]");
   for (const auto& entry : map) {
     const std::string& name = entry.first.Scalar();
     check_column(entry.first, key, name);
-    accepted[name] = scalars(entry.second, name);
+    if (!entry.second.IsMap()) {
+      accepted[name] = {.values = scalars(entry.second, name)};
+      continue;
+    }
+    MapReader excluded(document(), entry.second, fmt::format("{}: {}: {}", owner(), key, name));
+    const YAML::Node values = excluded.find("not", "value or [values]", "what is left out");
+    excluded.finish();  // before what is lacking: a misspelt key is both
+    if (!values.IsDefined()) excluded.fail_here("lacks the key 'not'");
+    accepted[name] = {.values = excluded.scalars(values, "not"), .excludes = true};
   }
   return accepted;
 }

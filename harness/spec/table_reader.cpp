@@ -82,7 +82,7 @@ TablePlan read_keys(ReportReader& map, std::set<std::string>& names) {
   table.rows = map.columns("rows", "columns of rows.csv whose values make the table's rows; cells need it");
   table.columns = map.columns(
       "columns", "columns of rows.csv whose values make the table's columns; in a listing those that are shown");
-  table.where = map.where_map("where", "only rows with these values");
+  table.where = map.where_map("where", "only rows with these values, or with all others");
   table.labels = map.labels("labels", "how readers see a value or the name of a column");
   table.digits = map.integer("digits", table.digits, {0, 12}, "after the point");
   table.interval = map.word<IntervalStyle>("interval", table.interval,

@@ -101,7 +101,7 @@ TEST(ReferenceLines, OfARatioHoldOneAtOne) {
 TEST(ReferenceLines, OfBarsAreUprightAtTheirValues) {
   PlotPlan plan = plan_of(PlotKind::kBars, {{.y = 20, .label = "target"}});
   plan.facet = {"metric"};
-  plan.where = {{"metric", {"speed"}}};
+  plan.where = {{"metric", {{"speed"}}}};
   const auto lines = dashed_lines(draw(plan, two_points()));
   ASSERT_EQ(lines.size(), 1u);
   EXPECT_EQ(lines[0].points[0][0], lines[0].points[1][0]);

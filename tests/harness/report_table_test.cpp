@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "harness/report/cells.h"
@@ -165,8 +166,42 @@ TEST(Cells, ResampleBothSidesOfARatioTogether) {
 TEST(Cells, FilterByNumericValueNotBySpelling) {
   RowTable table{.axes = {"keep"}, .rows = {make_row("h2o", "0.5", 0, "m", 1), make_row("h2o", "0.25", 0, "m", 7)}};
   const Measure measure{.metrics = {"m"}};
-  const Cells cells = collect(table, {.measure = measure, .where = {{"keep", {"0.50"}}}, .columns = {"policy"}});
+  const Cells cells = collect(table, {.measure = measure, .where = {{"keep", {{"0.50"}}}}, .columns = {"policy"}});
   EXPECT_DOUBLE_EQ(cells.cells.at({"h2o"}).estimate->value, 1);
+}
+
+// All but those: what nobody had thought of is there, too. A case that was skipped as a whole is one of every metric.
+TEST(Cells, FilterByWhatIsLeftOut) {
+  RowTable table{.axes = {"keep"},
+                 .rows = {make_row("full", "", 0, "m", 1), make_row("h2o", "0.5", 0, "m", 2),
+                          make_row("mine", "0.25", 0, "m", 3), make_row("mine", "0.25", 0, "other", 4)}};
+  Row skipped = make_row("tova", "0.25", 0, "", 0);
+  skipped.value.reset();
+  skipped.skipped = "too short";
+  table.rows.push_back(skipped);
+  const auto shown = [&](const Where& where) {
+    const Measure measure{.metrics = {"m", "other"}};
+    std::vector<Key> keys = collect(table, {.measure = measure, .where = where, .columns = {"policy"}}).keys;
+    std::sort(keys.begin(), keys.end());
+    return keys;
+  };
+  EXPECT_EQ(shown({{"policy", {{"full"}, true}}}), (std::vector<Key>{{"h2o"}, {"mine"}, {"tova"}}));
+  EXPECT_EQ(shown({{"policy", {{"full", "mine"}, true}}}), (std::vector<Key>{{"h2o"}, {"tova"}}));
+  EXPECT_EQ(shown({{"keep", {{"0.250"}, true}}}), (std::vector<Key>{{"full"}, {"h2o"}}));
+  EXPECT_EQ(shown({{"metric", {{"m"}, true}}}), (std::vector<Key>{{"mine"}, {"tova"}}));
+}
+
+TEST(Table, ShowsThePapersNumbersOnlyOfWhatIsNotLeftOut) {
+  TablePlan plan = small_plan();
+  plan.paper = "p";
+  plan.where = {{"policy", {{"full"}, true}}};
+  PaperBlock block{.table = "Table 2"};
+  for (const char* policy : {"full", "h2o"}) {
+    block.values.push_back({.keys = {{"policy", policy}, {"budget", "256"}}, .printed = "1.7", .value = 1.7});
+  }
+  const std::string text = to_markdown(build_table(plan, {{"p", block}}, small_table()));
+  EXPECT_EQ(text.find("full"), std::string::npos) << text;
+  EXPECT_NE(text.find("1.7"), std::string::npos) << text;
 }
 
 TEST(Table, ShowsMeanAndIntervalOfEachCell) {

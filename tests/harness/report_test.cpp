@@ -69,7 +69,7 @@ PlotPlan make_plot(PlotKind kind, const std::string& name, std::vector<std::stri
   plot.name = name;
   plot.title = "A <plot> of " + name;
   plot.measure.metrics = std::move(metrics);
-  plot.where = {{"data", {"prose"}}};
+  plot.where = {{"data", {{"prose"}}}};
   return plot;
 }
 

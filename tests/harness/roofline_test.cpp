@@ -36,7 +36,7 @@ PlotPlan make_plan() {
   plan.ceilings = {"copy_peak", "gemm_peak"};
   plan.series = {"kernel"};
   plan.label = {"shape"};
-  plan.where = {{"by", {"cuda"}}};
+  plan.where = {{"by", {{"cuda"}}}};
   return plan;
 }
 

@@ -63,7 +63,7 @@ TEST(DefaultReport, CountsTheAnswersOfDataThatHasSome) {
       parse("model: m\ndata: [{task: book, tokens: 8}, {name: r, task: reason, tokens: 8}]\n" + rest).report;
   ASSERT_EQ(both.tables.size(), 2u);
   ASSERT_EQ(both.plots.size(), 2u);
-  const Where only_answers{{"data", {"r"}}};
+  const Where only_answers{{"data", {{"r"}}}};
   EXPECT_EQ(both.tables[0].where, only_answers);
   EXPECT_EQ(both.plots[0].where, only_answers);
   EXPECT_TRUE(both.tables[1].where.empty());  // of the whole text, whatever it is

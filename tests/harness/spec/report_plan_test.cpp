@@ -86,7 +86,7 @@ paper:
   EXPECT_EQ(table.measure.ratio, (std::vector<std::string>{"nll_sum_policy", "nll_sum_full"}));
   EXPECT_EQ(table.rows, std::vector<std::string>{"policy"});
   EXPECT_EQ(table.columns, (std::vector<std::string>{"budget", "interval"}));
-  EXPECT_EQ(table.where.at("budget"), (std::vector<std::string>{"256", "512"}));
+  EXPECT_EQ(table.where.at("budget"), (ColumnFilter{{"256", "512"}}));
   EXPECT_EQ(table.digits, 4);
   EXPECT_EQ(table.interval, IntervalStyle::kHalfWidth);
   EXPECT_EQ(table.better, Better::kLower);
@@ -95,6 +95,23 @@ paper:
   EXPECT_EQ(value.printed, "1.2730");
   EXPECT_DOUBLE_EQ(value.value, 1.273);
   EXPECT_EQ(value.keys.at("interval"), "128");
+}
+
+TEST(ReportPlan, WhereMayNameWhatIsLeftOut) {
+  const ReportPlan plan = parse(
+      "tables: [{name: t, metric: m, rows: policy, where: {policy: {not: [full, golden]}, budget: {not: 8}}}]\n"
+      "plots: [{name: p, kind: bars, metric: m, x: budget, series: policy, where: {policy: {not: full}}}]\n");
+  const ColumnFilter most{{"full", "golden"}, true}, not_eight{{"8"}, true}, not_full{{"full"}, true};
+  EXPECT_EQ(plan.tables.at(0).where, (Where{{"policy", most}, {"budget", not_eight}}));
+  EXPECT_EQ(plan.plots.at(0).where, (Where{{"policy", not_full}}));
+  const auto refused = [](const std::string& values) {
+    return error_of("tables: [{name: t, metric: m, rows: policy, where: {policy: " + values + "}}]\n");
+  };
+  EXPECT_EQ(refused("{nto: full}"),
+            "x.yaml:1:62: table 't': where: policy: unknown key 'nto', did you mean 'not'? (expected one of: not)");
+  EXPECT_EQ(refused("{not: []}"), "x.yaml:1:67: table 't': where: policy: not = a list: expected at least one value");
+  EXPECT_EQ(refused("{}"), "x.yaml:1:61: table 't': where: policy: lacks the key 'not'");
+  EXPECT_TRUE(starts(refused("{not: {not: full}}"), "x.yaml:1:67: table 't': where: policy: not = "));
 }
 
 TEST(ReportPlan, GivesSeveralMetricsAColumnEach) {
