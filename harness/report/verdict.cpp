@@ -131,9 +131,13 @@ class Checker {
     const auto compare = [&](double value) {
       return check_.relative ? value / printed->value : value - printed->value;
     };
+    if (check_.relative && printed->value == 0) number.reset();
     if (number) {
       number->value = compare(number->value);
-      if (number->interval) number->interval = {compare(number->interval->low), compare(number->interval->high)};
+      if (number->interval) {
+        const auto [low, high] = std::minmax({compare(number->interval->low), compare(number->interval->high)});
+        number->interval = {low, high};
+      }
     }
     result.cells.push_back(cell(key, number));
   }

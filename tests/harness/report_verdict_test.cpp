@@ -142,6 +142,30 @@ TEST(Verdict, ComparesMetricsAndThePaper) {
   EXPECT_EQ(paper.outcome, Outcome::kReproduced);
 }
 
+// A quotient of nothing is no number, and the lower end of an interval stays the lower one.
+TEST(Verdict, APrintedZeroHasNoQuotientAndANegativeNumberTurnsNoInterval) {
+  const auto against = [](const char* printed, const char* check) {
+    const std::string yaml =
+        std::string("tables: [{name: loss, metric: loss, rows: [policy], where: {budget: {not: 16}}, paper: p}]\n") +
+        "paper: {p: {table: T, values: [{policy: h2o, budget: 16, value: 9}, {policy: h2o, budget: 8, value: " +
+        printed + "}]}}\nverdict: [{item: a, criterion: c, fixed: afterwards, since: 2026-11-23, reproduced_if: [" +
+        check + "]}]\n";
+    const YamlDocument document(yaml, "x.yaml", {});
+    MapReader spec(document, document.root(), "");
+    const std::vector<std::string> axes = {"budget"};
+    const ReportPlan report = read_report(spec, axes);
+    return judge(report.verdicts[0], report, losses());
+  };
+  const VerdictResult zero = against("0", "{table: loss, over: paper, above: 1}");
+  EXPECT_FALSE(zero.reproduced[0].cells.at(0).value.has_value());
+  EXPECT_EQ(zero.outcome, Outcome::kUntestable);
+  const VerdictResult negative = against("-1", "{table: loss, over: paper, below: 0, by: interval}");
+  const CheckedCell& cell = negative.reproduced[0].cells.at(0);
+  EXPECT_DOUBLE_EQ(*cell.value, -5.5) << "by the number of budget 8, not that of 16, which is left out";
+  EXPECT_LT(cell.interval->low, -5.5);
+  EXPECT_GT(cell.interval->high, -5.5);
+}
+
 // A text of its own has no sample in common with another: their numbers are compared, and no interval says how sure.
 TEST(Verdict, ComparesWhatSharesNoSampleByItsNumbers) {
   RowTable rows = losses();
