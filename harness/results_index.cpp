@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "harness/files.h"
+#include "harness/models_page.h"
 #include "harness/notice.h"
 #include "harness/report/index.h"
 #include "harness/report/verdict.h"
@@ -100,9 +101,7 @@ IndexEntry entry_of(const fs::path& folder, const fs::path& specs, const PaperIn
   return entry;
 }
 
-}  // namespace
-
-std::string index_text(const fs::path& results) {
+std::string index_beside(const std::string& models, const fs::path& results) {
   if (!fs::is_directory(results)) throw UserError(fmt::format("{}: no such folder", results.string()));
   std::vector<fs::path> folders;
   for (const auto& entry : fs::directory_iterator(results)) {
@@ -116,10 +115,19 @@ std::string index_text(const fs::path& results) {
   const fs::path specs = results / ".." / "experiments", list = specs / "papers" / "items.yaml";
   const PaperInventory inventory = fs::exists(list) ? load_paper_items(list) : PaperInventory{};
   for (const fs::path& folder : folders) entries.push_back(entry_of(folder, specs, inventory));
-  return index_markdown(index_items(inventory, entries, list), entries, "../experiments");
+  return index_markdown(index_items(inventory, entries, list), entries, "../experiments",
+                        models.empty() ? "" : "models.md");
 }
 
-void write_index(const fs::path& results) { write_atomically(results / "README.md", index_text(results)); }
+}  // namespace
+
+std::string index_text(const fs::path& results) { return index_beside(models_page(results), results); }
+
+void write_index(const fs::path& results) {
+  const std::string models = models_page(results), index = index_beside(models, results);
+  write_models_page(results, models);
+  write_atomically(results / "README.md", index);
+}
 
 void refresh_index_beside(const fs::path& folder) {
   const fs::path results = fs::absolute(folder).lexically_normal() / "..";

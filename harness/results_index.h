@@ -11,7 +11,7 @@ namespace kv {
 // cannot be read.
 std::string index_text(const std::filesystem::path& results);
 
-// Writes it there.
+// Writes it there, and beside it models.md (harness/models_page.h).
 void write_index(const std::filesystem::path& results);
 
 // The same where `folder`, a result just drawn, lies beside an index that the tool has written; else nothing.

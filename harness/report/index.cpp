@@ -120,10 +120,13 @@ std::string items_markdown(const std::vector<IndexItem>& items, const std::vecto
 }  // namespace
 
 std::string index_markdown(const std::vector<IndexItem>& items, const std::vector<IndexEntry>& entries,
-                           const std::string& specs) {
+                           const std::string& specs, const std::string& models_page) {
   std::string out = std::string(kIndexStart) +
                     " from each folder's spec, manifest and rows; do not edit. A folder's "
                     "`index.html`, with all plots, is drawn by `kvlab report FOLDER`.\n\n";
+  if (!models_page.empty()) {
+    out += fmt::format("The same findings under both models, side by side: [{0}]({0}).\n\n", models_page);
+  }
   if (!items.empty()) out += items_markdown(items, entries, specs);
   out +=
       "| what, and its question | paper | verdict | spec | n | device | commit | date | first plot |\n"

@@ -38,8 +38,9 @@ struct IndexItem {
 inline constexpr std::string_view kIndexStart = "# Results\n\nWritten by `kvlab report --index`";
 
 // The index as Markdown: a line an item, with what every result says of it, where there are items; then a line a
-// result, with its first plot as a picture. `specs`: folder of the experiments, as a link from the index.
+// result, with its first plot as a picture. `specs`: folder of the experiments, as a link from the index;
+// `models_page`: file of the page that shows both models, empty where there is none.
 std::string index_markdown(const std::vector<IndexItem>& items, const std::vector<IndexEntry>& entries,
-                           const std::string& specs);
+                           const std::string& specs, const std::string& models_page);
 
 }  // namespace kv

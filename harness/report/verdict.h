@@ -45,6 +45,9 @@ VerdictResult judge(const VerdictPlan& verdict, const ReportPlan& plan, const Ro
 // on `date` (YYYY-MM-DD…; empty: unknown).
 void check_fixed(const VerdictPlan& verdict, std::string_view date);
 
+std::string bound_text(const VerdictCheck& check);               // "> 1, interval"
+std::string interval_text(const CheckedCell& cell, int digits);  // "[0.9, 1.1]"; empty where there is none to show
+
 // As a table: a row a number, notes with the criterion and when it was fixed. `number`: of the page's verdicts.
 TableView verdict_view(const VerdictPlan& verdict, const VerdictResult& result, int number);
 

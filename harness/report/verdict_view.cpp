@@ -10,25 +10,6 @@ using Kind = TableCell::Kind;
 
 constexpr const char* kNone = "\xe2\x80\x93";  // en dash
 
-std::string bound_text(const VerdictCheck& check) {
-  std::string text;
-  if (check.within) {
-    const auto [low, high] = *check.within;
-    text = low == high ? shortest(low) : fmt::format("{} to {}", shortest(low), shortest(high));
-  }
-  if (check.above) text += fmt::format("> {}", shortest(*check.above));
-  if (check.below) text += fmt::format("{}< {}", text.empty() ? "" : ", ", shortest(*check.below));
-  if (check.whole_interval) text += ", interval";
-  if (check.in_some) text += ", once";
-  return text;
-}
-
-std::string interval_text(const CheckedCell& cell, int digits) {
-  if (cell.unpaired) return "(not paired)";
-  if (!cell.interval || cell.interval->low == cell.interval->high) return "";
-  return fmt::format("[{}, {}]", format_number(cell.interval->low, digits), format_number(cell.interval->high, digits));
-}
-
 void add_rows(const std::vector<CheckResult>& results, const char* decides, TableView& view) {
   for (const CheckResult& result : results) {
     const auto add = [&](const std::string& label, TableCell number, const std::string& holds) {
@@ -67,6 +48,25 @@ std::string fixed_text(const VerdictPlan& verdict) {
 }
 
 }  // namespace
+
+std::string bound_text(const VerdictCheck& check) {
+  std::string text;
+  if (check.within) {
+    const auto [low, high] = *check.within;
+    text = low == high ? shortest(low) : fmt::format("{} to {}", shortest(low), shortest(high));
+  }
+  if (check.above) text += fmt::format("> {}", shortest(*check.above));
+  if (check.below) text += fmt::format("{}< {}", text.empty() ? "" : ", ", shortest(*check.below));
+  if (check.whole_interval) text += ", interval";
+  if (check.in_some) text += ", once";
+  return text;
+}
+
+std::string interval_text(const CheckedCell& cell, int digits) {
+  if (cell.unpaired) return "(not paired)";
+  if (!cell.interval || cell.interval->low == cell.interval->high) return "";
+  return fmt::format("[{}, {}]", format_number(cell.interval->low, digits), format_number(cell.interval->high, digits));
+}
 
 TableView verdict_view(const VerdictPlan& verdict, const VerdictResult& result, int number) {
   TableView view{.name = fmt::format("verdict:{}", number),

@@ -62,4 +62,10 @@ SpecText read_spec_text(std::string_view yaml, const std::string& file, std::spa
   return text;
 }
 
+std::string base_of_spec(const fs::path& file) {
+  const YamlDocument document(read_file(file), file.string());
+  MapReader spec(document, document.root(), "");
+  return spec.has(kLike) ? spec.required_text(kLike, "") : "";
+}
+
 }  // namespace kv

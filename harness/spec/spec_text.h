@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,5 +20,8 @@ struct SpecText {
 // keeps its place there in messages. Overrides ("dotted.path=YAML") are applied afterwards. UserError at the key for a
 // file that cannot be read or that is `like` another one itself, and as YamlDocument for either file.
 SpecText read_spec_text(std::string_view yaml, const std::string& file, std::span<const std::string> overrides);
+
+// What the key `like` of the spec in that file says; empty without the key. UserError as read_spec_text.
+std::string base_of_spec(const std::filesystem::path& file);
 
 }  // namespace kv

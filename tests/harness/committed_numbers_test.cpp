@@ -7,6 +7,7 @@
 #include <regex>
 #include <sstream>
 
+#include "harness/models_page.h"
 #include "harness/report/table.h"
 #include "harness/report/table_grid.h"
 #include "harness/results_index.h"
@@ -106,6 +107,12 @@ const std::regex& marked() {
 
 TEST(CommittedNumbersSlow, TheIndexIsAFunctionOfTheResults) {
   EXPECT_EQ(test::read_file(result("README.md")), index_text(result("")))
+      << "kvlab report --index results writes it again";
+}
+
+TEST(CommittedNumbersSlow, ThePageOfBothModelsIsAFunctionOfTheResults) {
+  const std::filesystem::path page = result("models.md");
+  EXPECT_EQ(std::filesystem::exists(page) ? test::read_file(page) : "", models_page(result("")))
       << "kvlab report --index results writes it again";
 }
 

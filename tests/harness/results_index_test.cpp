@@ -28,7 +28,7 @@ class ResultsIndex : public testing::Test {
     }
     std::filesystem::create_directories(root_ / "results" / "no-result");
     std::filesystem::create_directories(root_ / "experiments");
-    write_atomically(root_ / "experiments" / "x.yaml", "# x\n");
+    write_atomically(root_ / "experiments" / "x.yaml", "title: x\n");
     write_atomically(root_ / "results" / "a" / "p.svg", "<svg/>");
   }
   std::string index() const { return read_file(root_ / "results" / "README.md"); }
