@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 
 #include "harness/auto_batch.h"
@@ -19,6 +20,7 @@
 #include "harness/spec/grid.h"
 #include "harness/subject.h"
 #include "harness/unit_key.h"
+#include "harness/work_queue.h"
 #include "kernels/error.h"
 
 namespace kv {
@@ -106,37 +108,62 @@ class Experiment {
     note_prompts(batch, runner->prompts());
     const std::string inputs = runner->inputs();
     std::vector<std::string> keys;
-    std::vector<std::optional<FinishedUnit>> found;
-    std::vector<const Case*> missing;
-    for (const Case& unit_case : cases) {
-      keys.push_back(unit_key(batch, unit_case, inputs));
-      found.push_back(journal_.find(keys.back(), axes_));
-      if (!found.back()) missing.push_back(&unit_case);
-    }
-    if (!missing.empty()) runner->begin(missing);
+    std::vector<std::optional<FinishedUnit>> units;
+    std::vector<size_t> missing;
     for (size_t i = 0; i < cases.size(); ++i) {
-      const bool known = found[i].has_value();
-      if (!known) found[i] = finish_unit(keys[i], batch, *runner, cases[i]);
+      keys.push_back(unit_key(batch, cases[i], inputs));
+      units.push_back(journal_.find(keys.back(), axes_));
+      units.back() ? note_reused(batch, *units.back()) : missing.push_back(i);
+    }
+    if (!missing.empty()) run_missing(batch, *runner, missing, keys, units);
+    for (size_t i = 0; i < cases.size(); ++i) {
       summary_.cases += weight(batch.count);
-      summary_.reused += known ? weight(batch.count) : 0;
-      earlier_seconds_ += known ? found[i]->seconds : 0;
-      note_problems(batch, cases[i], found[i]->rows);
-      rows[i].insert(rows[i].end(), found[i]->rows.begin(), found[i]->rows.end());
-      known ? progress_.reused(weight(batch.count)) : progress_.done(weight(batch.count));
+      note_problems(batch, cases[i], units[i]->rows);
+      rows[i].insert(rows[i].end(), units[i]->rows.begin(), units[i]->rows.end());
     }
   }
 
-  // A unit's seconds are those since the one before, so that those of all add up to what a run took. What does not fit
-  // the memory now may fit another time, so it is no finished unit.
-  FinishedUnit finish_unit(const std::string& key, const UnitBatch& batch, UnitRunner& runner, const Case& unit_case) {
-    FinishedUnit unit;
-    try {
-      unit = journal_.store(key, axes_,
-                            {.rows = run_unit(batch, runner, unit_case), .seconds = seconds_since(last_store_)});
-    } catch (const MemoryError& error) {
-      unit = {.rows = batch.skipped(unit_case, error.what()), .seconds = seconds_since(last_store_)};
+  void note_reused(const UnitBatch& batch, const FinishedUnit& unit) {
+    summary_.reused += weight(batch.count);
+    earlier_seconds_ += unit.seconds;
+    progress_.reused(weight(batch.count));
+  }
+
+  // What does not fit the memory beside other units is tried again without them.
+  void run_missing(const UnitBatch& batch, UnitRunner& runner, const std::vector<size_t>& missing,
+                   const std::vector<std::string>& keys, std::vector<std::optional<FinishedUnit>>& units) {
+    const std::vector<Case>& cases = batch.workload.cases;
+    std::vector<const Case*> views;
+    for (const size_t i : missing) views.push_back(&cases[i]);
+    runner.begin(views);
+    const int at_once = runner.most_at_once();
+    WorkQueue queue(missing);
+    backend_->side_by_side(at_once, [&] {
+      queue.drain([&](size_t i) { units[i] = finish_unit(keys[i], batch, runner, cases[i], at_once == 1); });
+    });
+    for (const size_t i : missing) {
+      if (!units[i]) units[i] = finish_unit(keys[i], batch, runner, cases[i], true);
     }
+  }
+
+  // None where other units took the memory that it needs. What does not fit though it is alone may fit another time, so
+  // it is no finished unit. Seconds are those since the unit before, so that those of all add up to what a run took.
+  std::optional<FinishedUnit> finish_unit(const std::string& key, const UnitBatch& batch, UnitRunner& runner,
+                                          const Case& unit_case, bool alone) {
+    FinishedUnit unit;
+    bool fits = true;
+    try {
+      unit.rows = run_unit(batch, runner, unit_case);
+    } catch (const MemoryError& error) {
+      if (!alone) return std::nullopt;
+      fits = false;
+      unit.rows = batch.skipped(unit_case, error.what());
+    }
+    const std::lock_guard lock(finishing_);
+    unit.seconds = seconds_since(last_store_);
+    if (fits) unit = journal_.store(key, axes_, unit);
     last_store_ = Clock::now();
+    progress_.done(weight(batch.count));
     options_.after_case();
     return unit;
   }
@@ -215,6 +242,7 @@ class Experiment {
   ResultFolder folder_;
   Journal journal_;
   Progress progress_;
+  std::mutex finishing_;  // a unit: journal, clock and progress
   Clock::time_point last_store_;
   double earlier_seconds_ = 0;  // of the units that earlier runs finished
   std::vector<Row> rows_;

@@ -66,6 +66,12 @@ class Backend {
   virtual void reset_peak() = 0;  // to what is in use now
   // As it is now: other programs may take their share later.
   virtual Memory memory() const = 0;
+  // How many threads of the host this kind of backend serves best at once, each through a backend of its own: of the
+  // CPU, whose ops run on those threads, as many as it may use; of a GPU one.
+  virtual int callers() const { return 1; }
+  // Runs `work` on this thread and up to count - 1 others at once, count <= callers(): they share what there is to do
+  // among themselves. Returns when all have returned, and throws what the first of them threw.
+  virtual void side_by_side(int /*count*/, const std::function<void()>& work) { work(); }
 
   // Records the ops that `work` calls; each run() repeats them, in the order of all other ops, without the host's work
   // between them. Pointers and sizes are those of the recording, so what changes from run to run lies in backend memory

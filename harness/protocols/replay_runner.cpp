@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "harness/protocols/batch_memory.h"
 #include "harness/spec/case_policy.h"
 #include "kernels/error.h"
 #include "sim/io/hash.h"
@@ -103,6 +104,28 @@ ReplayRunner::ReplayRunner(const UnitBatch& batch, Events events, PlanEviction p
     sequences_.emplace_back(sample.ids);
     lengths_.push_back(static_cast<int32_t>(sample.ids.size()));
   }
+  if (!numbers_.empty()) lanes_.emplace(batch_, numbers_.front(), static_cast<int>(numbers_.size()));
+}
+
+void ReplayRunner::begin(std::span<const Case* const> cases) {
+  if (samples_.empty()) return;
+  try {
+    baseline();  // with all threads: the cases, side by side, would have one each
+    most_at_once_ = lanes_for(static_cast<int>(cases.size()));
+  } catch (const UserError&) {
+    most_at_once_ = 1;  // each case will say why
+  }
+}
+
+// Half the memory that is free, so that what one case's estimate leaves out ends no other.
+int ReplayRunner::lanes_for(int cases) const {
+  const int most = std::min(batch_.backend.callers(), cases);
+  if (most <= 1 || !batch_.subject.model()) return 1;
+  const BatchBytes bytes = replay_memory(batch_);
+  const size_t free = batch_.backend.memory().free / 2;
+  int lanes = most;
+  while (lanes > 1 && bytes(lanes * batch_.count) > free) --lanes;
+  return lanes;
 }
 
 std::string ReplayRunner::inputs() const {
@@ -118,13 +141,15 @@ std::vector<std::string> ReplayRunner::prompts() const {
 }
 
 const Baseline& ReplayRunner::baseline() {
+  const std::lock_guard lock(baseline_mutex_);
   // The pass fails for every case in the same way; computing it again would only fail again.
   if (baseline_error_) std::rethrow_exception(baseline_error_);
   if (baseline_) return *baseline_;
-  BaselineNeeds needs = batch_.needs;
-  if (!source_->info().has_output_weight) needs.value_norms = false;
   try {
-    baseline_ = compute_baseline(batch_.backend, *source_, sequences_, needs);
+    const Lanes::Turn lane(*lanes_);
+    BaselineNeeds needs = batch_.needs;
+    if (!lane.source().info().has_output_weight) needs.value_norms = false;
+    baseline_ = compute_baseline(lane.backend(), lane.source(), sequences_, needs);
   } catch (const UserError&) {
     baseline_error_ = std::current_exception();
     throw;
@@ -137,13 +162,14 @@ ReplayRunner::Outcome ReplayRunner::replay_case(const Case& unit_case) {
   // Independent of the budget, so that one pass stands for all points of the axes.
   const EvictionPlan plan = policy.scorer ? plan_(batch_.spec, unit_case, policy, views_)
                                           : EvictionPlan{full_schedule(lengths_, batch_.spec.prefill_chunk)};
-  source_ = &batch_.subject.source(numbers_.front(), static_cast<int>(numbers_.size()));
+  const std::shared_lock subject(subject_);
   const Baseline& full = baseline();
+  const Lanes::Turn lane(*lanes_);
 
   const std::vector<int32_t> first = first_events(plan.schedule, sequences_.size());
   CaseView view;
-  view.batch = {.backend = &batch_.backend,
-                .source = &source_->info(),
+  view.batch = {.backend = &lane.backend(),
+                .source = &lane.source().info(),
                 .sequences = static_cast<int>(sequences_.size()),
                 .budget = plan.budget,
                 .interval = plan.interval,
@@ -164,8 +190,8 @@ ReplayRunner::Outcome ReplayRunner::replay_case(const Case& unit_case) {
     observers.push_back(metric.get());
   }
   Outcome outcome;
-  outcome.result = replay({.backend = batch_.backend,
-                           .source = *source_,
+  outcome.result = replay({.backend = lane.backend(),
+                           .source = lane.source(),
                            .policy = policy,
                            .sequences = sequences_,
                            .schedule = plan.schedule,
@@ -212,7 +238,8 @@ std::vector<Row> ReplayRunner::run_available(const Case& unit_case) {
   }
 }
 
-std::vector<Row> ReplayRunner::run_alone(const Case& unit_case) const {
+std::vector<Row> ReplayRunner::run_alone(const Case& unit_case) {
+  const std::unique_lock subject(subject_);
   std::vector<Row> rows;
   for (const int number : numbers_) {
     UnitBatch single = batch_;
@@ -234,6 +261,7 @@ std::vector<Row> ReplayRunner::run_alone(const Case& unit_case) const {
 std::vector<Row> ReplayRunner::run_together(const Case& unit_case) {
   const Component& policy = batch_.spec.policies[static_cast<size_t>(unit_case.policy)];
   if (make_case_policy(batch_.spec, unit_case).scorer) return rows_of(unit_case, replay_case(unit_case));
+  const std::lock_guard lock(without_scorer_mutex_);
   std::string key = policy.label;
   for (const GivenParam& option : unit_case.options) key += fmt::format(" {}={}", option.key, option.text);
   const auto found = without_scorer_.find(key);

@@ -4,12 +4,15 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <shared_mutex>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "harness/metrics/metric.h"
+#include "harness/protocols/lanes.h"
 #include "harness/protocols/unit.h"
 #include "harness/spec/grid.h"
 #include "sim/policy/baseline.h"
@@ -30,8 +33,8 @@ struct EvictionPlan {
 using PlanEviction =
     std::function<EvictionPlan(const Spec& spec, const Case&, const Policy&, std::span<const Sample* const> samples)>;
 
-// Replays the cases of one batch of samples, measured by the spec's metrics. The full-cache pass is computed when the
-// first case needs it, is shared by all, and dies with the runner.
+// Replays the cases of one batch of samples, measured by the spec's metrics, as many at once as the backend serves and
+// the memory holds. The full-cache pass is computed before them, is shared by all, and dies with the runner.
 class ReplayRunner final : public UnitRunner {
  public:
   enum class Events { kMany, kOne };  // kMany: as the text grows; kOne: at its context's end
@@ -40,6 +43,8 @@ class ReplayRunner final : public UnitRunner {
 
   std::string inputs() const override;
   std::vector<std::string> prompts() const override;
+  void begin(std::span<const Case* const> cases) override;
+  int most_at_once() const override { return most_at_once_; }
   std::vector<Row> run(const Case& unit_case) override;
 
  private:
@@ -52,7 +57,8 @@ class ReplayRunner final : public UnitRunner {
   std::vector<Row> run_available(const Case& unit_case);
   std::vector<Row> run_together(const Case& unit_case);
   // One sample's error must not cost the others their rows.
-  std::vector<Row> run_alone(const Case& unit_case) const;
+  std::vector<Row> run_alone(const Case& unit_case);
+  int lanes_for(int cases) const;
   Outcome replay_case(const Case& unit_case);
   const Baseline& baseline();
   std::vector<Row> rows_of(const Case& unit_case, const Outcome& outcome) const;
@@ -66,9 +72,14 @@ class ReplayRunner final : public UnitRunner {
   std::vector<const Sample*> views_;
   std::vector<std::span<const int32_t>> sequences_;
   std::vector<int32_t> lengths_;
-  Source* source_ = nullptr;
+  std::optional<Lanes> lanes_;  // where there are samples
+  int most_at_once_ = 1;
+  // Held by a replay in a lane, and by one alone with the subject: a sample by itself takes the batch's own source.
+  std::shared_mutex subject_;
+  std::mutex baseline_mutex_;
   std::optional<Baseline> baseline_;
   std::exception_ptr baseline_error_;
+  std::mutex without_scorer_mutex_;
   std::map<std::string, Outcome> without_scorer_;  // policies that no budget changes, by name and options
 };
 

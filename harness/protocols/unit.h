@@ -48,9 +48,11 @@ class UnitRunner {
   virtual std::string inputs() const = 0;
   // SHA-256 of each sample's token ids, for the manifest.
   virtual std::vector<std::string> prompts() const { return {}; }
-  // Called once, before the first run(): these cases of the workload will be run, each once, in this order. They
-  // outlive the runner.
+  // Called once, before the first run(): these cases of the workload will be run, each once, in this order as
+  // far as one is run at a time. They outlive the runner.
   virtual void begin(std::span<const Case* const>) {}
+  // How many threads may be in run() at once, from begin() on.
+  virtual int most_at_once() const { return 1; }
   // All rows of the unit. A UserError becomes UnitBatch::skipped rows with its reason, and a MemoryError is tried again
   // by the next run: a runner that catches UserError to save its other samples lets MemoryError and PageError through.
   virtual std::vector<Row> run(const Case& unit_case) = 0;

@@ -7,6 +7,7 @@
 
 #include "kernels/check_pages.h"
 #include "kernels/cpu/memory.h"
+#include "kernels/cpu/parallel.h"
 #include "kernels/error.h"
 #include "kernels/every_op.h"
 
@@ -87,6 +88,8 @@ class CpuBackend final : public Backend {
   size_t peak_bytes() const override { return peak_; }
   void reset_peak() override { peak_ = in_use_; }
   Memory memory() const override { return cpu::memory(); }
+  int callers() const override { return cpu::thread_count(); }
+  void side_by_side(int count, const std::function<void()>& work) override { cpu::side_by_side(count, work); }
   std::unique_ptr<Recording> record(const std::function<void()>& work) override {
     return std::make_unique<CpuRecording>(work, in_use_, recording_);
   }

@@ -8,6 +8,7 @@
 #include <system_error>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "kernels/check.h"
 #include "kernels/cpu/processors.h"
@@ -22,6 +23,9 @@ constexpr int kLooks = 400;
 
 // Whether this thread is in a task.
 thread_local bool in_task = false;
+
+// Threads of side_by_side() that are still at work; 1 without it.
+std::atomic<int> callers = 1;
 
 // The threads beside the caller, and the tasks that they share. A thread takes a task by counting the ticket down,
 // whose upper half is the number of the job: so a worker that comes late finds nothing left, and nobody waits for a
@@ -150,14 +154,44 @@ void set_thread_count(int count) {
 }
 
 void detail::run_tasks(int64_t tasks, Task task, const void* context) {
+  const int free_threads = thread_count() - (callers.load(std::memory_order_relaxed) - 1);
   // A second host thread does its tasks itself rather than to wait for the pool.
   std::unique_lock<std::mutex> caller;
-  if (tasks > 1 && thread_count() > 1 && !in_task) caller = std::unique_lock(pool().caller(), std::try_to_lock);
+  if (tasks > 1 && free_threads > 1 && !in_task) caller = std::unique_lock(pool().caller(), std::try_to_lock);
   if (caller) {
-    pool().run(tasks, task, context, thread_count());
+    pool().run(tasks, task, context, free_threads);
     return;
   }
   for (int64_t index = 0; index < tasks; ++index) task(context, index, 0);
+}
+
+void side_by_side(int count, const std::function<void()>& work) {
+  KV_CHECK(count >= 1 && !in_task && callers.load() == 1);
+  std::mutex throwing;
+  std::exception_ptr thrown;
+  const auto call = [&] {
+    try {
+      work();
+    } catch (...) {
+      const std::lock_guard lock(throwing);
+      if (!thrown) thrown = std::current_exception();
+    }
+    callers.fetch_sub(1);
+  };
+  callers.store(count);
+  std::vector<std::thread> others;
+  for (int i = 1; i < count; ++i) {
+    try {
+      others.emplace_back(call);
+    } catch (const std::system_error&) {  // the system grants no more
+      callers.fetch_sub(count - i);
+      break;
+    }
+  }
+  call();
+  for (std::thread& other : others) other.join();
+  callers.store(1);
+  if (thrown) std::rethrow_exception(thrown);
 }
 
 }  // namespace kv::cpu

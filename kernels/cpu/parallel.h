@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <new>
 
@@ -45,6 +46,13 @@ void parallel_blocks(int64_t count, int64_t block, const Task& task) {
   parallel_for((count + block - 1) / block,
                [&](int64_t index) { task(index * block, std::min(count, (index + 1) * block)); });
 }
+
+// Runs `work` on this thread and on up to count - 1 others at once, and returns when all have returned: how many there
+// are is the system's to say, so they share what there is to do among themselves. Each is the caller of its own ops,
+// which then have the processors that the others leave: one each while all work, more for the last ones. So threads
+// wait for each other once a piece of work and not at every op. What one throws reaches the caller once all have
+// returned, the first of several. Not inside a task or another side_by_side().
+void side_by_side(int count, const std::function<void()>& work);
 
 // Uninitialised floats, aligned to a cache line.
 class Scratch {

@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "sim/io/sha256_blocks.h"
+
 namespace kv {
 
 // SHA-256 (FIPS 180-4), fed in pieces of any size; the digest depends on the concatenated bytes only.
@@ -19,11 +21,9 @@ class Sha256 {
   std::string hex() const;
 
  private:
-  void compress(const std::byte* block);
   void pad();
 
-  std::array<uint32_t, 8> state_{0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
-                                 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+  Sha256State state_{0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
   std::array<std::byte, 64> pending_{};
   uint64_t length_ = 0;  // bytes fed; length_ % 64 of them wait in pending_
 };

@@ -14,8 +14,8 @@ ModelSource::ModelSource(Backend& backend, const Weights& weights)
     : backend_(backend),
       config_(weights.config()),
       weight_bytes_(static_cast<size_t>(parameters_of(config_)) * bytes_of(backend.activation_type())),
-      weights_(load_tensors(weights, backend)),
-      model_(forward_model(backend, config_, weights_)) {
+      weights_(std::make_shared<const ModelTensors>(load_tensors(weights, backend))),
+      model_(forward_model(backend, config_, *weights_)) {
   std::vector<float> inv_freq(static_cast<size_t>(model_.inv_freq.elements()));
   model_.inv_freq.download(inv_freq.data(), model_.inv_freq.bytes());
   info_ = {.name = fmt::format("{} model", family_name(config_.family)),
@@ -34,7 +34,19 @@ ModelSource::ModelSource(Backend& backend, const Weights& weights)
   for (int layer = 0; layer < config_.layers; ++layer) info_.layer_numbers.push_back(layer);
 }
 
+ModelSource::ModelSource(Backend& backend, const ModelSource& other)
+    : backend_(backend),
+      config_(other.config_),
+      info_(other.info_),
+      weight_bytes_(other.weight_bytes_),
+      weights_(other.weights_),
+      model_(forward_model(backend, config_, *weights_)) {}
+
 ModelSource::~ModelSource() = default;
+
+std::unique_ptr<Source> ModelSource::twin(Backend& backend) const {
+  return std::make_unique<ModelSource>(backend, *this);
+}
 
 void ModelSource::begin(std::span<const std::span<const int32_t>> sequences) {
   sequences_.assign(sequences.begin(), sequences.end());
@@ -111,7 +123,7 @@ void ModelSource::absorb(int layer, ConstRef head_outputs) {
 
 void ModelSource::token_loss(int64_t first_token, int64_t tokens, float* logits) {
   backend_.token_loss({.hidden = buffers_.normed.at(first_token * config_.hidden_size),
-                       .weight = weights_.output_embedding().ref(),
+                       .weight = weights_->output_embedding().ref(),
                        .targets = targets_.ref().as<int32_t>() + first_token,
                        .nll = nll_.ref().as<float>() + first_token,
                        .entropy = entropy_.ref().as<float>() + first_token,
@@ -167,6 +179,6 @@ void ModelSource::save_logits_tail() {
   }
 }
 
-ConstRef ModelSource::output_weight(int layer) const { return weights_.layers[static_cast<size_t>(layer)].o.ref(); }
+ConstRef ModelSource::output_weight(int layer) const { return weights_->layers[static_cast<size_t>(layer)].o.ref(); }
 
 }  // namespace kv

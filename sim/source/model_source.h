@@ -16,6 +16,8 @@ namespace kv {
 class ModelSource final : public Source {
  public:
   ModelSource(Backend& backend, const Weights& weights);
+  // A twin (Source::twin): with the weights of `other`, which must outlive it.
+  ModelSource(Backend& backend, const ModelSource& other);
   ~ModelSource() override;
 
   const SourceInfo& info() const override { return info_; }
@@ -26,6 +28,7 @@ class ModelSource final : public Source {
   void absorb(int layer, ConstRef head_outputs) override;
   void finish(TokenLosses& losses) override;
   ConstRef output_weight(int layer) const override;
+  std::unique_ptr<Source> twin(Backend& backend) const override;
   size_t activation_bytes(int64_t tokens) const override;
 
   // Generation: as start() and finish(), but with ids [tokens] on the backend, checked by the caller, and of the
@@ -55,8 +58,8 @@ class ModelSource final : public Source {
   ModelConfig config_;
   SourceInfo info_;
   size_t weight_bytes_;
-  ModelTensors weights_;
-  ForwardModel model_;  // of the two
+  std::shared_ptr<const ModelTensors> weights_;  // one for all twins
+  ForwardModel model_;                           // of the two
 
   std::vector<std::span<const int32_t>> sequences_;
   const Block* block_ = nullptr;

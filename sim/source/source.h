@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include "kernels/backend.h"
@@ -25,6 +26,9 @@ class Source {
   virtual void absorb(int layer, ConstRef head_outputs) = 0;  // [tokens, q_heads, head_dim]
   virtual void finish(TokenLosses& losses) = 0;               // leaves it empty without losses
   virtual ConstRef output_weight(int layer) const = 0;        // W_O [width, q_heads · head_dim] or null
+  // Another source of the same weights, on a backend of the same kind, with state of its own: both can run at once, on
+  // two threads. This one must outlive it. Null: there can be none.
+  virtual std::unique_ptr<Source> twin(Backend&) const { return nullptr; }
   // What a block of that many tokens makes the source allocate, from shapes alone.
   virtual size_t activation_bytes(int64_t /*tokens*/) const { return 0; }
 };

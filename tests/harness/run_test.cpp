@@ -26,6 +26,7 @@ class Run : public RunFixture {
  protected:
   // Runs until `cases` more cases are on disk, then dies as if killed.
   void run_and_die(const std::string& out, int cases) const {
+    const ref::Threads one(1);  // of several cases at once, another may still be finished
     RunOptions dying = options(out);
     dying.after_case = [&cases] {
       if (--cases == 0) throw Killed();
@@ -301,6 +302,7 @@ TEST_F(Run, AProfileThatChangesWhileItRunsIsTheReasonOfASkippedCase) {
   const std::filesystem::path file = folder_ / "p.json";
   const std::string profile = profile_of(ref::source_path("tests/data/llama"), "h2o");
   write_atomically(file, profile);
+  const ref::Threads one(1);  // so that the second case begins when the first is done
   RunOptions changing = options("out");
   changing.after_case = [&] { write_atomically(file, profile + "\n"); };
   const RunSummary summary = run_experiment(

@@ -3,9 +3,13 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <map>
 #include <set>
+#include <thread>
 
 #include "harness/protocols/unit.h"
 #include "harness/spec/case_check.h"
@@ -13,6 +17,7 @@
 #include "kernels/error.h"
 #include "tests/support/file_fixtures.h"
 #include "tests/support/run_fixture.h"
+#include "tests/support/threads.h"
 
 namespace kv {
 namespace {
@@ -49,6 +54,40 @@ const RegisterProtocol tally{{
     .open = [](const UnitBatch& batch) -> std::unique_ptr<UnitRunner> { return std::make_unique<Tally>(batch); },
 }};
 
+// A protocol whose units run side by side. The unit of factor 2 wants the memory for itself: beside others it does not
+// fit.
+class Crowd final : public UnitRunner {
+ public:
+  explicit Crowd(const UnitBatch& batch) : batch_(batch) {}
+  std::string inputs() const override { return "none"; }
+  int most_at_once() const override { return 3; }
+  std::vector<Row> run(const Case& unit_case) override {
+    const int inside = ++inside_;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    const int most = std::max(inside, inside_.load());
+    --inside_;
+    if (unit_case.count("factor") == 2 && ++tries_ == 1) throw MemoryError("taken by the others");
+    std::vector<Row> rows;
+    for (int s = batch_.first; s < batch_.first + batch_.count; ++s) {
+      add_row(rows, batch_.blank(unit_case, s), "inside", most, "units");
+    }
+    return rows;
+  }
+
+ private:
+  UnitBatch batch_;
+  std::atomic<int> inside_ = 0, tries_ = 0;
+};
+
+const RegisterProtocol crowd{{
+    .name = "crowd",
+    .summary = "counts who is there",
+    .axes = {token_axis("factor", "of no meaning")},
+    .plan = [](const Spec& spec, const Grid&) { return spec.name + ": a crowd"; },
+    .memory = [](const UnitBatch&) { return [](int) { return size_t{0}; }; },
+    .open = [](const UnitBatch& batch) -> std::unique_ptr<UnitRunner> { return std::make_unique<Crowd>(batch); },
+}};
+
 class Protocols : public RunFixture {
  protected:
   std::vector<std::string> overrides(const std::string& factors) const {
@@ -75,6 +114,18 @@ TEST_F(Protocols, ProblemsOfAUnitAreRowsWithTheirReason) {
   for (const Row& row : read_rows(folder_ / "a" / "rows.csv").rows) ++reasons[row.metric + ":" + row.skipped];
   EXPECT_EQ(reasons,
             (std::map<std::string, int>{{"tally:", 6}, {"tally:not a finite number", 6}, {":13 brings no luck", 6}}));
+}
+
+TEST_F(Protocols, UnitsRunSideBySideAndWhatDidNotFitRunsAgainAlone) {
+  const ref::Threads limit(3);
+  const std::vector<std::string> crowded = {"protocol=crowd", "axes={factor: [1, 2, 3]}", "policies=[full]",
+                                            "metrics=[]", "samples=1"};
+  EXPECT_EQ(run_experiment(spec(crowded), options("a")).skipped, 0);
+  std::map<std::string, double> inside;
+  for (const Row& row : read_rows(folder_ / "a" / "rows.csv").rows) inside[row.axes[0]] = row.value.value();
+  EXPECT_EQ(inside.size(), 3U);
+  EXPECT_GT(inside["1"], 1);
+  EXPECT_EQ(inside["2"], 1);
 }
 
 TEST_F(Protocols, RefusesWhatBelongsToOthers) {

@@ -100,5 +100,76 @@ TEST(ParallelFor, ServesSeveralHostThreadsAtOnce) {
   EXPECT_EQ(runs, 4 * 500 * 4);
 }
 
+// Waits for so many arrivals, a minute at most: says whether they came.
+class Meeting {
+ public:
+  explicit Meeting(int expected) : expected_(expected) {}
+  bool arrive() {
+    ++arrived_;
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+    while (arrived_ < expected_ && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+    return arrived_ >= expected_;
+  }
+
+ private:
+  int expected_;
+  std::atomic<int> arrived_ = 0;
+};
+
+TEST(SideBySide, TheCallersWorkAtOnceAndHaveOneThreadEach) {
+  const ref::Threads limit(2);
+  Meeting begin(2), end(2);
+  std::atomic<bool> met = true, by_themselves = true;
+  side_by_side(2, [&] {
+    if (!begin.arrive()) met = false;
+    const std::thread::id caller = std::this_thread::get_id();
+    parallel_for(100, [&](int64_t) {
+      if (std::this_thread::get_id() != caller) by_themselves = false;
+    });
+    if (!end.arrive()) met = false;
+  });
+  EXPECT_TRUE(met);
+  EXPECT_TRUE(by_themselves);
+}
+
+TEST(SideBySide, TheLastCallerHasAllThreads) {
+  const ref::Threads limit(2);
+  Meeting begin(2);
+  std::atomic<bool> first = true, met = false;
+  side_by_side(2, [&] {
+    begin.arrive();
+    if (first.exchange(false)) return;
+    // Two tasks that meet are on two threads; the other caller may not have left at the first attempts.
+    for (int attempt = 0; attempt < 1000 && !met; ++attempt) {
+      std::atomic<int> arrived = 0;
+      parallel_for(2, [&](int64_t) {
+        ++arrived;
+        const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(20);
+        while (arrived < 2 && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+        if (arrived == 2 && std::chrono::steady_clock::now() < deadline) met = true;
+      });
+    }
+  });
+  EXPECT_TRUE(met);
+}
+
+TEST(SideBySide, WhatOneThrowsArrivesWhenAllHaveReturned) {
+  const ref::Threads limit(3);
+  Meeting begin(3);
+  std::atomic<int> returned = 0;
+  std::atomic<bool> first = true;
+  const auto work = [&] {
+    begin.arrive();
+    if (first.exchange(false)) throw std::runtime_error("one of them");
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    ++returned;
+  };
+  EXPECT_THROW(side_by_side(3, work), std::runtime_error);
+  EXPECT_EQ(returned, 2);
+  std::atomic<int> tasks = 0;
+  parallel_for(5, [&](int64_t) { ++tasks; });  // all is as before
+  EXPECT_EQ(tasks, 5);
+}
+
 }  // namespace
 }  // namespace kv::cpu

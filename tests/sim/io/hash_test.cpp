@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 namespace kv {
 namespace {
@@ -31,6 +32,19 @@ TEST(Sha256, DependsOnTheBytesNotOnThePieces) {
       for (std::size_t at = 0; at < length; at += piece) hash.update(std::string_view(text).substr(at, piece));
       EXPECT_EQ(hash.hex(), sha256_hex(text)) << length << " bytes in pieces of " << piece;
     }
+  }
+}
+
+TEST(Sha256, TheProcessorsInstructionsAgreeWithTheDefinition) {
+  const Sha256Blocks fast = sha256_instructions();
+  if (!fast) GTEST_SKIP() << "this processor has none";
+  std::vector<std::byte> bytes(64 * 9);
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * i * 31 + i / 7);
+  for (const std::size_t blocks : {0u, 1u, 2u, 9u}) {
+    Sha256State expected{1, 2, 3, 4, 0xfffffff0u, 6, 7, 8}, state = expected;
+    sha256_blocks(expected, bytes.data(), blocks);
+    fast(state, bytes.data(), blocks);
+    EXPECT_EQ(state, expected) << blocks;
   }
 }
 
