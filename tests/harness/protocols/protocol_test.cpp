@@ -56,9 +56,9 @@ const RegisterProtocol tally{{
 
 // A protocol whose units run side by side. The unit of factor 2 wants the memory for itself: beside others it does not
 // fit.
-class Crowd final : public UnitRunner {
+class Throng final : public UnitRunner {
  public:
-  explicit Crowd(const UnitBatch& batch) : batch_(batch) {}
+  explicit Throng(const UnitBatch& batch) : batch_(batch) {}
   std::string inputs() const override { return "none"; }
   int most_at_once() const override { return 3; }
   std::vector<Row> run(const Case& unit_case) override {
@@ -79,13 +79,13 @@ class Crowd final : public UnitRunner {
   std::atomic<int> inside_ = 0, tries_ = 0;
 };
 
-const RegisterProtocol crowd{{
-    .name = "crowd",
+const RegisterProtocol throng{{
+    .name = "throng",
     .summary = "counts who is there",
     .axes = {token_axis("factor", "of no meaning")},
-    .plan = [](const Spec& spec, const Grid&) { return spec.name + ": a crowd"; },
+    .plan = [](const Spec& spec, const Grid&) { return spec.name + ": a throng"; },
     .memory = [](const UnitBatch&) { return [](int) { return size_t{0}; }; },
-    .open = [](const UnitBatch& batch) -> std::unique_ptr<UnitRunner> { return std::make_unique<Crowd>(batch); },
+    .open = [](const UnitBatch& batch) -> std::unique_ptr<UnitRunner> { return std::make_unique<Throng>(batch); },
 }};
 
 class Protocols : public RunFixture {
@@ -118,7 +118,7 @@ TEST_F(Protocols, ProblemsOfAUnitAreRowsWithTheirReason) {
 
 TEST_F(Protocols, UnitsRunSideBySideAndWhatDidNotFitRunsAgainAlone) {
   const ref::Threads limit(3);
-  const std::vector<std::string> crowded = {"protocol=crowd", "axes={factor: [1, 2, 3]}", "policies=[full]",
+  const std::vector<std::string> crowded = {"protocol=throng", "axes={factor: [1, 2, 3]}", "policies=[full]",
                                             "metrics=[]", "samples=1"};
   EXPECT_EQ(run_experiment(spec(crowded), options("a")).skipped, 0);
   std::map<std::string, double> inside;
