@@ -34,6 +34,14 @@ TaskOptions parse_task_options(const Task& task, const std::vector<GivenParam>& 
       out.depth = depth;
     }
   }
+  if (listed("definitions")) {
+    const double definitions = params.get(
+        "definitions", 0.0,
+        "share of the text that defines quantities, above 0 and at most 0.2: the trace goes round until the text is "
+        "full; 0: about a quarter, and the trace goes round once");
+    if (!(definitions >= 0 && definitions <= 0.2)) params.fail("definitions", "expected 0 to 0.2");
+    if (definitions > 0) out.definitions = definitions;
+  }
   if (listed("hay")) {
     static const std::map<std::string, Hay> kHays = {
         {"book", Hay::kBook}, {"code", Hay::kCode}, {"noise", Hay::kNoise}, {"needles", Hay::kNeedles}};

@@ -87,6 +87,7 @@ void check_options(const Task& task, const TaskOptions& options) {
   check("hops", options.hops.has_value());
   check("hay", options.hay.has_value());
   check("wording", options.wording.has_value());
+  check("definitions", options.definitions.has_value());
 }
 
 // One request, drawn as often as it takes. Every attempt is a function of the seed, the index and its number alone.

@@ -12,8 +12,11 @@ namespace kv {
 namespace {
 
 constexpr int kModulus = 1000;
-constexpr size_t kBytesAQuantity = 105;    // its definition, its line of the trace and its share of the recaps
+constexpr size_t kBytesAQuantity = 105;   // its definition, its line of the trace and its share of the recaps
+constexpr size_t kBytesADefinition = 26;  // its definition alone
+constexpr size_t kLeastQuantities = 6;
 constexpr size_t kMaxQuantities = 10'000;  // about half of the names that there are
+constexpr double kMostDefinitions = 0.2;   // of a text that goes round once definitions are a quarter
 constexpr size_t kRecapEvery = 16;
 
 // `left op right`, where an operand is an earlier quantity or (index < 0) a number.
@@ -70,10 +73,24 @@ void define(std::vector<Quantity>& quantities, size_t i, Random& random) {
   quantity.value = evaluate(quantity.op, value(quantity.left), value(quantity.right));
 }
 
-std::vector<Quantity> draw_quantities(size_t chars, Random& random) {
-  const size_t count = std::max<size_t>(6, chars / kBytesAQuantity);
+// How many definitions open the text: as many as one round of the trace takes to fill it, or the option's share.
+size_t count_quantities(size_t chars, std::optional<double> definitions) {
+  if (!definitions) return std::max(kLeastQuantities, chars / kBytesAQuantity);
+  if (!(*definitions > 0 && *definitions <= kMostDefinitions))
+    throw UserError(
+        fmt::format("definitions is {}, expected a share above 0 and at most {}", *definitions, kMostDefinitions));
+  const auto count = static_cast<size_t>(*definitions * static_cast<double>(chars) / kBytesADefinition);
+  if (count < kLeastQuantities)
+    throw UserError(fmt::format("definitions: {} of {} bytes has room for {} definitions, expected at least {}",
+                                *definitions, chars, count, kLeastQuantities));
+  return count;
+}
+
+std::vector<Quantity> draw_quantities(const TaskDraw& draw) {
+  Random& random = draw.random;
+  const size_t count = count_quantities(draw.chars, draw.options.definitions);
   if (count > kMaxQuantities)
-    throw UserError(fmt::format("{} bytes need {} quantities, expected at most {}", chars, count, kMaxQuantities));
+    throw UserError(fmt::format("{} bytes need {} quantities, expected at most {}", draw.chars, count, kMaxQuantities));
   std::vector<Quantity> quantities(count);
   const auto names = draw_names(count, random);
   for (size_t i = 0; i < count; ++i) {
@@ -83,12 +100,14 @@ std::vector<Quantity> draw_quantities(size_t chars, Random& random) {
   return quantities;
 }
 
-// Writes the definitions, then the trace, and remembers where each quantity's definition and values stand.
+// Writes the definitions, then the trace, and remembers where each quantity's definition and values stand. With
+// `least_bytes` the trace works the quantities out again, in another order, until the text is that long.
 class Reasoning {
  public:
-  Reasoning(std::vector<Quantity> quantities, Random& random)
+  Reasoning(std::vector<Quantity> quantities, Random& random, size_t least_bytes)
       : quantities_(std::move(quantities)),
         random_(random),
+        least_bytes_(least_bytes),
         definitions_(quantities_.size()),
         values_(quantities_.size()) {}
 
@@ -147,7 +166,9 @@ class Reasoning {
     const Quantity& quantity = quantities_[i];
     add(fmt::format("{} {} = ", random_.choice(kOpenings), quantity.name));
     const ByteRange place = writer_.add(std::to_string(quantity.value), Label::kAnswer);
-    writer_.link(place, {definitions_[i]});
+    std::vector<ByteRange> sources = {definitions_[i]};
+    sources.insert(sources.end(), values_[i].begin(), values_[i].end());
+    writer_.link(place, std::move(sources));
     values_[i].push_back(place);
     add(".");
   }
@@ -189,10 +210,23 @@ class Reasoning {
     return operands;
   }
 
-  // Mostly depth first: the quantity that became ready last, sometimes any ready one. At the goal it stops half the
-  // time.
   void write_trace() {
-    const size_t goal = quantities_.size() - 1;
+    work_out();
+    while (writer_.size() < least_bytes_) {
+      add("\nLet me go through it again.\n");
+      work_out();
+    }
+  }
+
+  // Whether a round ends with the line of quantity i: half the time at the goal; where the text has a length to reach,
+  // there, once the goal has a value.
+  bool ends_at(size_t i) {
+    if (least_bytes_ > 0) return !values_.back().empty() && writer_.size() >= least_bytes_;
+    return i == quantities_.size() - 1 && random_.chance(0.5);
+  }
+
+  // One round. Mostly depth first: the quantity that became ready last, sometimes any ready one.
+  void work_out() {
     std::vector<size_t> missing(quantities_.size());
     std::vector<std::vector<size_t>> users(quantities_.size());
     std::vector<size_t> ready;
@@ -216,25 +250,27 @@ class Reasoning {
       }
       for (const size_t user : users[i])
         if (--missing[user] == 0) ready.push_back(user);
-      if (i == goal && random_.chance(0.5)) return;
+      if (ends_at(i)) return;
       if (resolved.size() % kRecapEvery == 0) add_recap(resolved);
     }
   }
 
   std::vector<Quantity> quantities_;
   Random& random_;
+  size_t least_bytes_;
   TextWriter writer_;
   std::vector<ByteRange> definitions_;
   std::vector<std::vector<ByteRange>> values_;  // where the trace says "name = ... value", so far
 };
 
 TaskText draw_reason(const TaskDraw& draw) {
-  return Reasoning(draw_quantities(draw.chars, draw.random), draw.random).write();
+  const size_t least_bytes = draw.options.definitions ? draw.chars : 0;
+  return Reasoning(draw_quantities(draw), draw.random, least_bytes).write();
 }
 
 const RegisterTask kReason({.name = "reason",
                             .summary = "quantities modulo 1000, resolved step by step in a long trace",
-                            .options = {},
+                            .options = {"definitions"},
                             .fit = Fit::kCut,
                             .chars_per_token = 2.4,
                             .metric = AnswerMetric::kSubstringMatch,

@@ -41,6 +41,9 @@ struct TaskOptions {
   std::optional<int> hops = {};         // assignments in a chain after the first
   std::optional<Hay> hay = {};          // what the facts are hidden in
   std::optional<Wording> wording = {};  // default: reference
+  // The share of the text that defines quantities before any is worked out, in (0, 0.2]; the trace goes round until the
+  // text is full. Default: about a quarter, and the trace goes round once.
+  std::optional<double> definitions = {};
 };
 
 struct Span {

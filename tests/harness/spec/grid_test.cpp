@@ -88,6 +88,7 @@ TEST(Grid, RefusesWhatATaskCannotBe) {
   EXPECT_EQ(error("qa-2"), "s.yaml:2:15: task qa-2 is not generated, expected a JSON-lines data set of its questions");
   EXPECT_NE(error("needle, depth: 50").find("expected 0 to 1"), std::string::npos);
   EXPECT_NE(error("vt, wording: plain").find("reference"), std::string::npos);
+  EXPECT_NE(error("reason, definitions: 0.5").find("definitions = 0.5: expected 0 to 0.2"), std::string::npos);
 }
 
 TEST(Grid, AnAxisOfOnePolicyDoesNotRepeatTheOthers) {

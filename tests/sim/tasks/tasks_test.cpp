@@ -344,50 +344,122 @@ class Definitions {
   std::map<std::string, int> values_;
 };
 
+// How many lines of the trace work out each quantity; every line is held against the definitions.
+std::map<std::string, int> check_trace(const TaskText& text, Definitions& definitions) {
+  std::istringstream trace(text.text.substr(text.text.find("<|answer|>") + 10));
+  std::map<std::string, int> resolved;
+  std::string line;
+  while (std::getline(trace, line)) {
+    EXPECT_EQ(line.back(), '.');
+    line.pop_back();
+    const auto words = words_of(line);
+    const bool lists = line.starts_with("Recap:") || line.starts_with("Let me") || line.starts_with("Known so far:") ||
+                       line.starts_with("Therefore ");
+    if (lists) {
+      // "name = value" in the end and before every comma
+      for (size_t i = 2; i < words.size(); ++i) {
+        if (words[i - 1] != "=") continue;
+        EXPECT_EQ(std::to_string(definitions.value(words[i - 2])), words[i].substr(0, words[i].find(','))) << line;
+        EXPECT_TRUE(resolved.contains(words[i - 2])) << line;
+      }
+      continue;
+    }
+    const auto equals = std::find(words.begin(), words.end(), "=");
+    const std::string name = *(equals - 1);
+    const std::vector<std::string> terms(equals + 1, words.end());
+    if (terms.size() == 1) {
+      EXPECT_EQ(definitions.text(name), terms[0]);
+    } else {
+      // left op right = left op right = value
+      EXPECT_EQ(terms.size(), 9u) << line;
+      if (terms.size() != 9) continue;
+      EXPECT_EQ(definitions.text(name), fmt::format("{} {} {}", terms[0], terms[1], terms[2]));
+      EXPECT_EQ(std::to_string(definitions.value(terms[0])), terms[4]) << line;
+      EXPECT_EQ(terms[1], terms[5]);
+      EXPECT_EQ(std::to_string(definitions.value(terms[2])), terms[6]) << line;
+      EXPECT_EQ(std::to_string(definitions.value(name)), terms[8]) << line;
+      for (const std::string& operand : {terms[0], terms[2]})
+        EXPECT_TRUE(std::isdigit(static_cast<unsigned char>(operand[0])) || resolved.contains(operand)) << line;
+    }
+    ++resolved[name];
+  }
+  return resolved;
+}
+
+Definitions definitions_of(const TaskText& text) {
+  return Definitions(text.text.substr(0, text.text.find("<|question|>")));
+}
+
 TEST(Reason, EveryLineOfTheTraceFollowsFromTheDefinitions) {
   for (uint64_t index = 0; index < 10; ++index) {
     const TaskText text = text_of("reason", 6000, index);
-    const size_t question = text.text.find("<|question|>");
-    Definitions definitions(text.text.substr(0, question));
+    Definitions definitions = definitions_of(text);
     EXPECT_EQ(definitions.size(), 6000u / 105);
-    std::istringstream trace(text.text.substr(text.text.find("<|answer|>") + 10));
-    std::set<std::string> resolved;
-    std::string line;
-    while (std::getline(trace, line)) {
-      ASSERT_EQ(line.back(), '.');
-      line.pop_back();
-      const auto words = words_of(line);
-      const bool lists = line.starts_with("Recap:") || line.starts_with("Let me") ||
-                         line.starts_with("Known so far:") || line.starts_with("Therefore ");
-      if (lists) {
-        // "name = value" in the end and before every comma
-        for (size_t i = 2; i < words.size(); ++i) {
-          if (words[i - 1] != "=") continue;
-          EXPECT_EQ(std::to_string(definitions.value(words[i - 2])), words[i].substr(0, words[i].find(','))) << line;
-          EXPECT_TRUE(resolved.contains(words[i - 2])) << line;
-        }
-        continue;
-      }
-      const auto equals = std::find(words.begin(), words.end(), "=");
-      const std::string name = *(equals - 1);
-      const std::vector<std::string> terms(equals + 1, words.end());
-      if (terms.size() == 1) {
-        EXPECT_EQ(definitions.text(name), terms[0]);
-      } else {
-        // left op right = left op right = value
-        ASSERT_EQ(terms.size(), 9u) << line;
-        EXPECT_EQ(definitions.text(name), fmt::format("{} {} {}", terms[0], terms[1], terms[2]));
-        EXPECT_EQ(std::to_string(definitions.value(terms[0])), terms[4]) << line;
-        EXPECT_EQ(terms[1], terms[5]);
-        EXPECT_EQ(std::to_string(definitions.value(terms[2])), terms[6]) << line;
-        EXPECT_EQ(std::to_string(definitions.value(name)), terms[8]) << line;
-        for (const std::string& operand : {terms[0], terms[2]})
-          EXPECT_TRUE(std::isdigit(static_cast<unsigned char>(operand[0])) || resolved.contains(operand)) << line;
-      }
-      resolved.insert(name);
-    }
+    const auto resolved = check_trace(text, definitions);
     EXPECT_GT(resolved.size(), 3u);
+    for (const auto& [name, times] : resolved) EXPECT_EQ(times, 1) << name;
   }
+}
+
+TEST(Reason, AShareOfDefinitionsIsThatShareAndTheTraceGoesRound) {
+  for (const double share : {0.02, 0.05, 0.1, 0.2}) {
+    SCOPED_TRACE(share);
+    for (uint64_t index = 0; index < 4; ++index) {
+      const TaskText text = text_of("reason", 20000, index, {.definitions = share});
+      EXPECT_GE(text.text.size(), 20000u);
+      EXPECT_LT(text.text.size(), 21500u);  // ends with the line that fills it and a recap; 0.2 goes round about once
+      const auto question = static_cast<double>(text.text.find("<|question|>"));
+      EXPECT_NEAR(question / static_cast<double>(text.text.size()), share, 0.1 * share);
+      Definitions definitions = definitions_of(text);
+      const auto resolved = check_trace(text, definitions);
+      EXPECT_EQ(resolved.size(), definitions.size());
+      int lines = 0;
+      for (const auto& [name, times] : resolved) lines += times;
+      // A line of the trace, with its share of the recaps, has about three times the bytes of a definition.
+      EXPECT_NEAR(static_cast<double>(lines) / static_cast<double>(definitions.size()), (1 - share) / (3 * share),
+                  0.15 * (1 - share) / (3 * share));
+    }
+  }
+}
+
+// The tokens before `seen` that the rest of the trace looks up: of each link the newest place that states what it
+// needs.
+size_t working_set(const Sample& sample, int32_t seen) {
+  std::set<int32_t> tokens;
+  for (const Link& link : sample.links) {
+    if (link.query_begin < seen) continue;
+    const std::pair<int32_t, int32_t>* newest = nullptr;
+    for (const auto& source : link.sources)
+      if (source.second <= seen && (!newest || source.first > newest->first)) newest = &source;
+    if (!newest) continue;
+    for (int32_t token = newest->first; token < newest->second; ++token) tokens.insert(token);
+  }
+  return tokens.size();
+}
+
+TEST(Reason, TheWorkingSetOfFewDefinitionsFitsWhereTheUsualDoesNot) {
+  const auto largest = [](const TaskOptions& options) {
+    size_t tokens = 0;
+    for (uint64_t index = 0; index < 4; ++index) {
+      const Sample sample = sample_of("reason", 8192, index, options);
+      EXPECT_EQ(sample.ids.size(), 8192u);
+      for (int32_t seen = 1024; seen < 8192; seen += 256) tokens = std::max(tokens, working_set(sample, seen));
+    }
+    return tokens;
+  };
+  EXPECT_LE(largest({.definitions = 0.04}), 1024u - 256u);
+  EXPECT_GT(largest({}), 1024u);
+  EXPECT_NEAR(sample_of("reason", 8192, 0, {.definitions = 0.04}).context_tokens, 0.04 * 8192, 0.008 * 8192);
+  EXPECT_GT(sample_of("reason", 8192).context_tokens, 0.2 * 8192);
+}
+
+TEST(Reason, RefusesAShareOfDefinitionsThatCannotBeMet) {
+  EXPECT_EQ(error_of({.task = "reason", .tokens = 512, .options = {.definitions = 0.3}}),
+            "task reason: definitions is 0.3, expected a share above 0 and at most 0.2");
+  EXPECT_NE(error_of({.task = "reason", .tokens = 512, .options = {.definitions = 0.05}}).find("expected at least 6"),
+            std::string::npos);
+  EXPECT_NE(error_of({.task = "kv", .tokens = 512, .options = {.definitions = 0.1}}).find("no option definitions"),
+            std::string::npos);
 }
 
 TEST(Reason, LinksLeadToTheSameValueOrToTheQuotedDefinition) {
