@@ -3,24 +3,36 @@
 // 1 − useful mass, in [0, 1]. Means over (link, query token) pairs, query heads and layers, on the policy's own cache
 // and hidden states; the rows of `full` are the full-cache value. dilution_tail and useful_mass_tail count the queries
 // from the first event on. detail=head adds dilution_head over all queries, head counting query heads.
+//
+// useful=top_k takes 003's own set instead, of Sec. 3.2: the keys to which a query head of the full cache attends most
+// (TopAttended), which needs no task that knows them. Rows: dilution_top_k, useful_mass_top_k (and _tail, _head).
+// What a task's tokens cannot show, that to evict the rest concentrates attention (Cor. 3.2), they can: a policy that
+// evicts few of them has less dilution than the full cache. A task's tokens are a handful, which heads that look
+// elsewhere ignore; where one is evicted all of its mass is lost, so that dilution by them rises with eviction.
 
 #include <algorithm>
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "harness/metrics/metric.h"
 #include "harness/metrics/residents.h"
 #include "harness/metrics/token_record.h"
+#include "harness/metrics/top_attended.h"
 #include "kernels/attention_mass.h"
 
 namespace kv {
 
 namespace {
 
-// The link queries of one block, and their sets.
+constexpr int kEveryHead = -1;
+
+// The measured queries of one block, and their sets.
 struct Queries {
   std::vector<int32_t> rows;       // in the packed block
   std::vector<int32_t> sequences;  // ascending
   std::vector<int32_t> positions;
+  std::vector<int> heads;  // whose set it is
   std::vector<int32_t> sets;
   std::vector<int32_t> set_begin = {0};
 };
@@ -34,17 +46,36 @@ class Dilution : public Metric {
  public:
   explicit Dilution(Params& params)
       : per_head_(params.get("detail", "none", {"none", "head"}, "head: one row a layer and query head too") ==
-                  "head") {}
+                  "head") {
+    const bool by_task = params.get("useful", "task", {"task", "top_k"},
+                                    "task: tokens that the task says are needed; top_k: the keys to which a query head "
+                                    "of the full cache attends most, _top_k rows (003)") == "task";
+    const int top_k = params.get("top_k", 64, "with useful=top_k: keys that are useful to a query");
+    const int stride = params.get("stride", 64, "with useful=top_k: every stride-th query is measured");
+    if (top_k < 1) params.fail("top_k", "expected at least 1");
+    if (stride < 1) params.fail("stride", "expected at least 1");
+    for (const char* option : {"top_k", "stride"}) {
+      if (by_task && params.has(option)) params.fail(option, "expected with useful: top_k only");
+    }
+    if (!by_task) top_.emplace(top_k, stride);
+  }
+
+  ObserverNeeds observer_needs() const override { return {.baseline = {.projections = top_.has_value()}}; }
 
   void begin_case(const CaseView& view) override {
     view_ = view;
+    if (top_) top_->begin(view);
     const SourceInfo& source = *view.batch.source;
     heads_.assign(view.samples.size() * static_cast<size_t>(source.layers * source.q_heads), {});
     tail_.assign(view.samples.size(), {});
   }
 
   void attended(const LayerView& view, ConstRef) override {
-    if (view.layer == 0) collect(view);
+    if (top_) {
+      collect_top(view);
+    } else if (view.layer == 0) {
+      collect_linked(view);
+    }
     if (queries_.rows.empty()) return;
     const int64_t count = static_cast<int64_t>(queries_.rows.size());
     gather(view);
@@ -64,8 +95,9 @@ class Dilution : public Metric {
 
   void report(const ReplayResult&, std::vector<Measured>& rows) override {
     for (int s = 0; s < static_cast<int>(view_.samples.size()); ++s) {
-      if (view_.samples[static_cast<size_t>(s)]->links.empty()) {
-        rows.push_back({.sample = s, .metric = "dilution", .skipped = "the task does not say which tokens are useful"});
+      if (!top_ && view_.samples[static_cast<size_t>(s)]->links.empty()) {
+        rows.push_back(
+            {.sample = s, .metric = name("dilution"), .skipped = "the task does not say which tokens are useful"});
       } else {
         report_sample(s, rows);
       }
@@ -73,14 +105,17 @@ class Dilution : public Metric {
   }
 
   std::vector<Headline> headlines() const override {
-    return {{.name = "dilution",
-             .title = "Attention that misses the tokens known to be useful",
-             .metric = "dilution",
+    return {{.name = top_ ? "dilution-top-k" : "dilution",
+             .title = top_ ? "Attention that misses what the full cache attends to most"
+                           : "Attention that misses the tokens known to be useful",
+             .metric = name("dilution"),
              .better = "lower"}};
   }
 
  private:
-  void collect(const LayerView& view) {
+  std::string name(std::string metric) const { return top_ ? metric + "_top_k" : metric; }
+
+  void collect_linked(const LayerView& view) {
     queries_ = {};
     for (const Segment& segment : view.segments) {
       const Sample& sample = *view_.samples[static_cast<size_t>(segment.sequence)];
@@ -92,6 +127,36 @@ class Dilution : public Metric {
         }
       }
     }
+    upload_queries(view);
+  }
+
+  // Each query head has a set of its own, so a query stands once for each.
+  void collect_top(const LayerView& view) {
+    queries_ = {};
+    for (const Segment& segment : view.segments) {
+      const int32_t end = segment.first_position + segment.count;
+      for (int32_t position = segment.first_position; position < end; ++position) {
+        if (!top_->measures(position)) continue;
+        for (int head = 0; head < view.q_heads; ++head) {
+          const auto useful = top_->at(view.layer, segment.sequence, head, position);
+          queries_.sets.insert(queries_.sets.end(), useful.begin(), useful.end());
+          end_query(segment, position, head);
+        }
+      }
+    }
+    upload_queries(view);
+  }
+
+  // Of the query whose set was added last.
+  void end_query(const Segment& segment, int32_t position, int head) {
+    queries_.rows.push_back(segment.first_token + position - segment.first_position);
+    queries_.sequences.push_back(segment.sequence);
+    queries_.positions.push_back(position);
+    queries_.heads.push_back(head);
+    queries_.set_begin.push_back(static_cast<int32_t>(queries_.sets.size()));
+  }
+
+  void upload_queries(const LayerView& view) {
     if (queries_.rows.empty()) return;
     upload(view.backend, device_sequences_, queries_.sequences);
     upload(view.backend, device_positions_, queries_.positions);
@@ -100,9 +165,6 @@ class Dilution : public Metric {
   }
 
   void add_query(const Segment& segment, const Link& link, int32_t position) {
-    queries_.rows.push_back(segment.first_token + position - segment.first_position);
-    queries_.sequences.push_back(segment.sequence);
-    queries_.positions.push_back(position);
     const auto begin = static_cast<int64_t>(queries_.sets.size());
     for (const auto& [from, to] : link.sources) {
       for (int32_t source = from; source < to; ++source) queries_.sets.push_back(source);
@@ -110,7 +172,7 @@ class Dilution : public Metric {
     // Ranges of one link may touch or overlap; the op wants each position once.
     std::sort(queries_.sets.begin() + begin, queries_.sets.end());
     queries_.sets.erase(std::unique(queries_.sets.begin() + begin, queries_.sets.end()), queries_.sets.end());
-    queries_.set_begin.push_back(static_cast<int32_t>(queries_.sets.size()));
+    end_query(segment, position, kEveryHead);
   }
 
   static void upload(Backend& backend, Tensor& to, std::span<const int32_t> from) {
@@ -134,6 +196,8 @@ class Dilution : public Metric {
     const auto mass =
         to_host(view.backend, mass_.ref().as<float>(), static_cast<int64_t>(queries_.rows.size() * heads));
     for (size_t i = 0; i < mass.size(); ++i) {
+      const int whose = queries_.heads[i / heads];
+      if (whose != kEveryHead && whose != static_cast<int>(i % heads)) continue;
       const int s = queries_.sequences[i / heads];
       const int32_t event = view_.first_event[static_cast<size_t>(s)];
       Mass& of_head = at(s, view.layer, static_cast<int>(i % heads));
@@ -162,26 +226,28 @@ class Dilution : public Metric {
         rows.push_back({.sample = s,
                         .layer = source.layer_numbers[static_cast<size_t>(layer)],
                         .head = head,
-                        .metric = "dilution_head",
+                        .metric = name("dilution") + "_head",
                         .value = 1 - mass.sum / static_cast<double>(mass.values)});
       }
     }
-    add_pair(s, "", all, "the links have no query tokens", rows);
-    add_pair(s, "_tail", tail_[static_cast<size_t>(s)], "no linked query follows an event", rows);
+    add_pair(s, "", all, top_ ? "no measured query sees more than top_k keys" : "the links have no query tokens", rows);
+    add_pair(s, "_tail", tail_[static_cast<size_t>(s)],
+             top_ ? "no measured query follows an event" : "no linked query follows an event", rows);
   }
 
-  static void add_pair(int s, const std::string& suffix, const Mass& mass, const char* reason,
-                       std::vector<Measured>& rows) {
+  void add_pair(int s, const std::string& suffix, const Mass& mass, const char* reason,
+                std::vector<Measured>& rows) const {
     if (mass.values == 0) {
-      rows.push_back({.sample = s, .metric = "dilution" + suffix, .skipped = reason});
+      rows.push_back({.sample = s, .metric = name("dilution") + suffix, .skipped = reason});
       return;
     }
     const double useful = mass.sum / static_cast<double>(mass.values);
-    rows.push_back({.sample = s, .metric = "dilution" + suffix, .value = 1 - useful});
-    rows.push_back({.sample = s, .metric = "useful_mass" + suffix, .value = useful});
+    rows.push_back({.sample = s, .metric = name("dilution") + suffix, .value = 1 - useful});
+    rows.push_back({.sample = s, .metric = name("useful_mass") + suffix, .value = useful});
   }
 
   bool per_head_;
+  std::optional<TopAttended> top_;  // absent: the task says what is useful
   CaseView view_;
   Queries queries_;
   std::vector<Mass> heads_;  // [sequences, layers, q_heads]
@@ -192,7 +258,7 @@ class Dilution : public Metric {
 const RegisterMetric kDilution{
     {.name = "dilution",
      .summary = "dilution, useful_mass (and _tail): attention that misses or reaches the tokens known to be useful, in "
-                "[0, 1] (003)",
+                "[0, 1] (003); useful=top_k: what the full cache attends to most",
      .make = [](Params& params) -> std::unique_ptr<Metric> { return std::make_unique<Dilution>(params); }}};
 
 }  // namespace

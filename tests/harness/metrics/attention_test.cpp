@@ -1,7 +1,11 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
+#include <numeric>
 
+#include "kernels/error.h"
 #include "sim/io/safetensors.h"
 #include "sim/model/model_files.h"
 #include "sim/source/model_source.h"
@@ -94,6 +98,37 @@ TEST_F(AttentionMetricsByHand, DilutionSaysWhenNothingIsKnownToBeUseful) {
   EXPECT_EQ(skipped(measure(replayed, "dilution"), "dilution"), "the task does not say which tokens are useful");
 }
 
+// Useful to query t, 2 and on, are the two keys of largest weight, t and t − 1. Of the residents 0, 3, 4 and 5 after
+// the event the useful ones keep all of their logits: less is left beside them, and dilution falls (003 Cor. 3.2).
+TEST_F(AttentionMetricsByHand, DilutionByTheFullCachesTopKeysFallsWhereOthersAreEvicted) {
+  const std::vector<GivenParam> options = {{"useful", "top_k", ""}, {"top_k", "2", ""}, {"stride", "1", ""}};
+  auto all = full();
+  const auto before = measure(all, "dilution", options);
+  EXPECT_NEAR(value(before, "useful_mass_top_k"), (5.0 / 6 + 7.0 / 10 + 9.0 / 15 + 11.0 / 21) / 4, kRounded);
+  auto replayed = cut();
+  const auto after = measure(replayed, "dilution", options);
+  EXPECT_NEAR(value(after, "useful_mass_top_k_tail"), (9.0 / 10 + 11.0 / 16) / 2, kRounded);
+  EXPECT_NEAR(value(after, "dilution_top_k"), 1 - (5.0 / 6 + 7.0 / 10 + 9.0 / 10 + 11.0 / 16) / 4, kRounded);
+  EXPECT_EQ(find(after, "dilution"), nullptr);
+}
+
+// Position 3, useful to query 4, is gone: of the residents 0, 1, 4 and then 5 it has none of the mass.
+TEST_F(AttentionMetricsByHand, AnEvictedTopKeyLosesItsMass) {
+  ReplayedCase replayed = full();
+  replayed.scorer =
+      std::make_unique<ByPosition>([](int, int, int32_t position) { return -static_cast<float>(position); });
+  const auto rows = measure(replayed, "dilution", {{"useful", "top_k", ""}, {"top_k", "2", ""}, {"stride", "4", ""}});
+  EXPECT_NEAR(value(rows, "dilution_top_k"), 1 - 5.0 / 8, kRounded);
+}
+
+TEST_F(AttentionMetricsByHand, DilutionByTopKeysSaysWhatItCannotMeasure) {
+  auto replayed = full();
+  EXPECT_EQ(skipped(measure(replayed, "dilution", {{"useful", "top_k", ""}}), "dilution_top_k"),
+            "no measured query sees more than top_k keys");
+  EXPECT_THROW(make_metric("dilution", {{"top_k", "2", ""}}), UserError);
+  EXPECT_THROW(make_metric("dilution", {{"useful", "top_k", ""}, {"stride", "0", ""}}), UserError);
+}
+
 TEST_F(AttentionMetricsByHand, SurvivalIsForTheFullCacheOnly) {
   auto replayed = cut();
   EXPECT_EQ(skipped(measure(replayed, "survival"), "survival_mass"), "only the full cache shows survival");
@@ -117,6 +152,64 @@ TEST(SurvivalMetric, FiveTokensByHand) {
   const Measured* head = find(rows, "survival_mass_head", 2, 0, 0, 0);
   ASSERT_TRUE(head);
   EXPECT_EQ(head->value, 2.0 / 3);
+}
+
+// Tokens whose lives follow P(life >= Δ) = β^Δ: token i is what every query attends to until it dies, and no later one.
+// Key i is the i-th unit vector, so that a query says of every key whether it attends to it. Lives are the quantiles of
+// a van der Corput sequence: of any n tokens in a row the share that reaches Δ is β^Δ but for 2 (log2(n) + 1) / n.
+ref::TinySample geometric_lives(int tokens, double beta) {
+  const auto corput = [](unsigned i) {
+    double u = 0;
+    for (double digit = 0.5; i > 0; i /= 2, digit /= 2) u += digit * (i % 2);
+    return u;
+  };
+  const auto n = static_cast<size_t>(tokens);
+  ref::TinySample sample{.queries = {std::vector<float>(n * n, 0)},
+                         .keys = {std::vector<float>(n * n, 0)},
+                         .values = {std::vector<float>(n * n, 1)}};
+  for (size_t i = 0; i < n; ++i) {
+    const auto life = static_cast<size_t>(std::log(1 - corput(static_cast<unsigned>(i))) / std::log(beta));
+    sample.keys[0][i * n + i] = 1;
+    // 40 after the scale of 1 / √n: the dead have no part of the mass that f32 could see.
+    for (size_t t = i; t < n && t <= i + life; ++t)
+      sample.queries[0][t * n + i] = 40 * std::sqrt(static_cast<float>(tokens));
+  }
+  sample.pre_rope_queries = sample.queries;
+  return sample;
+}
+
+TEST(SurvivalMetric, AGeometricProcessHasItsSquareAtTwiceTheDistance) {
+  constexpr int kTokens = 256;
+  constexpr double kBeta = 0.97;
+  const auto backend = make_backend("cpu");
+  ref::TinySource source(*backend, ref::tiny_info(1, 1, 1, kTokens), {geometric_lives(kTokens, kBeta)});
+  const int32_t length = kTokens;
+  ReplayedCase replayed{source, *backend, {tiny_sample(kTokens)}, full_schedule({&length, 1}, 64)};
+  const auto rows =
+      measure(replayed, "survival", {{"criterion", "mass", ""}, {"mass", "0.999", ""}, {"law", "geometric", ""}});
+  const auto bound = [](int delta) {
+    const double born = kTokens - delta;
+    return 2 * (std::log2(born) + 1) / born;
+  };
+  for (const int delta : {1, 2, 4, 8, 16, 32, 64}) {
+    SCOPED_TRACE(delta);
+    const double alive = value(rows, "survival_mass", delta), later = value(rows, "survival_mass", 2 * delta);
+    EXPECT_NEAR(alive, std::pow(kBeta, delta), bound(delta));
+    EXPECT_NEAR(value(rows, "survival_mass_excess", delta), later - alive * alive, 1e-12);
+    EXPECT_NEAR(later, alive * alive, bound(2 * delta) + 2 * bound(delta));
+  }
+  EXPECT_EQ(find(rows, "survival_mass_excess", 128), nullptr);  // no token can live for 256
+}
+
+// Key 1 is what the fixed weights always put first, key 2 second: it outlives any geometric law.
+TEST(SurvivalMetric, ASinkHasMoreThanItsSquare) {
+  const auto backend = make_backend("cpu");
+  ref::TinySource source(*backend, ref::tiny_info(1, 1, 1, 2), {ref::weighted_sample({{1, 3, 2, 2, 1}})});
+  const int32_t length = 5;
+  ReplayedCase replayed{source, *backend, {tiny_sample(5)}, full_schedule({&length, 1}, 2)};
+  const auto rows = measure(replayed, "survival", {{"top_k", "1", ""}, {"law", "geometric", ""}});
+  EXPECT_EQ(value(rows, "survival_top_k_excess", 1), 1.0 / 3 - 1.0 / 16);
+  EXPECT_EQ(find(rows, "survival_top_k_head_excess", 1), nullptr);
 }
 
 // Random attention, two sequences of different length, grouped heads.
@@ -183,6 +276,49 @@ TEST_F(AttentionMetricsAtRandom, SurvivalMatchesTheReference) {
       }
       EXPECT_NEAR(value(rows, "survival_top_k", delta, s), top_k, 1e-12) << s << " " << delta;
       EXPECT_NEAR(value(rows, "survival_mass", delta, s), mass, 1e-12) << s << " " << delta;
+    }
+  }
+}
+
+// Of 60 tokens 6, of 41 four: what top_k says of each text alone.
+TEST_F(AttentionMetricsAtRandom, AShareOfTheTextSelectsByItsLength) {
+  auto shared = make_case(nullptr), six = make_case(nullptr), four = make_case(nullptr);
+  const auto by_share = measure(shared, "survival", {{"top_share", "0.1", ""}, {"criterion", "top_k", ""}});
+  const auto by_six = measure(six, "survival", {{"top_k", "6", ""}});
+  const auto by_four = measure(four, "survival", {{"top_k", "4", ""}});
+  for (const int delta : {1, 4, 32}) {
+    EXPECT_EQ(value(by_share, "survival_top_share", delta, 0), value(by_six, "survival_top_k", delta, 0));
+    EXPECT_EQ(value(by_share, "survival_top_share", delta, 1), value(by_four, "survival_top_k", delta, 1));
+  }
+  EXPECT_NE(value(by_six, "survival_top_k", 4, 1), value(by_four, "survival_top_k", 4, 1));
+}
+
+TEST(SurvivalMetric, RefusesTwoNumbersOfKeys) {
+  EXPECT_THROW(make_metric("survival", {{"top_share", "0.1", ""}, {"top_k", "6", ""}}), UserError);
+  EXPECT_THROW(make_metric("survival", {{"top_share", "1.5", ""}}), UserError);
+}
+
+// Each query head by its own set: what the full cache's probabilities say, and of two sequences at once.
+TEST_F(AttentionMetricsAtRandom, DilutionByTopKeysMatchesTheReference) {
+  auto full = make_case(nullptr);
+  const auto rows = measure(full, "dilution",
+                            {{"useful", "top_k", ""}, {"top_k", "5", ""}, {"stride", "3", ""}, {"detail", "head", ""}});
+  for (int s = 0; s < 2; ++s) {
+    const int tokens = s == 0 ? kTokens : 41;
+    for (int layer = 0; layer < 2; ++layer) {
+      for (int head = 0; head < 4; ++head) {
+        const auto l = static_cast<size_t>(layer);
+        const auto& tensors = tensors_[static_cast<size_t>(s)];
+        const auto a = ref::probabilities(tensors.queries[l], tensors.keys[l], tokens, 4, 2, 8, head);
+        double useful = 0;
+        int queries = 0;
+        for (int t = 6; t < tokens; t += 3, ++queries) {
+          auto row = a[static_cast<size_t>(t)];
+          std::sort(row.begin(), row.end(), std::greater<>());
+          useful += std::accumulate(row.begin(), row.begin() + 5, 0.0);
+        }
+        EXPECT_NEAR(find(rows, "dilution_top_k_head", {}, s, layer, head)->value, 1 - useful / queries, 1e-5);
+      }
     }
   }
 }
