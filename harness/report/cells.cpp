@@ -283,6 +283,14 @@ std::string of_documents(const Counts& counts) {
   return counts.clustered() ? fmt::format(" of {} documents", to_text(counts.clusters)) : "";
 }
 
+std::string interval_note(const Counts& counts, std::string_view name) {
+  const char* what = counts.clustered() ? "documents" : "samples";
+  if (counts.clusters.high < kFewestForAnInterval)
+    return fmt::format("no interval below {} {}", kFewestForAnInterval, what);
+  if (counts.clusters.low >= kFewestForAnInterval) return std::string(name);
+  return fmt::format("{}, where there are at least {} {}", name, kFewestForAnInterval, what);
+}
+
 std::string no_rows(const Measure& measure) {
   const auto& names = measure.ratio.empty() ? measure.metrics : measure.ratio;
   return fmt::format("No rows with a value for metric {}.", fmt::join(names, ", "));

@@ -3,6 +3,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "harness/report/cell.h"
@@ -66,6 +67,10 @@ struct Counts {
 Counts counts_of(const Cells& cells);
 std::string to_text(const CountRange& range);    // "64" or "48 to 64"
 std::string of_documents(const Counts& counts);  // " of 16 documents", or nothing where samples stand alone
+
+// The name of the intervals with which cells stand, or that there is none (kFewestForAnInterval), or from how many
+// samples on.
+std::string interval_note(const Counts& counts, std::string_view name);
 
 // What a table or plot says that found nothing to show.
 std::string no_rows(const Measure& measure);

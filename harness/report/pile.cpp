@@ -49,7 +49,7 @@ std::optional<Estimate> resampled(const Clusters& clusters, bool intervals,
   if (numbers.empty()) return std::nullopt;
   Estimate out =
       bootstrap(static_cast<int>(numbers.size()), number, {.resamples = intervals ? 2000 : 1, .clusters = numbers});
-  if (!intervals) out.interval.reset();
+  if (!intervals || out.clusters < kFewestForAnInterval) out.interval.reset();
   return out;
 }
 

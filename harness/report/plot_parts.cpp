@@ -13,7 +13,9 @@ void note_samples(const PlotPlan& plan, const Cells& cells, std::string_view spr
   if (counts.samples.high == 0) return;
   std::string note = fmt::format("n = {} samples{}", to_text(counts.samples), of_documents(counts));
   if (!spread.empty() && counts.clusters.high > 1) {
-    note += fmt::format("; {}: 95 % bootstrap interval over {}", spread, counts.clustered() ? "documents" : "samples");
+    const std::string name =
+        fmt::format("{}: 95 % bootstrap interval over {}", spread, counts.clustered() ? "documents" : "samples");
+    note += "; " + interval_note(counts, name);
   }
   notes.push_back(note + ".");
   if (!cells.averaged.empty()) {

@@ -27,14 +27,16 @@ std::string what_of(const Measure& measure) {
 
 std::string number_note(const TablePlan& plan, const CellGrid& grid) {
   const std::string what = what_of(plan.measure);
-  const bool interval = plan.interval != IntervalStyle::kNone;
+  const auto interval = [&](const char* name) {
+    return plan.interval == IntervalStyle::kNone ? "" : "; " + interval_note(counts_of(grid.cells), name);
+  };
   if (!plan.paired) {
     return fmt::format("Each number: {} over samples, {}{}.", what, count_note(grid),
-                       interval ? "; 95 % bootstrap interval" : "");
+                       interval("95 % bootstrap interval"));
   }
   return fmt::format("Each number: {} over samples less that of {} on the same rows of the same samples{}, {}{}.", what,
                      partner_name(plan), plan.paired->relative ? ", in % of the latter" : "", count_note(grid),
-                     interval ? "; 95 % interval of the paired bootstrap" : "");
+                     interval("95 % interval of the paired bootstrap"));
 }
 
 std::string better_note(const TablePlan& plan) {

@@ -53,11 +53,11 @@ bool has_note(const TableView& view, const std::string& text) {
   return false;
 }
 
-// Twelve samples of three documents, each of one value: the interval is as wide as that of three samples, the note says
-// so, and nothing counts as significant.
+// 24 samples of six documents, each of one value: the interval is as wide as that of six samples, the note says so, and
+// nothing counts as significant.
 TEST(Cells, SamplesOfOneDocumentDoNotPassForIndependentOnes) {
   RowTable table{.axes = {"budget"}}, few{.axes = {"budget"}};
-  for (int sample = 0; sample < 12; ++sample) {
+  for (int sample = 0; sample < 24; ++sample) {
     const int book = sample / 4;
     Row document = make_row("h2o", "256", sample, std::string(kDocumentMetric), 0);
     document.value.reset();
@@ -73,16 +73,16 @@ TEST(Cells, SamplesOfOneDocumentDoNotPassForIndependentOnes) {
   const Question question{.measure = measure, .where = {}, .columns = {"policy"}};
   const Estimate clustered = *collect(table, question).cells.at({"h2o"}).estimate;
   const Estimate alone = *collect(few, question).cells.at({"h2o"}).estimate;
-  EXPECT_EQ(clustered.samples, 12);
-  EXPECT_EQ(clustered.clusters, 3);
+  EXPECT_EQ(clustered.samples, 24);
+  EXPECT_EQ(clustered.clusters, 6);
   EXPECT_DOUBLE_EQ(clustered.interval->low, alone.interval->low);
   EXPECT_DOUBLE_EQ(clustered.interval->high, alone.interval->high);
   TablePlan plan = small_plan();
   plan.better = Better::kLower;
   const TableView view = build_table(plan, {}, table);
-  EXPECT_TRUE(has_note(view, "n = 12 of 3 documents; 95 % bootstrap interval"));
+  EXPECT_TRUE(has_note(view, "n = 24 of 6 documents; 95 % bootstrap interval"));
   EXPECT_FALSE(has_note(view, "\xe2\x80\xa0"));
-  for (int sample = 0; sample < 12; ++sample)
+  for (int sample = 0; sample < 24; ++sample)
     table.rows[static_cast<size_t>(3 * sample)].text += std::to_string(sample);
   EXPECT_TRUE(has_note(build_table(plan, {}, table), "\xe2\x80\xa0"));
 }
@@ -143,24 +143,25 @@ TEST(Cells, PoolARatioOverSamplesThatHaveBothMetrics) {
   EXPECT_EQ(cells.cells.at({"h2o"}).estimate->samples, 2);
 }
 
-// (3 + 1) / (1 + 1) = 2, not the mean of 3 / 1 and 1 / 1; resampled pairs give 3, 2 or 1. A draw whose denominators sum
-// to zero drops out.
+// 15 / 5 = 3, not the mean of the samples' own ratios, and 2 in every draw where each sample has twice its denominator.
+// A draw whose denominators sum to zero drops out.
 TEST(Cells, ResampleBothSidesOfARatioTogether) {
   const auto pooled = [](const std::vector<double>& above, const std::vector<double>& below) {
     RowTable table{.axes = {"budget"}};
-    for (int sample = 0; sample < 2; ++sample) {
+    for (int sample = 0; sample < 5; ++sample) {
       table.rows.push_back(make_row("h2o", "1", sample, "a", above[static_cast<size_t>(sample)]));
       table.rows.push_back(make_row("h2o", "1", sample, "b", below[static_cast<size_t>(sample)]));
     }
     const Measure measure{.ratio = {"a", "b"}};
     return *collect(table, {.measure = measure, .where = {}, .columns = {"policy"}}).cells.at({"h2o"}).estimate;
   };
-  const Estimate estimate = pooled({3, 1}, {1, 1});
-  EXPECT_DOUBLE_EQ(estimate.value, 2);
-  EXPECT_DOUBLE_EQ(estimate.interval->low, 1);
-  EXPECT_DOUBLE_EQ(estimate.interval->high, 3);
-  EXPECT_DOUBLE_EQ(pooled({1, 1}, {0, 2}).value, 1);
-  EXPECT_TRUE(std::isfinite(pooled({1, 1}, {0, 2}).interval->high));
+  EXPECT_DOUBLE_EQ(pooled({1, 2, 3, 4, 5}, {2, 1, 1, 0.5, 0.5}).value, 3);
+  const Estimate twice = pooled({2, 4, 6, 8, 10}, {1, 2, 3, 4, 5});
+  EXPECT_DOUBLE_EQ(twice.interval->low, 2);
+  EXPECT_DOUBLE_EQ(twice.interval->high, 2);
+  const Estimate sparse = pooled({1, 1, 1, 1, 1}, {0, 0, 0, 0, 5});
+  EXPECT_DOUBLE_EQ(sparse.value, 1);
+  EXPECT_TRUE(std::isfinite(sparse.interval->high));
 }
 
 TEST(Cells, FilterByNumericValueNotBySpelling) {
@@ -204,7 +205,26 @@ TEST(Table, ShowsThePapersNumbersOnlyOfWhatIsNotLeftOut) {
   EXPECT_NE(text.find("1.7"), std::string::npos) << text;
 }
 
-TEST(Table, ShowsMeanAndIntervalOfEachCell) {
+// The interval needs five samples: of four it would be about their range.
+TEST(Table, ShowsTheIntervalOfFiveSamplesAndNoneOfFour) {
+  const auto view_of = [](int samples) {
+    RowTable rows{.axes = {"budget"}};
+    for (int sample = 0; sample < samples; ++sample)
+      rows.rows.push_back(make_row("r-kv", "256", sample, "loss_ratio", 1 + sample));
+    return build_table(small_plan(), {}, rows);
+  };
+  EXPECT_EQ(view_of(4).rows[0][1].interval, "");
+  EXPECT_TRUE(has_note(view_of(4), "n = 4; no interval below 5 samples."));
+  EXPECT_NE(view_of(5).rows[0][1].interval, "");
+  EXPECT_TRUE(has_note(view_of(5), "n = 5; 95 % bootstrap interval."));
+  RowTable mixed = small_table();
+  for (int sample = 2; sample < 6; ++sample)
+    mixed.rows.push_back(make_row("r-kv", "256", sample, "loss_ratio", 1.25 + sample * 0.5));
+  EXPECT_TRUE(has_note(build_table(small_plan(), {}, mixed),
+                       "n = 2 to 6; 95 % bootstrap interval, where there are at least 5 samples."));
+}
+
+TEST(Table, ShowsTheMeanOfEachCell) {
   const TableView view = build_table(small_plan(), {}, small_table());
   EXPECT_EQ(to_markdown(view),
             "### Loss\n\n"
@@ -212,8 +232,8 @@ TEST(Table, ShowsMeanAndIntervalOfEachCell) {
             "|:---|---:|\n"
             "| full | 1.00 |\n"
             "| h2o | 1.50 |\n"
-            "| r-kv | 1.50 [1.25, 1.75] |\n\n"
-            "Each number: mean over samples, n = 2; 95 % bootstrap interval.  \n");
+            "| r-kv | 1.50 |\n\n"
+            "Each number: mean over samples, n = 2; no interval below 5 samples.  \n");
 }
 
 TEST(Table, MarksAllBestValuesAmongTheRankedRows) {

@@ -198,7 +198,16 @@ TEST(Plot, SaysWhatItsBandIs) {
   PlotPlan plan = make_plot(PlotKind::kCurve, "c", {"loss_ratio"});
   plan.x = "budget";
   plan.series = {"policy"};
-  EXPECT_EQ(draw(plan, make_rows()).notes.at(0), "n = 3 samples; band: 95 % bootstrap interval over samples.");
+  RowTable rows = make_rows();
+  EXPECT_EQ(draw(plan, rows).notes.at(0), "n = 3 samples; no interval below 5 samples.");
+  for (const int sample : {3, 4}) {
+    for (const Row& row : make_rows().rows) {
+      if (row.sample != 0 || row.metric != "loss_ratio") continue;
+      rows.rows.push_back(row);
+      rows.rows.back().sample = sample;
+    }
+  }
+  EXPECT_EQ(draw(plan, rows).notes.at(0), "n = 5 samples; band: 95 % bootstrap interval over samples.");
 }
 
 TEST(Plot, RefusesTwoMatricesInOnePanel) {
