@@ -3,6 +3,7 @@
 //   s_j = λ·a_j − (1 − λ)·ρ_j,  a as SnapKV's decode mode (max-pooled, not renormalised),  ρ of kernels/redundancy.h.
 // λ = 0.1 is 001's setting; R-KV's own code has 0.07.
 // Ties (exact duplicates, or λ = 1): attention before pooling, as in snapkv, then newer positions.
+// The window is protected; `recent` protects more, as in snapkv.
 // Deviations: similarity of each sequence by itself (the code uses the batch's first row for all). Entries stay in
 // order of position, so "most recent" means recent at every event, and max-pooling joins neighbours in the text; the
 // code stores what topk returns, in order of score, and so pools over neighbours in score from its second event on.
@@ -15,6 +16,7 @@
 #include "kernels/blend.h"
 #include "kernels/error.h"
 #include "kernels/redundancy.h"
+#include "policies/parts/newest.h"
 #include "policies/parts/options.h"
 #include "policies/parts/window_score.h"
 #include "sim/policy/policy.h"
@@ -28,6 +30,7 @@ class RKV final : public Scorer {
   explicit RKV(Params& params)
       : lambda_(fraction_option(params, "lambda", 0.1, "weight of attention; redundancy has 1 - lambda")),
         window_(option_at_least(params, 1, "window", 8, "newest queries that judge; their entries always stay")),
+        recent_(recent_option(params)),
         pooled_{.kernel = kernel_option(params, 7, "width of the max-pooling of attention")},
         threshold_(params.get("threshold", 0.5, "cosine above which two keys are near-duplicates")),
         retain_(params.get("retain", "last", {"last", "last_percent"},
@@ -40,10 +43,16 @@ class RKV final : public Scorer {
   Needs needs() const override { return {.window_queries = window_}; }
   bool has_ties() const override { return true; }
   int least_entries() const override { return window_; }
-  Protection protects(int, int) const override { return {.recent = window_}; }
+  Protection protects(int, int interval) const override {
+    return {.recent = protected_newest(recent_, window_, interval)};
+  }
 
-  void check_budget(int kept, int) const override {
-    if (kept <= window_) throw UserError(fmt::format("r-kv: budget {} does not exceed the window {}", kept, window_));
+  void check_budget(int kept, int interval) const override {
+    const int newest = protected_newest(recent_, window_, interval);
+    if (kept > newest) return;
+    throw UserError(newest == window_
+                        ? fmt::format("r-kv: budget {} does not exceed the window {}", kept, window_)
+                        : fmt::format("r-kv: budget {} does not exceed the {} newest entries protected", kept, newest));
   }
 
   void score(const LayerView& view, const ScoreOutput& out) override {
@@ -68,6 +77,7 @@ class RKV final : public Scorer {
  private:
   double lambda_;
   int window_;
+  int recent_;
   PooledWindow pooled_;
   double threshold_;
   RedundancyArgs::Retain retain_;

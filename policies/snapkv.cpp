@@ -7,15 +7,19 @@
 //   kvpress  (002's π1): softmax a query head over all it sees, mean over the window, average-pool with zeros at the
 //            edges, mean over the group; w = 32, kernel 7 as in 002 (kvpress itself: 64 and 5).
 //   original (released SnapKV): as kvpress with w = 32, kernel 5.
-// Protects the window, and no sinks unless asked: 002 (App. E) calibrates and runs it with 4.
-// Ties: max-pooling makes plateaus, so the attention before pooling decides among equals, then newer positions. The
-// released codes leave it to torch.topk, whose order among equals is not stated: their sets are ours up to such ties.
-// Deviations: original sums over the window; the mean ranks alike. It keeps one set a query head, ours is one a KV
-// head, mean over the group, because a set a query head multiplies the cache by the group size.
+// Protects the window, and no sinks unless asked: 002 (App. E) calibrates and runs it with 4. `recent` protects more,
+// so that policies compare by their scores alone (001's H2O protects a whole interval). Ties: max-pooling makes
+// plateaus, so the attention before pooling decides among equals, then newer positions. The released codes leave it to
+// torch.topk, whose order among equals is not stated: their sets are ours up to such ties. Deviations: original sums
+// over the window; the mean ranks alike. It keeps one set a query head, ours is one a KV head, mean over the group,
+// because a set a query head multiplies the cache by the group size.
 
 #include <fmt/format.h>
 
+#include <string>
+
 #include "kernels/error.h"
+#include "policies/parts/newest.h"
 #include "policies/parts/options.h"
 #include "policies/parts/window_score.h"
 #include "sim/policy/policy.h"
@@ -47,6 +51,7 @@ class SnapKV final : public Scorer {
     window_ = option_at_least(params, 1, "window", defaults.window,
                               "newest queries that judge; their entries always stay (kvpress, original: 32)");
     sinks_ = option_at_least(params, 0, "sinks", 0, "first tokens of the sequence that always stay (002: 4)");
+    recent_ = recent_option(params);
     pooled_.kernel = kernel_option(params, defaults.kernel, "width of the pooling (kvpress: 7, original: 5)");
     pooled_.pool = params.get("pool", defaults.pool, {"max", "average"},
                               "pooling over neighbouring entries (kvpress, original: average)") == "max"
@@ -57,13 +62,17 @@ class SnapKV final : public Scorer {
   Needs needs() const override { return {.window_queries = window_}; }
   bool has_ties() const override { return true; }
   int least_entries() const override { return window_; }
-  Protection protects(int, int) const override { return {.sinks = sinks_, .recent = window_}; }
+  Protection protects(int, int interval) const override {
+    return {.sinks = sinks_, .recent = protected_newest(recent_, window_, interval)};
+  }
 
-  void check_budget(int kept, int) const override {
-    if (kept > int64_t{window_} + sinks_) return;
-    throw UserError(sinks_ == 0 ? fmt::format("snapkv: budget {} does not exceed the window {}", kept, window_)
-                                : fmt::format("snapkv: budget {} does not exceed the window {} and {} sinks", kept,
-                                              window_, sinks_));
+  void check_budget(int kept, int interval) const override {
+    const int newest = protected_newest(recent_, window_, interval);
+    if (kept > int64_t{newest} + sinks_) return;
+    const std::string what = newest == window_ ? fmt::format("the window {}", window_)
+                                               : fmt::format("the {} newest entries protected", newest);
+    throw UserError(sinks_ == 0 ? fmt::format("snapkv: budget {} does not exceed {}", kept, what)
+                                : fmt::format("snapkv: budget {} does not exceed {} and {} sinks", kept, what, sinks_));
   }
 
   void score(const LayerView& view, const ScoreOutput& out) override {
@@ -104,6 +113,7 @@ class SnapKV final : public Scorer {
   bool decode_ = true;
   int window_ = 0;
   int sinks_ = 0;
+  int recent_ = 0;
   PooledWindow pooled_;
   Tensor attention_, smooth_;  // [rows, group, pitch]
 };

@@ -61,7 +61,18 @@ TEST_P(RKVOn, AgreesWithItsTranscription) {
                 naive_r_kv(0.1, 8, 7, 0.1, [](int n) { return std::max(1, static_cast<int>(n * 0.1f)); }));
 }
 
+TEST(RKV, ProtectsMoreThanItsWindowWhereAsked) {
+  const auto newest = [](const char* recent) {
+    return make_policy("r-kv", {{"recent", recent, ""}}).scorer->protects(64, 16).recent;
+  };
+  EXPECT_EQ(newest("0"), 8);
+  EXPECT_EQ(newest("32"), 32);
+  EXPECT_EQ(newest("-1"), 16);
+}
+
 TEST(RKV, RefusesABudgetOfTheWindow) {
+  expect_refused("r-kv", {{"recent", "-1", ""}}, 16, 16,
+                 "r-kv: budget 16 does not exceed the 16 newest entries protected");
   expect_refused("r-kv", {}, 8, 4, "r-kv: budget 8 does not exceed the window 8");
 }
 

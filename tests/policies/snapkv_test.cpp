@@ -99,10 +99,29 @@ TEST_P(SnapKVOn, AgreesWithItsTranscription) {
                 naive_snapkv_per_head(32, 5, NaivePool::kMax), {.tokens = 100, .budget = 40, .interval = 0});
 }
 
+// Of the window alone 0, 2 and 4 stay; with the two newest protected 3 and 4, and 2, which has the most attention.
+TEST(SnapKV, ProtectsMoreThanItsWindowWhereAsked) {
+  for (const char* recent : {"2", "-1"}) {
+    Options more = options("decode", "1", "1");
+    more.push_back({"recent", recent, ""});
+    EXPECT_EQ(kept_by("snapkv", more, {{4, 2, 8, 1, 1, 1}}, 3, 2), (Kept{{2, 3, 4}})) << recent;
+  }
+  const auto newest = [](const char* recent, int interval) {
+    return make_policy("snapkv", {{"recent", recent, ""}}).scorer->protects(64, interval).recent;
+  };
+  EXPECT_EQ(newest("0", 16), 8);
+  EXPECT_EQ(newest("4", 16), 8);
+  EXPECT_EQ(newest("32", 16), 32);
+  EXPECT_EQ(newest("-1", 16), 16);
+  EXPECT_EQ(newest("-1", 0), 8);
+}
+
 TEST(SnapKV, RefusesABudgetOfTheWindow) {
   expect_refused("snapkv", {}, 8, 4, "snapkv: budget 8 does not exceed the window 8");
   expect_refused("snapkv", {{"mode", "kvpress", ""}}, 32, 0, "snapkv: budget 32 does not exceed the window 32");
   expect_refused("snapkv", {{"sinks", "4", ""}}, 12, 4, "snapkv: budget 12 does not exceed the window 8 and 4 sinks");
+  expect_refused("snapkv", {{"recent", "-1", ""}}, 16, 16,
+                 "snapkv: budget 16 does not exceed the 16 newest entries protected");
 }
 
 TEST(SnapKV, RefusesAnEvenKernel) {
