@@ -7,7 +7,6 @@
 
 #include "kernels/error.h"
 #include "kernels/projected_norms.h"
-#include "sim/budget/oracle_importance.h"
 #include "sim/cache/to_host.h"
 
 namespace kv {
@@ -44,9 +43,9 @@ class LargestAttention final : public Observer {
 };
 
 std::vector<std::vector<float>> combine(const SourceInfo& info, const ContextNorms& norms,
-                                        const LargestAttention& attention, size_t context) {
+                                        const LargestAttention& attention, const ImportanceOptions& options,
+                                        size_t context) {
   std::vector<std::vector<float>> all;
-  const ImportanceOptions options;
   for (int layer = 0; layer < info.layers; ++layer) {
     for (int head = 0; head < info.q_heads; ++head) {
       if (head % info.group() == 0) all.emplace_back(context, 0.0F);
@@ -88,7 +87,7 @@ void ContextNorms::attended(const LayerView& view, ConstRef) {
 
 std::vector<std::vector<float>> answer_importance(Backend& backend, ModelSource& source, const Exam& exam,
                                                   const ExamQuestion& question, const ContextNorms& norms,
-                                                  LoopState state) {
+                                                  const ImportanceOptions& options, LoopState state) {
   if (question.expected.empty()) {
     throw UserError(fmt::format("{}: a question without an answer to go on with", exam.name));
   }
@@ -114,7 +113,7 @@ std::vector<std::vector<float>> answer_importance(Backend& backend, ModelSource&
   attention.begin_answer();
   step(std::ssize(question.prefix) + std::ssize(question.expected) - 1);
   loop.finish();
-  return combine(source.info(), norms, attention, exam.context.size());
+  return combine(source.info(), norms, attention, options, exam.context.size());
 }
 
 }  // namespace kv

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "kernels/tensor.h"
+#include "sim/budget/oracle_importance.h"
 #include "sim/policy/observer.h"
 #include "sim/replay/loop.h"
 #include "sim/source/model_source.h"
@@ -25,13 +26,13 @@ class ContextNorms final : public Observer {
 };
 
 // Ĩ [layers · kv_heads][context] of the context's entries for one answer: the largest attention that the queries which
-// predict the answer's tokens pay to an entry, times its norm, mean over the query heads of a KV head, a layer's total
-// 1 (sim/budget/oracle_importance.h). `state` is the full cache after the context; the question, its answer's prefix
-// and what is expected of it go on from there. Those queries are the prefix and all of the answer but its last token.
-// UserError: nothing is expected. Deviation: the answer is the expected one, where 002 lets the model decode (up to
-// Kmax tokens); group, normalisation and Kmax have no options here.
+// predict the answer's tokens pay to an entry, times its norm, shared by the query heads of a KV head and normalised as
+// `options` says, which has no block or future here (sim/budget/oracle_importance.h). `state` is the full cache after
+// the context; the question, its answer's prefix and what is expected of it go on from there. Those queries are the
+// prefix and all of the answer but its last token. UserError: nothing is expected. Deviation: the answer is the
+// expected one, where 002 lets the model decode (up to Kmax tokens).
 std::vector<std::vector<float>> answer_importance(Backend& backend, ModelSource& source, const Exam& exam,
                                                   const ExamQuestion& question, const ContextNorms& norms,
-                                                  LoopState state);
+                                                  const ImportanceOptions& options, LoopState state);
 
 }  // namespace kv

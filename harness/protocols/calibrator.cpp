@@ -20,6 +20,13 @@ LoopState full_cache(Prefill& prefill, int32_t tokens, const ExamQuestion& quest
   return prefill.compressed(0, {&tokens, 1}, seconds, {&room, 1});
 }
 
+ImportanceOptions importance_of(const Spec& spec) {
+  Params params(std::string(kImportanceKey), spec.options_of(std::string(kImportanceKey)));
+  const ImportanceOptions options = ImportanceOptions::read_unit(params);
+  params.finish();
+  return options;
+}
+
 }  // namespace
 
 Calibrator::Calibrator(const Spec& spec, Backend& backend, const Grid& grid, int model, Progress& progress)
@@ -27,6 +34,7 @@ Calibrator::Calibrator(const Spec& spec, Backend& backend, const Grid& grid, int
       backend_(backend),
       identity_(grid.models[static_cast<size_t>(model)]),
       subject_(open_subject(backend, spec, model, identity_)),
+      importance_options_(importance_of(spec)),
       progress_(progress) {
   subject_->source(0, 1);  // throws where the model does not fit
   for (const Case& policy_case : grid.workloads.front().cases) {
@@ -53,6 +61,9 @@ void Calibrator::run(const Workload& workload) {
   const DataSpec& data = spec_.data[static_cast<size_t>(workload.data)];
   std::string text = fmt::format("{}: {}", data.name, data.source.text);
   for (const GivenParam& option : data.options) text += fmt::format(", {} {}", option.key, option.text);
+  for (const GivenParam& option : spec_.options_of(std::string(kImportanceKey))) {
+    text += fmt::format(", importance {} {}", option.key, option.text);
+  }
   calibration_.data.push_back(fmt::format("{}, tokens {}", text, workload.tokens));
   for (int i = 0; i < workload.samples; ++i) {
     progress_.doing(fmt::format("{} sample {}", data.name, i));
@@ -83,7 +94,8 @@ void Calibrator::take(const Exam& exam) {
   }
   for (const ExamQuestion& question : exam.questions) {
     importance_.push_back(std::make_unique<CalibrationQuestion::Values>(
-        answer_importance(backend_, *subject_->model(), exam, question, norms, full_cache(prefill, tokens, question))));
+        answer_importance(backend_, *subject_->model(), exam, question, norms, importance_options_,
+                          full_cache(prefill, tokens, question))));
     const CalibrationQuestion::Values* const importance = importance_.back().get();
     for (size_t p = 0; p < policies_.size(); ++p) {
       questions_[p].push_back({.importance = importance, .orders = orders_[p].back()->by_ratio()});
@@ -97,13 +109,23 @@ void Calibrator::take(const Exam& exam) {
   calibration_.tokens = std::max<int64_t>(calibration_.tokens, tokens);
 }
 
+// A profile of another importance does not take the place of the model's own.
+std::filesystem::path Calibrator::file_of(const std::string& scorer) const {
+  std::filesystem::path file = default_profile_file(identity_.folder(), scorer);
+  std::string name = file.stem().string();
+  for (const GivenParam& option : spec_.options_of(std::string(kImportanceKey))) {
+    name += fmt::format("+{}={}", option.key, option.text);
+  }
+  return file.replace_filename(name + ".json");
+}
+
 SavedProfile Calibrator::profile_of(const std::string& label, const std::string& scorer, const Protection& protection,
                                     std::span<const CalibrationQuestion> questions) {
   const SourceInfo& info = subject_->model()->info();
   CalibrationResult result = calibrate(questions);
   calibration_.seed = spec_.seed;
   return {.label = label,
-          .file = default_profile_file(identity_.folder(), scorer),
+          .file = file_of(scorer),
           .profile = {.model = subject_->name(),
                       .fingerprint = subject_->fingerprint(),
                       .scorer = scorer,

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "harness/progress.h"
@@ -11,8 +13,12 @@
 #include "harness/spec/grid.h"
 #include "harness/subject.h"
 #include "sim/budget/calibration.h"
+#include "sim/budget/oracle_importance.h"
 
 namespace kv {
+
+// The key of the spec that says what a profile counts losses in: options of ImportanceOptions::read_unit.
+inline constexpr std::string_view kImportanceKey = "importance";
 
 // Reads the calibration's samples with one model of the spec and keeps what they say of every policy:
 // harness/protocols/profiles.h tells how. All references must stay alive.
@@ -27,6 +33,7 @@ class Calibrator {
  private:
   void run(const Workload& workload);
   void take(const Exam& exam);
+  std::filesystem::path file_of(const std::string& scorer) const;
   SavedProfile profile_of(const std::string& label, const std::string& scorer, const Protection& protection,
                           std::span<const CalibrationQuestion> questions);
 
@@ -34,6 +41,7 @@ class Calibrator {
   Backend& backend_;
   const ModelIdentity& identity_;
   std::unique_ptr<Subject> subject_;
+  ImportanceOptions importance_options_;
   Progress& progress_;
   std::vector<Policy> policies_;
   Calibration calibration_;

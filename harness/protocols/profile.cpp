@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "harness/protocols/calibrator.h"
 #include "harness/protocols/profiles.h"
 #include "harness/protocols/protocol.h"
 #include "harness/spec/case_check.h"
@@ -48,6 +49,9 @@ const RegisterProtocol profile{{
     .name = std::string(kProfileProtocol),
     .summary = "budget profiles, which allocation lu-kv looks up, from a task's questions and their answers",
     .verb = "profile",
+    .keys = {{.name = std::string(kImportanceKey),
+              .help = "what losses are counted in, which 002 leaves open; where it is given the file's name says so",
+              .read = [](Params& params) { ImportanceOptions::read_unit(params); }}},
     .starter = R"(data:
   - {task: kv, tokens: 512, questions: 4}  # a task: kvlab list tasks, kvlab describe kv
 )",

@@ -7,10 +7,8 @@
 
 namespace kv {
 
-ImportanceOptions ImportanceOptions::read(Params& params) {
+ImportanceOptions ImportanceOptions::read_unit(Params& params) {
   ImportanceOptions options;
-  options.block = params.get("block", 0, "query block of the attention statistics in tokens; 0: the case's interval");
-  if (options.block < 0) params.fail("block", "expected 0 or more");
   const std::string group =
       params.get("group", "mean", {"mean", "max", "sum"}, "how the query heads of a KV head share its importance");
   options.group = group == "max" ? Group::kMax : group == "sum" ? Group::kSum : Group::kMean;
@@ -19,6 +17,14 @@ ImportanceOptions ImportanceOptions::read(Params& params) {
                  "unit of eviction losses: a layer's total importance, or attention times norm") == "layer"
           ? Normalise::kLayer
           : Normalise::kNone;
+  return options;
+}
+
+ImportanceOptions ImportanceOptions::read(Params& params) {
+  const int block = params.get("block", 0, "query block of the attention statistics in tokens; 0: the case's interval");
+  if (block < 0) params.fail("block", "expected 0 or more");
+  ImportanceOptions options = read_unit(params);
+  options.block = block;
   options.future = params.get("future", 0, "future queries that importance looks at, a multiple of block; 0: all");
   if (options.future < 0) params.fail("future", "expected 0 or more");
   if (options.future > 0 && (options.block == 0 || options.future % options.block != 0)) {

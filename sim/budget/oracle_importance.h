@@ -30,6 +30,8 @@ struct ImportanceOptions {
   int future = 0;  // in queries; 0: all
 
   static ImportanceOptions read(Params& params);
+  // `group` and `normalise` alone: for a future that is not a run of blocks.
+  static ImportanceOptions read_unit(Params& params);
   BaselineNeeds needs() const { return {.statistics_block = block, .block_max = true, .value_norms = true}; }
   // Ĩ = I / divisor(Σ I over the layer).
   double divisor(double layer_total) const { return normalise == Normalise::kLayer ? layer_total : 1.0; }

@@ -94,6 +94,23 @@ TEST_F(Profile, OfEveryPolicyIsAFileThatSaysHowItWasMade) {
   EXPECT_EQ(content(again[0].file), content(profiles[0].file));
 }
 
+// Attention times norm as it is weighs layers otherwise than shares of a layer's total do, and so divides otherwise.
+// The default spelt out changes the name alone.
+TEST_F(Profile, CountsLossesAsItIsAskedTo) {
+  const std::string spec = replaced(yaml("[{policy: keydiff, sinks: 4, recent: 1}]"), "samples: 2", "samples: 1");
+  const auto plain = make(spec, "a");
+  const auto spelt = make(spec + "importance: {normalise: layer}\n", "a");
+  const auto raw = make(spec + "importance: {group: max, normalise: none}\n", "a");
+  EXPECT_EQ(raw[0].file, folder_ / "a/keydiff_recent=1_sinks=4+group=max+normalise=none.json");
+  EXPECT_EQ(spelt[0].file, folder_ / "a/keydiff_recent=1_sinks=4+normalise=layer.json");
+  EXPECT_EQ(spelt[0].profile.removed, plain[0].profile.removed);
+  EXPECT_NE(raw[0].profile.removed, plain[0].profile.removed);
+  EXPECT_EQ(raw[0].profile.scorer, plain[0].profile.scorer);
+  EXPECT_THAT(profile_in(raw[0].file).calibration.data,
+              testing::ElementsAre("kv: kv, questions 3, tokens 224, importance group max, importance normalise none"));
+  EXPECT_THAT(refusal(spec + "importance: {normalise: head}\n"), testing::HasSubstr("expected layer | none"));
+}
+
 TEST_F(Profile, SaysOfCodeMachineAndTimeWhatAManifestSays) {
   const auto profiles = make(replaced(yaml("[h2o]"), "samples: 2", "samples: 1"), "a");
   RunOptions options;
@@ -198,7 +215,7 @@ TEST(AnswerImportance, IsThatOfTheFullCachePass) {
                    .observers = observers});
   double seconds = 0;
   const auto importance =
-      answer_importance(*backend, source, exam, question, norms, prefill.compressed(0, keep, seconds));
+      answer_importance(*backend, source, exam, question, norms, {}, prefill.compressed(0, keep, seconds));
 
   const std::span<const int32_t> whole[] = {text};
   const Baseline baseline =
