@@ -5,10 +5,11 @@
 // from the first event on. detail=head adds dilution_head over all queries, head counting query heads.
 //
 // useful=top_k takes 003's own set instead, of Sec. 3.2: the keys to which a query head of the full cache attends most
-// (TopAttended), which needs no task that knows them. Rows: dilution_top_k, useful_mass_top_k (and _tail, _head).
-// What a task's tokens cannot show, that to evict the rest concentrates attention (Cor. 3.2), they can: a policy that
-// evicts few of them has less dilution than the full cache. A task's tokens are a handful, which heads that look
-// elsewhere ignore; where one is evicted all of its mass is lost, so that dilution by them rises with eviction.
+// (TopAttended), which needs no task that knows them; both: the two beside each other. Rows: dilution_top_k,
+// useful_mass_top_k (and _tail, _head). What a task's tokens cannot show, that to evict the rest concentrates attention
+// (Cor. 3.2), they can: a policy that evicts few of them has less dilution than the full cache. A task's tokens are a
+// handful, which heads that look elsewhere ignore; where one is evicted all of its mass is lost, so that dilution by
+// them rises with eviction.
 
 #include <algorithm>
 #include <memory>
@@ -44,21 +45,8 @@ struct Mass {
 
 class Dilution : public Metric {
  public:
-  explicit Dilution(Params& params)
-      : per_head_(params.get("detail", "none", {"none", "head"}, "head: one row a layer and query head too") ==
-                  "head") {
-    const bool by_task = params.get("useful", "task", {"task", "top_k"},
-                                    "task: tokens that the task says are needed; top_k: the keys to which a query head "
-                                    "of the full cache attends most, _top_k rows (003)") == "task";
-    const int top_k = params.get("top_k", 64, "with useful=top_k: keys that are useful to a query");
-    const int stride = params.get("stride", 64, "with useful=top_k: every stride-th query is measured");
-    if (top_k < 1) params.fail("top_k", "expected at least 1");
-    if (stride < 1) params.fail("stride", "expected at least 1");
-    for (const char* option : {"top_k", "stride"}) {
-      if (by_task && params.has(option)) params.fail(option, "expected with useful: top_k only");
-    }
-    if (!by_task) top_.emplace(top_k, stride);
-  }
+  // Without `top` the task says what is useful.
+  Dilution(bool per_head, std::optional<TopAttended> top) : per_head_(per_head), top_(std::move(top)) {}
 
   ObserverNeeds observer_needs() const override { return {.baseline = {.projections = top_.has_value()}}; }
 
@@ -255,11 +243,55 @@ class Dilution : public Metric {
   Tensor packed_, device_sequences_, device_positions_, device_sets_, device_set_begin_, mass_;
 };
 
+// One after the other, of one pass.
+class TwoDilutions : public Metric {
+ public:
+  TwoDilutions(bool per_head, const TopAttended& top) : by_task_(per_head, {}), by_top_(per_head, top) {}
+
+  ObserverNeeds observer_needs() const override { return by_top_.observer_needs(); }
+  void begin_case(const CaseView& view) override {
+    by_task_.begin_case(view);
+    by_top_.begin_case(view);
+  }
+  void attended(const LayerView& view, ConstRef outputs) override {
+    by_task_.attended(view, outputs);
+    by_top_.attended(view, outputs);
+  }
+  void report(const ReplayResult& result, std::vector<Measured>& rows) override {
+    by_task_.report(result, rows);
+    by_top_.report(result, rows);
+  }
+  std::vector<Headline> headlines() const override {
+    return {by_task_.headlines().front(), by_top_.headlines().front()};
+  }
+
+ private:
+  Dilution by_task_, by_top_;
+};
+
+std::unique_ptr<Metric> read_dilution(Params& params) {
+  const bool per_head =
+      params.get("detail", "none", {"none", "head"}, "head: one row a layer and query head too") == "head";
+  const std::string useful = params.get("useful", "task", {"task", "top_k", "both"},
+                                        "task: tokens that the task says are needed; top_k: the keys to which a query "
+                                        "head of the full cache attends most, _top_k rows (003); both: both");
+  const int top_k = params.get("top_k", 64, "with useful=top_k or both: keys that are useful to a query");
+  const int stride = params.get("stride", 64, "with useful=top_k or both: every stride-th query is measured");
+  if (top_k < 1) params.fail("top_k", "expected at least 1");
+  if (stride < 1) params.fail("stride", "expected at least 1");
+  for (const char* option : {"top_k", "stride"}) {
+    if (useful == "task" && params.has(option)) params.fail(option, "expected with useful: top_k or both only");
+  }
+  const TopAttended top(top_k, stride);
+  if (useful == "both") return std::make_unique<TwoDilutions>(per_head, top);
+  return std::make_unique<Dilution>(per_head, useful == "task" ? std::nullopt : std::optional(top));
+}
+
 const RegisterMetric kDilution{
     {.name = "dilution",
      .summary = "dilution, useful_mass (and _tail): attention that misses or reaches the tokens known to be useful, in "
                 "[0, 1] (003); useful=top_k: what the full cache attends to most",
-     .make = [](Params& params) -> std::unique_ptr<Metric> { return std::make_unique<Dilution>(params); }}};
+     .make = read_dilution}};
 
 }  // namespace
 

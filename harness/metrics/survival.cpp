@@ -6,8 +6,8 @@
 // layers and query heads; survival_*_head = S(Δ0) of each (layer, query head), Δ0 = option delta, x = Δ0. Each query
 // head selects for itself. Only `full` holds what later queries would select: other policies give a skipped row.
 //
-// top_share = p selects round(p · T) keys instead of top_k, at least one, and names the rows survival_top_share: texts
-// of all lengths then select alike. law=geometric adds survival_*_excess at x = Δ with 2Δ < T: S(2Δ) − S(Δ)², mean over
+// top_share = p adds survival_top_share, where a query selects round(p · T) keys, at least one: texts of all lengths
+// then select alike. law=geometric adds survival_*_excess at x = Δ with 2Δ < T: S(2Δ) − S(Δ)², mean over
 // layers and query heads, taken a head since heads differ (a mean of geometric laws is none). 003's geometric
 // retention, P(alive at Δ) = β^Δ, has 0 at every Δ; above 0, what has lived for Δ lives through another Δ more often
 // than it lived through the first.
@@ -40,7 +40,8 @@ class Survival : public Metric {
         params.get("criterion", "both", {"both", "top_k", "mass"}, "what it takes to be selected");
     const int top_k = params.get("top_k", 64, "keys that a query selects");
     const double top_share =
-        params.get("top_share", 0.0, "keys that a query selects, as a share of the text's length; 0: top_k of them");
+        params.get("top_share", 0.0,
+                   "survival_top_share rows, too: keys that a query selects as a share of the text's length; 0: none");
     law_ = params.get("law", "none", {"none", "geometric"},
                       "geometric: _excess rows, S(2x) less the square of S(x), which a geometric law has at 0") ==
            "geometric";
@@ -48,11 +49,10 @@ class Survival : public Metric {
     if (delta_ < 1) params.fail("delta", "expected at least 1");
     if (top_k < 1) params.fail("top_k", "expected at least 1");
     if (!(top_share >= 0 && top_share <= 1)) params.fail("top_share", "expected a share from 0 to 1");
-    if (top_share > 0 && params.has("top_k")) params.fail("top_k", "expected no such option beside top_share");
+    if (top_share > 0 && criterion == "mass") params.fail("top_share", "expected with criterion both or top_k only");
     if (!(mass > 0 && mass <= 1)) params.fail("mass", "expected a share in (0, 1]");
-    if (criterion != "mass")
-      criteria_.push_back(
-          {.metric = top_share > 0 ? "survival_top_share" : "survival_top_k", .top_k = top_k, .top_share = top_share});
+    if (criterion != "mass") criteria_.push_back({.metric = "survival_top_k", .top_k = top_k});
+    if (top_share > 0) criteria_.push_back({.metric = "survival_top_share", .top_share = top_share});
     if (criterion != "top_k") criteria_.push_back({.metric = "survival_mass", .mass = static_cast<float>(mass)});
   }
 

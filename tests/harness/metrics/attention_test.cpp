@@ -112,6 +112,19 @@ TEST_F(AttentionMetricsByHand, DilutionByTheFullCachesTopKeysFallsWhereOthersAre
   EXPECT_EQ(find(after, "dilution"), nullptr);
 }
 
+TEST_F(AttentionMetricsByHand, BothDilutionsAreThoseOfEitherAlone) {
+  sample_.links = {{.query_begin = 4, .query_end = 6, .sources = {{0, 2}}}};
+  const auto by = [&](const std::string& useful) {
+    auto replayed = cut();
+    std::vector<GivenParam> options = {{"useful", useful, ""}};
+    if (useful != "task") options.insert(options.end(), {{"top_k", "2", ""}, {"stride", "1", ""}});
+    return measure(replayed, "dilution", options);
+  };
+  const auto task = by("task"), top = by("top_k"), both = by("both");
+  for (const char* name : {"dilution", "useful_mass_tail"}) EXPECT_EQ(value(both, name), value(task, name));
+  for (const char* name : {"dilution_top_k", "useful_mass_top_k_tail"}) EXPECT_EQ(value(both, name), value(top, name));
+}
+
 // Position 3, useful to query 4, is gone: of the residents 0, 1, 4 and then 5 it has none of the mass.
 TEST_F(AttentionMetricsByHand, AnEvictedTopKeyLosesItsMass) {
   ReplayedCase replayed = full();
@@ -293,8 +306,8 @@ TEST_F(AttentionMetricsAtRandom, AShareOfTheTextSelectsByItsLength) {
   EXPECT_NE(value(by_six, "survival_top_k", 4, 1), value(by_four, "survival_top_k", 4, 1));
 }
 
-TEST(SurvivalMetric, RefusesTwoNumbersOfKeys) {
-  EXPECT_THROW(make_metric("survival", {{"top_share", "0.1", ""}, {"top_k", "6", ""}}), UserError);
+TEST(SurvivalMetric, RefusesAShareThatSelectsNothing) {
+  EXPECT_THROW(make_metric("survival", {{"top_share", "0.1", ""}, {"criterion", "mass", ""}}), UserError);
   EXPECT_THROW(make_metric("survival", {{"top_share", "1.5", ""}}), UserError);
 }
 
