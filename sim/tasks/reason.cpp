@@ -13,7 +13,9 @@ namespace {
 
 constexpr int kModulus = 1000;
 constexpr size_t kBytesAQuantity = 105;   // its definition, its line of the trace and its share of the recaps
-constexpr size_t kBytesADefinition = 26;  // its definition alone
+constexpr size_t kBytesADefinition = 26;  // its definition alone; the names of few have
+constexpr size_t kBytesOfAFew = 21;       // a number half of the time only
+constexpr size_t kFewNames = 60;
 constexpr size_t kLeastQuantities = 6;
 constexpr size_t kMaxQuantities = 10'000;  // about half of the names that there are
 constexpr double kMostDefinitions = 0.2;   // of a text that goes round once definitions are a quarter
@@ -38,7 +40,7 @@ std::vector<std::string> draw_names(size_t count, Random& random) {
   std::set<std::string> seen;
   while (names.size() < count) {
     std::string name = random.choice(nouns());
-    if (count > 60 || random.chance(0.5)) name += std::to_string(random.between(10, 100));
+    if (count > kFewNames || random.chance(0.5)) name += std::to_string(random.between(10, 100));
     if (seen.insert(name).second) names.push_back(std::move(name));
   }
   return names;
@@ -79,7 +81,9 @@ size_t count_quantities(size_t chars, std::optional<double> definitions) {
   if (!(*definitions > 0 && *definitions <= kMostDefinitions))
     throw UserError(
         fmt::format("definitions is {}, expected a share above 0 and at most {}", *definitions, kMostDefinitions));
-  const auto count = static_cast<size_t>(*definitions * static_cast<double>(chars) / kBytesADefinition);
+  const auto bytes = static_cast<size_t>(*definitions * static_cast<double>(chars));
+  const size_t few = bytes / kBytesOfAFew;
+  const size_t count = few <= kFewNames ? few : std::max(kFewNames, bytes / kBytesADefinition);
   if (count < kLeastQuantities)
     throw UserError(fmt::format("definitions: {} of {} bytes has room for {} definitions, expected at least {}",
                                 *definitions, chars, count, kLeastQuantities));
