@@ -107,7 +107,7 @@ TEST_F(Profile, CountsLossesAsItIsAskedTo) {
   EXPECT_NE(raw[0].profile.removed, plain[0].profile.removed);
   EXPECT_EQ(raw[0].profile.scorer, plain[0].profile.scorer);
   EXPECT_THAT(profile_in(raw[0].file).calibration.data,
-              testing::ElementsAre("kv: kv, questions 3, tokens 224, importance group max, importance normalise none"));
+              testing::ElementsAre("kv: kv, questions 3, importance group max, importance normalise none, tokens 224"));
   EXPECT_THAT(refusal(spec + "importance: {normalise: head}\n"), testing::HasSubstr("expected layer | none"));
 }
 
