@@ -7,10 +7,10 @@
 
 #include "harness/files.h"
 #include "harness/report/side_by_side.h"
+#include "harness/result_origin.h"
 #include "harness/rows.h"
 #include "harness/spec/spec_reader.h"
 #include "harness/spec/spec_text.h"
-#include "harness/staleness.h"
 #include "sim/io/stored_file.h"
 
 namespace kv {

@@ -11,6 +11,7 @@
 #include "harness/manifest.h"
 #include "harness/report/report.h"
 #include "harness/result_folder.h"
+#include "harness/result_origin.h"
 #include "harness/results_index.h"
 #include "harness/spec/grid.h"
 #include "harness/spec/spec_reader.h"
@@ -23,33 +24,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
-
-Json read_manifest(const fs::path& folder) {
-  const fs::path file = folder / "manifest.json";
-  Json manifest = Json::parse(read_file(file), nullptr, false);
-  if (!manifest.is_object()) throw UserError(fmt::format("{}: expected a JSON object", file.string()));
-  return manifest;
-}
-
-std::string text_of(const Json& manifest, const char* key) {
-  const auto found = manifest.find(key);
-  return found != manifest.end() && found->is_string() ? found->get<std::string>() : "";
-}
-
-// Of manifests that do not list them: kvlab run NAME --set 'a' --set 'b'.
-std::vector<std::string> overrides_in(std::string_view command) {
-  constexpr std::string_view kSet = " --set '";
-  std::vector<std::string> texts;
-  for (size_t at = command.find(kSet); at != command.npos;) {
-    const size_t begin = at + kSet.size();
-    const size_t next = command.find(std::string("'") + std::string(kSet), begin);
-    const size_t end = next == command.npos ? command.rfind('\'') : next;
-    if (end == command.npos || end < begin) break;
-    texts.emplace_back(command.substr(begin, end - begin));
-    at = next == command.npos ? next : next + 1;
-  }
-  return texts;
-}
 
 // Names of what is not the same in both; what only one has differs.
 template <class Entries>
@@ -78,7 +52,8 @@ std::map<std::string, std::string> profiles_in(const Json& manifest) {
   const auto found = manifest.find("profiles");
   if (found == manifest.end() || !found->is_array()) return hashes;
   for (const Json& profile : *found) {
-    hashes[text_of(profile, "model") + "/" + text_of(profile, "file")] = text_of(profile, "sha256");
+    hashes[manifest_text_of(profile, "model") + "/" + manifest_text_of(profile, "file")] =
+        manifest_text_of(profile, "sha256");
   }
   return hashes;
 }
@@ -119,45 +94,15 @@ std::vector<std::string> differing_keys(const fs::path& folder, const Spec& spec
 // Where nothing runs, rows are those of the file of timings, whatever the code.
 std::vector<std::string> reasons_of_benchmarks(const Json& manifest, const Spec& spec) {
   const std::string now = sha256_hex(read_file(resolve_path(spec, spec.benchmarks)));
-  const std::string then = text_of(manifest, "benchmarks_sha256");
+  const std::string then = manifest_text_of(manifest, "benchmarks_sha256");
   if (then.empty()) return {"made before its file of timings was recorded"};
   return then == now ? std::vector<std::string>{} : std::vector<std::string>{"the file of timings is another one"};
 }
 
 }  // namespace
 
-ResultOrigin read_origin(const fs::path& folder) {
-  const Json manifest = read_manifest(folder);
-  ResultOrigin origin{.folder = folder, .experiment = text_of(manifest, "experiment")};
-  if (origin.experiment.empty()) {
-    throw UserError(fmt::format("{}: names no experiment", (folder / "manifest.json").string()));
-  }
-  if (const auto listed = manifest.find("overrides"); listed != manifest.end() && listed->is_array()) {
-    for (const Json& text : *listed) origin.overrides.push_back(text.is_string() ? text.get<std::string>() : "");
-  } else {
-    origin.overrides = overrides_in(text_of(manifest, "command"));
-  }
-  return origin;
-}
-
-std::vector<ResultOrigin> results_of(const std::string& experiment, const fs::path& results) {
-  std::vector<ResultOrigin> found;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(results, error)) {
-    if (!fs::exists(entry.path() / "manifest.json", error)) continue;
-    try {
-      ResultOrigin origin = read_origin(entry.path());
-      if (origin.experiment == experiment) found.push_back(std::move(origin));
-    } catch (const UserError&) {  // no result of ours
-    }
-  }
-  std::sort(found.begin(), found.end(),
-            [](const ResultOrigin& a, const ResultOrigin& b) { return a.folder < b.folder; });
-  return found;
-}
-
 ResultState check_result(const fs::path& folder, const Spec& spec) {
-  const Json manifest = read_manifest(folder);
+  const Json manifest = read_result_manifest(folder);
   ResultState state;
   if (!fs::exists(stored_file(folder / "rows.csv"))) state.reasons.emplace_back("it has no rows");
   if (const auto keys = differing_keys(folder, spec); !keys.empty()) {
@@ -166,7 +111,7 @@ ResultState check_result(const fs::path& folder, const Spec& spec) {
   if (!spec.benchmarks.text.empty()) {
     for (std::string& reason : reasons_of_benchmarks(manifest, spec)) state.reasons.push_back(std::move(reason));
   } else {
-    const std::string sources = text_of(manifest, "sources_sha256");
+    const std::string sources = manifest_text_of(manifest, "sources_sha256");
     if (sources.empty()) {
       state.reasons.emplace_back("made before sources were recorded");
     } else if (sources != row_sources(spec.device)) {
@@ -187,7 +132,7 @@ std::string adopt_spec(const fs::path& folder, const Spec& spec) {
     throw UserError(fmt::format("{}: its rows were made with another value of: {}; run the spec again", folder.string(),
                                 fmt::join(keys, ", ")));
   }
-  Json manifest = read_manifest(folder);
+  Json manifest = read_result_manifest(folder);
   manifest["spec_sha256"] = sha256_hex(spec.resolved);
   const std::string manifest_text = manifest.dump(2) + "\n";
   std::string tables;

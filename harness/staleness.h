@@ -8,20 +8,6 @@
 
 namespace kv {
 
-// A result folder's manifest, as far as it says how the rows are made again.
-struct ResultOrigin {
-  std::filesystem::path folder{};
-  std::string experiment{};              // name of the spec
-  std::vector<std::string> overrides{};  // the --set texts
-};
-
-// UserError where the manifest is no JSON object, or does not say.
-ResultOrigin read_origin(const std::filesystem::path& folder);
-
-// The folders in `results` that an experiment of that name has written, in the order of their names; folders whose
-// manifest cannot be read are none of them.
-std::vector<ResultOrigin> results_of(const std::string& experiment, const std::filesystem::path& results);
-
 // Whether a result is what its spec would make now.
 struct ResultState {
   std::vector<std::string> reasons{};  // why its rows are out of date; none: they are not

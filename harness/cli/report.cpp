@@ -10,6 +10,7 @@
 #include "harness/cli/verbs.h"
 #include "harness/files.h"
 #include "harness/result_folder.h"
+#include "harness/result_origin.h"
 #include "harness/results_index.h"
 #include "harness/rows.h"
 #include "harness/spec/spec_reader.h"

@@ -7,6 +7,7 @@
 #include "harness/cli/run_spec.h"
 #include "harness/notice.h"
 #include "harness/protocols/protocol.h"
+#include "harness/result_origin.h"
 #include "harness/run.h"
 #include "harness/staleness.h"
 #include "kernels/error.h"

@@ -4,6 +4,7 @@
 
 #include "harness/build_info.h"
 #include "harness/manifest.h"
+#include "harness/result_origin.h"
 #include "sim/io/hash.h"
 #include "tests/support/run_fixture.h"
 
