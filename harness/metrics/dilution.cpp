@@ -101,7 +101,7 @@ class Dilution : public Metric {
   }
 
  private:
-  std::string name(std::string metric) const { return top_ ? metric + "_top_k" : metric; }
+  std::string name(const std::string& metric) const { return top_ ? metric + "_top_k" : metric; }
 
   void collect_linked(const LayerView& view) {
     queries_ = {};
