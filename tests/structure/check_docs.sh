@@ -3,7 +3,7 @@
 # page of docs/
 #   - has a line of more than 160 characters,
 #   - links or names in code a path of the repository that is not there (but for a file whose text is a code block of
-#     these pages, with "// PATH" as first line),
+#     these pages, with "// PATH" as first line, and for a .gguf file, of which the folder has to be there),
 #   - names a command of ./dev, or a verb of the binary KVLAB, that is not there, or describes what that does not know
 #     (but for a policy that a code block registers),
 #   - has a spec, a yaml block that begins with its question, that KVLAB finds wrong.
@@ -48,6 +48,7 @@ check_paths() {
     "$work/code" > "$work/paths"
   while read -r line path; do
     grep -qxF "$path" "$work/held" && continue
+    case $path in *.gguf) path=$(dirname "$path") ;; esac  # downloaded into a folder of the repository
     # shellcheck disable=SC2086 # a pattern
     ls -d $path > /dev/null 2>&1 || complain "$1:$line: names $path, which is not there"
   done < "$work/paths"
