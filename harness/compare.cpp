@@ -11,6 +11,7 @@
 #include "harness/report/escape.h"
 #include "harness/report/table.h"
 #include "harness/rows.h"
+#include "harness/rows_file.h"
 #include "kernels/error.h"
 
 namespace kv {
@@ -91,8 +92,8 @@ struct Sums {
 
 Verdict judge(const Comparison& row, const CompareOptions& options) {
   const double slack = options.tolerance * std::abs(row.mean_a);
-  if (row.difference.value == 0 &&
-      (!row.difference.interval || row.difference.interval->low == row.difference.interval->high)) {
+  if (row.difference.value == 0 && row.difference.interval &&
+      row.difference.interval->low == row.difference.interval->high) {
     return Verdict::kSame;
   }
   if (!row.difference.interval) return std::abs(row.difference.value) <= slack ? Verdict::kSame : Verdict::kAmbiguous;
@@ -171,6 +172,7 @@ Comparison comparison_of(const Group& group, const CompareOptions& options) {
   for (const double value : values_a) row.mean_a += value / static_cast<double>(values_a.size());
   for (const double value : values_b) row.mean_b += value / static_cast<double>(values_b.size());
   row.difference = bootstrap_difference(values_a, values_b, {.clusters = clusters.numbers()});
+  if (row.difference.clusters < kFewestForAnInterval) row.difference.interval.reset();
   row.verdict = judge(row, options);
   return row;
 }
@@ -272,7 +274,10 @@ std::string to_markdown(const CompareResult& result) {
   std::string summary;
   for (const auto& [verdict, count] : counts)
     summary += fmt::format("{}{} {}", summary.empty() ? "" : ", ", count, to_string(verdict));
-  if (!summary.empty()) view.notes.push_back(summary + ". Means over paired samples, 95 % paired bootstrap interval.");
+  if (!summary.empty())
+    view.notes.push_back(
+        summary + fmt::format(". Means over paired samples, 95 % paired bootstrap interval; none below {} samples.",
+                              kFewestForAnInterval));
   view.notes.push_back(
       fmt::format("{} rows paired, {} only in A, {} only in B.", result.pairs, result.only_a, result.only_b));
   return to_markdown(view);

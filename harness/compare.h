@@ -28,7 +28,7 @@ struct Comparison {
   std::vector<std::string> axes;  // of CompareResult::axes
   std::string unit;
   double mean_a = 0, mean_b = 0;
-  Estimate difference;  // b - a, mean over paired samples, 95 % paired bootstrap
+  Estimate difference;  // b - a, mean over paired samples, 95 % paired bootstrap from kFewestForAnInterval samples on
   Verdict verdict = Verdict::kAmbiguous;
 };
 

@@ -8,7 +8,7 @@
         print(row["policy"], row["data"], row["budget"], row["value"])
     result.columns(metric="recall")      # {"policy": [...], "value": [...], ...}: pandas.DataFrame(...) takes it
     result.manifest["commit"]
-    kvlab.rows("results/001-table2")     # of any result folder, packed (rows.csv.xz) or not
+    kvlab.rows("results/001-table2")     # of any result folder, packed (columns.csv.xz) or not
 
     scores = kvlab.score("experiments/models/reference", text="README.md", policy={"policy": "h2o"}, budget=64,
                          interval=16)
@@ -142,17 +142,20 @@ def rows(folder, **where):
     """The rows of a result folder as dicts, those alone whose columns have the values of `where` (or one of a list).
     Empty fields are None, in columns of text ""; axes are numbers where they look like one."""
     file = pathlib.Path(folder) / "rows.csv"
-    packed = file.with_name("rows.csv.xz")
-    if not file.exists() and not packed.exists():
-        raise Error(f"{folder}: no rows.csv or rows.csv.xz there")
-    opened = file.open(newline="", encoding="utf-8") if file.exists() else lzma.open(packed, "rt", newline="",
-                                                                                     encoding="utf-8")
-    with opened as text:
-        reader = csv.DictReader(text)
-        unknown = [column for column in where if column not in (reader.fieldnames or [])]
-        if unknown:
-            raise Error(f"{folder}: no column {unknown[0]!r}, expected one of: {', '.join(reader.fieldnames or [])}")
-        found = [{column: _value(column, text) for column, text in row.items()} for row in reader]
+    packed = file.with_name("columns.csv.xz")
+    if file.exists():
+        with file.open(newline="", encoding="utf-8") as text:
+            lines = list(csv.reader(text))
+    elif packed.exists():  # a column a line
+        with lzma.open(packed, "rt", newline="", encoding="utf-8") as text:
+            lines = list(zip(*csv.reader(text)))
+    else:
+        raise Error(f"{folder}: no rows.csv or columns.csv.xz there")
+    names = lines[0] if lines else []
+    unknown = [column for column in where if column not in names]
+    if unknown:
+        raise Error(f"{folder}: no column {unknown[0]!r}, expected one of: {', '.join(names)}")
+    found = [{column: _value(column, text) for column, text in zip(names, line)} for line in lines[1:]]
     accepted = {column: value if isinstance(value, (list, tuple, set)) else [value] for column, value in where.items()}
     return [row for row in found if all(row[column] in values for column, values in accepted.items())]
 

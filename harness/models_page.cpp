@@ -9,9 +9,9 @@
 #include "harness/report/side_by_side.h"
 #include "harness/result_origin.h"
 #include "harness/rows.h"
+#include "harness/rows_file.h"
 #include "harness/spec/spec_reader.h"
 #include "harness/spec/spec_text.h"
-#include "sim/io/stored_file.h"
 
 namespace kv {
 namespace {
@@ -23,7 +23,7 @@ std::optional<fs::path> largest_result(const std::string& experiment, const fs::
   std::optional<fs::path> largest;
   int most = 0;
   for (const ResultOrigin& origin : results_of(experiment, results)) {
-    if (!fs::exists(origin.folder / "spec.yaml") || !fs::exists(stored_file(origin.folder / "rows.csv"))) continue;
+    if (!fs::exists(origin.folder / "spec.yaml") || !fs::exists(stored_rows(origin.folder / "rows.csv"))) continue;
     const int samples = load_spec(origin.folder / "spec.yaml").samples;
     if (samples < most) continue;
     most = samples;

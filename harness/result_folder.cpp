@@ -12,8 +12,8 @@
 
 #include "harness/files.h"
 #include "harness/notice.h"
+#include "harness/rows_file.h"
 #include "kernels/error.h"
-#include "sim/io/stored_file.h"
 
 namespace kv {
 namespace {
@@ -92,7 +92,7 @@ void ResultFolder::move_in() const {
     const fs::path target = path_ / file.filename();
     fs::rename(file, target, error);
     if (error) throw UserError(fmt::format("cannot write '{}': {}", target.string(), error.message()));
-    if (target.filename() == "rows.csv") fs::remove(packed_file(target), error);
+    if (target.filename() == "rows.csv") fs::remove(packed_rows(target), error);
   }
   fs::remove(complete, error);
   ::fsync(lock_);

@@ -2,7 +2,7 @@
 
 #include "harness/files.h"
 #include "harness/report/report.h"
-#include "harness/results_index.h"
+#include "harness/rows_file.h"
 
 namespace kv {
 
@@ -20,7 +20,6 @@ std::string write_results(const ResultFolder& folder, const Spec& spec, Draw dra
         write_report(folder.path() / "rows.csv", files, spec.report,
                      {.title = spec.title, .question = spec.question, .spec = spec.resolved, .manifest = manifest});
   });
-  refresh_index_beside(folder.path());
   return tables;
 }
 

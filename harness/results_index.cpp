@@ -11,6 +11,7 @@
 #include "harness/report/index.h"
 #include "harness/report/verdict.h"
 #include "harness/rows.h"
+#include "harness/rows_file.h"
 #include "harness/spec/paper_items.h"
 #include "harness/spec/spec_reader.h"
 #include "kernels/error.h"
@@ -129,12 +130,11 @@ void write_index(const fs::path& results) {
   write_atomically(results / "README.md", index);
 }
 
-void refresh_index_beside(const fs::path& folder) {
-  const fs::path results = fs::absolute(folder).lexically_normal() / "..";
-  const fs::path index = (results / "README.md").lexically_normal();
+void refresh_index(const fs::path& results) {
+  const fs::path index = results / "README.md";
   if (!fs::exists(index) || !read_file(index).starts_with(kIndexStart)) return;
   try {
-    write_index(results.lexically_normal());
+    write_index(results);
   } catch (const UserError& error) {
     notice(fmt::format("kvlab: {} stays as it was: {}", index.string(), error.what()));
   }

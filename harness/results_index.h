@@ -14,7 +14,8 @@ std::string index_text(const std::filesystem::path& results);
 // Writes it there, and beside it models.md (harness/models_page.h).
 void write_index(const std::filesystem::path& results);
 
-// The same where `folder`, a result just drawn, lies beside an index that the tool has written; else nothing.
-void refresh_index_beside(const std::filesystem::path& folder);
+// The same where an index that the tool has written is there and every folder can be read; else nothing but, in the
+// latter case, a notice.
+void refresh_index(const std::filesystem::path& results);
 
 }  // namespace kv

@@ -10,11 +10,8 @@
 #include <functional>
 #include <set>
 
-#include "harness/files.h"
 #include "kernels/check.h"
 #include "kernels/error.h"
-#include "sim/io/stored_file.h"
-#include "sim/io/xz.h"
 
 namespace kv {
 namespace {
@@ -277,27 +274,6 @@ RowTable parse_rows(std::string_view csv, std::string_view file) {
   });
   if (setters.empty()) fail(file, 1, "empty, expected a header line");
   return table;
-}
-
-void write_rows_atomically(const std::filesystem::path& path, std::span<const std::string> axes,
-                           std::span<const Row> rows) {
-  write_atomically(path, format_rows(axes, rows));
-  remove_file(packed_file(path));
-}
-
-RowTable read_rows(const std::filesystem::path& path) {
-  return parse_rows(read_stored(path), stored_file(path).string());
-}
-
-void pack_rows(const std::filesystem::path& dir) {
-  const std::filesystem::path path = dir / "rows.csv";
-  if (stored_file(path) != path) return;
-  const std::string content = read_file(path);
-  if (content.size() > kUnpackLimit) {
-    throw UserError(fmt::format("{}: over {} bytes, too much to pack", path.string(), kUnpackLimit));
-  }
-  write_atomically(packed_file(path), xz(content));
-  remove_file(path);
 }
 
 }  // namespace kv

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <optional>
 #include <span>
 #include <string>
@@ -57,15 +56,5 @@ std::string format_rows(std::span<const std::string> axes, std::span<const Row> 
 // Header first; columns in any order; a column that is not a standard one is an axis. Any defect throws
 // UserError "<file>:<line>: ...".
 RowTable parse_rows(std::string_view csv, std::string_view file);
-
-// write_atomically (harness/files.h); removes <path>.xz, too: it packs older rows.
-void write_rows_atomically(const std::filesystem::path& path, std::span<const std::string> axes,
-                           std::span<const Row> rows);
-// Reads stored_file(path).
-RowTable read_rows(const std::filesystem::path& path);
-// Replaces <dir>/rows.csv by rows.csv.xz, in that order, so that the rows are on disk throughout. A folder whose rows
-// are packed already is left alone; UserError where it has none, or more than
-// kUnpackLimit bytes of them.
-void pack_rows(const std::filesystem::path& dir);
 
 }  // namespace kv

@@ -12,12 +12,11 @@
 #include "harness/report/report.h"
 #include "harness/result_folder.h"
 #include "harness/result_origin.h"
-#include "harness/results_index.h"
+#include "harness/rows_file.h"
 #include "harness/spec/grid.h"
 #include "harness/spec/spec_reader.h"
 #include "kernels/error.h"
 #include "sim/io/hash.h"
-#include "sim/io/stored_file.h"
 
 namespace kv {
 namespace {
@@ -104,7 +103,7 @@ std::vector<std::string> reasons_of_benchmarks(const Json& manifest, const Spec&
 ResultState check_result(const fs::path& folder, const Spec& spec) {
   const Json manifest = read_result_manifest(folder);
   ResultState state;
-  if (!fs::exists(stored_file(folder / "rows.csv"))) state.reasons.emplace_back("it has no rows");
+  if (!fs::exists(stored_rows(folder / "rows.csv"))) state.reasons.emplace_back("it has no rows");
   if (const auto keys = differing_keys(folder, spec); !keys.empty()) {
     state.reasons.push_back(fmt::format("the spec differs: {}", fmt::join(keys, ", ")));
   }
@@ -143,7 +142,6 @@ std::string adopt_spec(const fs::path& folder, const Spec& spec) {
     write_atomically(files / "spec.yaml", spec.resolved);
     write_atomically(files / "manifest.json", manifest_text);
   });
-  refresh_index_beside(folder);
   return tables;
 }
 

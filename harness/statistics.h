@@ -19,6 +19,10 @@ struct Estimate {
   int clusters = 0;  // of which samples were drawn together; as many as samples where each is its own
 };
 
+// Of fewer samples (or clusters, where those are drawn) nothing prints an interval: the percentile bootstrap's would be
+// the range of their values and little more. All draws of three samples are the same one in one case of nine.
+inline constexpr int kFewestForAnInterval = 5;
+
 struct BootstrapOptions {
   int resamples = 2000;
   double confidence = 0.95;

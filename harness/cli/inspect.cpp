@@ -17,10 +17,10 @@
 #include "harness/model_folder.h"
 #include "harness/model_tokenizer.h"
 #include "harness/rows.h"
+#include "harness/rows_file.h"
 #include "kernels/error.h"
 #include "sim/io/gguf.h"
 #include "sim/io/safetensors.h"
-#include "sim/io/stored_file.h"
 #include "sim/model/model_files.h"
 #include "sim/source/trace.h"
 
@@ -115,7 +115,7 @@ void inspect(const fs::path& path) {
     return inspect_model(snapshot);
   }
   if (fs::is_directory(path)) {
-    if (fs::exists(stored_file(path / "rows.csv"))) return inspect_results(path);
+    if (fs::exists(stored_rows(path / "rows.csv"))) return inspect_results(path);
     return inspect_model(path);
   }
   if (is_gguf(path)) return inspect_model(path);

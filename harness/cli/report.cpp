@@ -13,6 +13,7 @@
 #include "harness/result_origin.h"
 #include "harness/results_index.h"
 #include "harness/rows.h"
+#include "harness/rows_file.h"
 #include "harness/spec/spec_reader.h"
 #include "harness/staleness.h"
 #include "kernels/error.h"
@@ -24,7 +25,7 @@ namespace fs = std::filesystem;
 
 struct Arguments {
   std::string folder, spec, adopted;
-  bool pack = false, index = false;
+  bool pack = false, unpack = false, index = false;
 };
 
 void report(const Arguments& arguments) {
@@ -47,8 +48,8 @@ void report(const Arguments& arguments) {
                         .spec = spec.resolved,
                         .manifest = fs::exists(manifest) ? read_file(manifest) : ""};
   if (arguments.pack) pack_rows(folder);  // first, so that index.html links to the file that stays
+  if (arguments.unpack) unpack_rows(folder);
   fmt::print("{}\n", write_report(folder / "rows.csv", folder, spec.report, text));
-  refresh_index_beside(folder);
 }
 
 }  // namespace
@@ -66,10 +67,12 @@ void add_report(CLI::App& app, Verbs&) {
                        "where all that rows depend on is the same")
           ->excludes(spec);
   CLI::Option* pack =
-      verb->add_flag("--pack", arguments->pack, "replaces rows.csv by rows.csv.xz, which every verb reads as well");
+      verb->add_flag("--pack", arguments->pack, "replaces rows.csv by columns.csv.xz, which every verb reads as well");
+  CLI::Option* unpack =
+      verb->add_flag("--unpack", arguments->unpack, "replaces columns.csv.xz by the same rows.csv")->excludes(pack);
   verb->add_flag("--index", arguments->index,
-                 "DIR holds result folders: writes DIR/README.md, which report and run then keep up to date")
-      ->excludes(spec, adopted, pack);
+                 "DIR holds result folders: writes DIR/README.md and DIR/models.md, which tell what the results say")
+      ->excludes(spec, adopted, pack, unpack);
   verb->footer(
       "Examples:\n"
       "  kvlab report results/quickstart\n"

@@ -8,6 +8,7 @@
 #include "harness/notice.h"
 #include "harness/protocols/protocol.h"
 #include "harness/result_origin.h"
+#include "harness/results_index.h"
 #include "harness/run.h"
 #include "harness/staleness.h"
 #include "kernels/error.h"
@@ -37,6 +38,8 @@ class Refresh {
       refuse(error.what());
     }
   }
+
+  bool has_changed() const { return action_ == StaleAction::kRun && made_ + drawn_ > 0; }
 
   void say_sum() const {
     notice(fmt::format("{} fresh, {} {}, {} drawn again, {} left out of date", fresh_, made_,
@@ -127,6 +130,7 @@ void refresh_results(const std::vector<std::string>& specs, const fs::path& resu
     refresh.refresh_spec(spec);
   }
   refresh.say_sum();
+  if (refresh.has_changed()) refresh_index(results);
 }
 
 }  // namespace kv

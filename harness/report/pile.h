@@ -62,10 +62,6 @@ class BestFit {
   bool exact_ = false, several_ = false;
 };
 
-// Cells of fewer samples (or documents, where those are drawn) have no interval: the percentile bootstrap's would be
-// the range of their values and little more. All draws of three samples are the same one in one case of nine.
-inline constexpr int kFewestForAnInterval = 5;
-
 // The cell's number with its bootstrap interval over samples; absent without a sample that has all it needs.
 std::optional<Estimate> estimate(const Pile& pile, const Measure& measure, bool intervals);
 

@@ -13,7 +13,7 @@
 #include "harness/report/table.h"
 #include "harness/report/verdict.h"
 #include "harness/rows.h"
-#include "sim/io/stored_file.h"
+#include "harness/rows_file.h"
 
 namespace kv {
 namespace {
@@ -75,7 +75,7 @@ std::string write_report(const std::filesystem::path& rows_file, const std::file
     page.tables.push_back(to_html(view));
   }
   page.skipped = list_skipped(rows);
-  page.rows = stored_file(rows_file).filename().string();
+  page.rows = stored_rows(rows_file).filename().string();
   write_atomically(folder / "table.md", markdown);
   write_atomically(folder / "table.tex", latex);
   for (const PlotPlan& plot : plan.plots) {

@@ -231,13 +231,13 @@ bool all_hold(const std::vector<CheckResult>& results) {
   return std::all_of(results.begin(), results.end(), [](const CheckResult& result) { return result.holds(); });
 }
 
-bool all_have_numbers(const std::vector<CheckResult>& results) {
-  return std::all_of(results.begin(), results.end(), [](const CheckResult& result) { return result.has_number(); });
+bool all_can_hold(const std::vector<CheckResult>& results) {
+  return std::all_of(results.begin(), results.end(), [](const CheckResult& result) { return result.can_hold(); });
 }
 
 Outcome outcome_of(const VerdictResult& result) {
   if (!all_hold(result.testable)) return Outcome::kUntestable;
-  if (!all_have_numbers(result.reproduced) || !all_have_numbers(result.partly)) return Outcome::kUntestable;
+  if (!all_can_hold(result.reproduced) || !all_can_hold(result.partly)) return Outcome::kUntestable;
   if (!result.reproduced.empty() && all_hold(result.reproduced)) return Outcome::kReproduced;
   return !result.partly.empty() && all_hold(result.partly) ? Outcome::kPartly : Outcome::kDiffers;
 }
@@ -260,6 +260,12 @@ const char* name_of(Outcome outcome) {
 
 bool CheckResult::has_number() const {
   return std::any_of(cells.begin(), cells.end(), [](const CheckedCell& cell) { return cell.value.has_value(); });
+}
+
+bool CheckResult::can_hold() const {
+  return std::any_of(cells.begin(), cells.end(), [this](const CheckedCell& cell) {
+    return cell.value.has_value() && (!check.whole_interval || cell.interval.has_value());
+  });
 }
 
 bool CheckResult::holds() const {

@@ -28,6 +28,8 @@ struct CheckResult {
   std::vector<CheckedCell> cells{};
 
   bool has_number() const;
+  // Whether it could have held: some cell has a number and, where the whole interval is asked, an interval.
+  bool can_hold() const;
   // In every cell, or in some; never where there is none.
   bool holds() const;
 };

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "harness/protocols/protocol.h"
+#include "harness/rows_file.h"
 #include "harness/spec/axis_owners.h"
 #include "harness/spec/component_reader.h"
 #include "harness/spec/data_reader.h"

@@ -318,21 +318,21 @@ TEST_F(Cli, PackedResultsServeEveryVerbThatReadsRows) {
   EXPECT_EQ(run("inspect " + path("a")).text, inspected);
   EXPECT_EQ(run(fmt::format("compare {0} {0}", path("a"))).code, 0);
   const std::string page = read_file(folder_ / "a" / "index.html");
-  EXPECT_NE(page.find("<a href=\"rows.csv.xz\">rows.csv.xz</a>"), page.npos);
+  EXPECT_NE(page.find("<a href=\"columns.csv.xz\">columns.csv.xz</a>"), page.npos);
   EXPECT_EQ(run("report " + path("a")).text, plain.text);
   EXPECT_EQ(read_file(folder_ / "a" / "index.html"), page);
 
   ASSERT_EQ(run(run_tiny + " --set seed=6").code, 0);
-  EXPECT_FALSE(fs::exists(folder_ / "a" / "rows.csv.xz"));
+  EXPECT_FALSE(fs::exists(folder_ / "a" / "columns.csv.xz"));
   EXPECT_NE(rows_of("a"), rows);
 }
 
 TEST_F(Cli, BrokenPackedRowsAreOneLine) {
   fs::create_directories(folder_ / "a");
-  write_atomically(folder_ / "a" / "rows.csv.xz", "rows, but not packed");
+  write_atomically(folder_ / "a" / "columns.csv.xz", "rows, but not packed");
   const Output output = run("inspect " + path("a"));
   EXPECT_EQ(output.code, 2);
-  EXPECT_EQ(output.text, fmt::format("kvlab: {}/a/rows.csv.xz: broken xz: no xz file\n", folder_.string()));
+  EXPECT_EQ(output.text, fmt::format("kvlab: {}/a/columns.csv.xz: broken xz: no xz file\n", folder_.string()));
 }
 
 TEST_F(Cli, ARunWithoutDrawingIsDrawnLater) {

@@ -12,6 +12,7 @@
 #include "harness/report/table_grid.h"
 #include "harness/results_index.h"
 #include "harness/rows.h"
+#include "harness/rows_file.h"
 #include "harness/spec/spec_reader.h"
 #include "harness/spec/yaml_document.h"
 #include "tests/support/file_fixtures.h"

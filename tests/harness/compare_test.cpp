@@ -31,37 +31,39 @@ Verdict verdict_of(const std::vector<double>& a, const std::vector<double>& b, c
 }
 
 TEST(Compare, PairsSamplesAndReportsTheirDifference) {
-  const CompareResult result = compare_rows(make_table({1, 10, 100}), make_table({2, 11, 101}));
+  const CompareResult result = compare_rows(make_table({1, 10, 100, 5, 9}), make_table({2, 11, 101, 6, 10}));
   ASSERT_EQ(result.rows.size(), 1u);
   const Comparison& row = result.rows[0];
-  EXPECT_DOUBLE_EQ(row.mean_a, 37);
-  EXPECT_DOUBLE_EQ(row.mean_b, 38);
+  EXPECT_DOUBLE_EQ(row.mean_a, 25);
+  EXPECT_DOUBLE_EQ(row.mean_b, 26);
   EXPECT_DOUBLE_EQ(row.difference.value, 1);
   EXPECT_DOUBLE_EQ(row.difference.interval->low, 1);
-  EXPECT_EQ(row.difference.samples, 3);
-  EXPECT_EQ(result.pairs, 3u);
+  EXPECT_EQ(row.difference.samples, 5);
+  EXPECT_EQ(result.pairs, 5u);
 }
 
 TEST(Compare, JudgesByTheIntervalAndTheDirectionOfTheMetric) {
-  EXPECT_EQ(verdict_of({2, 3, 4}, {1, 2, 3}), Verdict::kBetter);
-  EXPECT_EQ(verdict_of({1, 2, 3}, {2, 3, 4}), Verdict::kWorse);
-  EXPECT_EQ(verdict_of({1, 2, 3}, {2, 3, 4}, "recall"), Verdict::kBetter);
-  EXPECT_EQ(verdict_of({1, 2, 3}, {2, 3, 4}, "events"), Verdict::kDiffers);
-  EXPECT_EQ(verdict_of({1, 2, 3}, {2, 3, 4}, "events", {.better = {{"events", Better::kHigher}}}), Verdict::kBetter);
+  EXPECT_EQ(verdict_of({2, 3, 4, 5, 6}, {1, 2, 3, 4, 5}), Verdict::kBetter);
+  EXPECT_EQ(verdict_of({1, 2, 3, 4, 5}, {2, 3, 4, 5, 6}), Verdict::kWorse);
+  EXPECT_EQ(verdict_of({1, 2, 3, 4, 5}, {2, 3, 4, 5, 6}, "recall"), Verdict::kBetter);
+  EXPECT_EQ(verdict_of({1, 2, 3, 4, 5}, {2, 3, 4, 5, 6}, "events"), Verdict::kDiffers);
+  EXPECT_EQ(verdict_of({1, 2, 3, 4, 5}, {2, 3, 4, 5, 6}, "events", {.better = {{"events", Better::kHigher}}}),
+            Verdict::kBetter);
 }
 
 TEST(Compare, CallsSameWhatLiesWithinTheTolerance) {
-  EXPECT_EQ(verdict_of({1, 2, 3}, {1, 2, 3}), Verdict::kSame);
-  EXPECT_EQ(verdict_of({1, 2, 3}, {1.001, 2.001, 3.001}), Verdict::kSame);
-  EXPECT_EQ(verdict_of({1, 2, 3}, {1.001, 2.001, 3.001}, "loss_ratio", {.tolerance = 0}), Verdict::kWorse);
+  EXPECT_EQ(verdict_of({1, 2, 3, 4, 5}, {1, 2, 3, 4, 5}), Verdict::kSame);
+  EXPECT_EQ(verdict_of({1, 2, 3, 4, 5}, {1.001, 2.001, 3.001, 4.001, 5.001}), Verdict::kSame);
+  EXPECT_EQ(verdict_of({1, 2, 3, 4, 5}, {1.001, 2.001, 3.001, 4.001, 5.001}, "loss_ratio", {.tolerance = 0}),
+            Verdict::kWorse);
 }
 
-// Three pairs of one document tell as much as one pair.
+// Five pairs of one document tell as much as one pair.
 TEST(Compare, PairsOfOneDocumentAreNotIndependent) {
-  RowTable a = make_table({1, 2, 3});
-  const RowTable b = make_table({2, 3, 4});
+  RowTable a = make_table({1, 2, 3, 4, 5});
+  const RowTable b = make_table({2, 3, 4, 5, 6});
   EXPECT_EQ(compare_rows(a, b).rows.at(0).verdict, Verdict::kWorse);
-  for (int sample = 0; sample < 3; ++sample) {
+  for (int sample = 0; sample < 5; ++sample) {
     Row document = a.rows[static_cast<size_t>(sample)];
     document.metric = kDocumentMetric;
     document.value.reset();
@@ -73,8 +75,16 @@ TEST(Compare, PairsOfOneDocumentAreNotIndependent) {
   EXPECT_EQ(result.rows[0].verdict, Verdict::kAmbiguous);
 }
 
+// The range of four differences is no interval of their mean.
+TEST(Compare, HasNoIntervalOfFewSamples) {
+  const CompareResult result = compare_rows(make_table({1, 2, 3, 4}), make_table({2, 3, 4, 5}));
+  EXPECT_FALSE(result.rows.at(0).difference.interval);
+  EXPECT_EQ(result.rows.at(0).verdict, Verdict::kAmbiguous);
+  EXPECT_EQ(verdict_of({1, 2}, {1, 2}), Verdict::kSame);
+}
+
 TEST(Compare, CallsAmbiguousWhatMoreSamplesWouldTell) {
-  EXPECT_EQ(verdict_of({1, 2, 3}, {2, 1, 3.5}), Verdict::kAmbiguous);
+  EXPECT_EQ(verdict_of({1, 2, 3, 4, 5}, {2, 1, 3.5, 3.5, 5}), Verdict::kAmbiguous);
   EXPECT_EQ(verdict_of({1}, {2}), Verdict::kAmbiguous);
   EXPECT_EQ(verdict_of({1}, {1}), Verdict::kSame);
 }

@@ -18,6 +18,7 @@
 #include "harness/cli/verbs.h"
 #include "harness/files.h"
 #include "harness/rows.h"
+#include "harness/rows_file.h"
 #include "kernels/cpu/parallel.h"
 #include "sim/budget/profile_file.h"
 #include "sim/io/finite.h"
@@ -451,7 +452,7 @@ TEST_F(HostileInputs, ResultsAreReadOrRefused) {
   fs::rename(out(), path("good"));
   const std::string rows = test::read_file(folder_ / "good/rows.csv");
   const std::string manifest = test::read_file(folder_ / "good/manifest.json");
-  const std::string packed = xz(rows);
+  const std::string columns = transpose_csv(rows, "rows.csv"), packed = xz(columns);
   const Known known = {.good =
                            [&] {
                              return Words{"inspect", path("good")};
@@ -468,7 +469,8 @@ TEST_F(HostileInputs, ResultsAreReadOrRefused) {
       test::write_file(changed / "manifest.json", ref::hostile_text(manifest, random));
     } else if (random.chance(0.3)) {
       fs::remove(changed / "rows.csv");
-      test::write_file(changed / "rows.csv.xz", ref::hostile_text(packed, random));
+      test::write_file(changed / "columns.csv.xz",
+                       random.chance(0.5) ? ref::hostile_text(packed, random) : xz(ref::hostile_text(columns, random)));
     } else {
       test::write_file(changed / "rows.csv", ref::hostile_text(rows, random));
     }

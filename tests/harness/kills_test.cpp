@@ -13,6 +13,7 @@
 
 #include "harness/files.h"
 #include "harness/rows.h"
+#include "harness/rows_file.h"
 #include "harness/run.h"
 #include "sim/budget/profile_file.h"
 #include "sim/io/safetensors.h"

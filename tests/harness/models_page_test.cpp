@@ -6,6 +6,7 @@
 #include "harness/report/side_by_side.h"
 #include "harness/results_index.h"
 #include "harness/rows.h"
+#include "harness/rows_file.h"
 #include "tests/support/file_fixtures.h"
 
 namespace kv {

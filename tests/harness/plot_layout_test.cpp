@@ -7,6 +7,7 @@
 #include "harness/report/plot.h"
 #include "harness/report/svg.h"
 #include "harness/rows.h"
+#include "harness/rows_file.h"
 #include "harness/spec/spec_reader.h"
 #include "tests/support/paths.h"
 

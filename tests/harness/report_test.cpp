@@ -10,6 +10,7 @@
 #include "harness/report/plot.h"
 #include "harness/report/svg.h"
 #include "harness/rows.h"
+#include "harness/rows_file.h"
 #include "kernels/error.h"
 #include "tests/support/file_fixtures.h"
 

@@ -3,6 +3,7 @@
 
 #include "harness/report/report.h"
 #include "harness/report/verdict.h"
+#include "harness/rows_file.h"
 #include "harness/spec/report_plan.h"
 #include "tests/support/file_fixtures.h"
 
@@ -91,6 +92,20 @@ TEST(Verdict, IsUntestableWithoutNumbers) {
   EXPECT_STREQ(
       outcome_of("reproduced_if: [" + kHolds + "], partly_if: [{table: loss, cell: {policy: r-kv}, below: 1}]"),
       "untestable");
+}
+
+// Of few samples no interval is printed, so what asks it cannot hold: that is no difference.
+TEST(Verdict, IsUntestableWhereSamplesAreTooFewForTheIntervalItAsks) {
+  RowTable few = losses();
+  std::erase_if(few.rows, [](const Row& row) { return row.sample.value_or(0) > 3; });
+  const std::string check = "{table: loss, cell: {policy: snapkv}, over: {policy: h2o}, below: 1";
+  const auto outcome = [&](const std::string& keys, const RowTable& rows) {
+    const ReportPlan report = plan(keys);
+    return std::string(name_of(judge(report.verdicts[0], report, rows).outcome));
+  };
+  EXPECT_EQ(outcome("reproduced_if: [" + check + ", by: interval}]", few), "untestable");
+  EXPECT_EQ(outcome("reproduced_if: [" + check + ", by: interval}]", losses()), "differs");
+  EXPECT_EQ(outcome("reproduced_if: [" + check + "}]", few), "differs");
 }
 
 // A cell that lacks its number does not hold, whatever the others do.

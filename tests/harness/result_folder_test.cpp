@@ -48,7 +48,7 @@ TEST_F(ResultFolders, ReplacesAllFilesOrNone) {
                std::runtime_error);
   EXPECT_EQ(content("rows.csv"), "old rows");
   EXPECT_EQ(files(), 2U);
-  write_atomically(out() / "rows.csv.xz", "packed");
+  write_atomically(out() / "columns.csv.xz", "packed");
   folder.replace([](const fs::path& files) { write_atomically(files / "rows.csv", "new rows"); });
   EXPECT_EQ(content("rows.csv"), "new rows");
   EXPECT_EQ(content("table.md"), "old table");

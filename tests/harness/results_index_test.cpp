@@ -5,6 +5,7 @@
 #include "harness/files.h"
 #include "harness/report/index.h"
 #include "harness/rows.h"
+#include "harness/rows_file.h"
 #include "kernels/error.h"
 #include "tests/support/file_fixtures.h"
 
@@ -52,24 +53,24 @@ TEST_F(ResultsIndex, HasALineAResultFromItsSpecAndManifest) {
 }
 
 TEST_F(ResultsIndex, IsKeptUpToDateOnceItIsThere) {
-  refresh_index_beside(root_ / "results" / "a");
+  refresh_index(root_ / "results");
   EXPECT_FALSE(std::filesystem::exists(root_ / "results" / "README.md"));
   write_atomically(root_ / "results" / "README.md", "my own notes\n");
-  refresh_index_beside(root_ / "results" / "a");
+  refresh_index(root_ / "results");
   EXPECT_EQ(index(), "my own notes\n");
   write_index(root_ / "results");
   std::filesystem::remove_all(root_ / "results" / "b");
-  refresh_index_beside(root_ / "results" / "a/");
+  refresh_index(root_ / "results");
   EXPECT_NE(index().find("Result a"), std::string::npos);
   EXPECT_EQ(index().find("Result b"), std::string::npos);
 }
 
-// A run is complete whatever lies beside its folder.
+// What was made again is complete whatever lies beside it.
 TEST_F(ResultsIndex, StaysAsItWasWhereAFolderCannotBeRead) {
   write_index(root_ / "results");
   const std::string before = index();
   write_atomically(root_ / "results" / "b" / "spec.yaml", "no: [spec");
-  EXPECT_NO_THROW(refresh_index_beside(root_ / "results" / "a"));
+  EXPECT_NO_THROW(refresh_index(root_ / "results"));
   EXPECT_EQ(index(), before);
   EXPECT_THROW(write_index(root_ / "results"), UserError) << "asked for by name, it says why not";
 }

@@ -9,8 +9,9 @@
 #include <limits>
 
 #include "harness/files.h"
+#include "harness/rows_file.h"
 #include "kernels/error.h"
-#include "sim/io/stored_file.h"
+#include "sim/io/xz.h"
 #include "tests/support/file_fixtures.h"
 
 namespace kv {
@@ -190,14 +191,14 @@ TEST_F(RowsFile, ThatIsNoneCannotBeRead) {
 
 TEST_F(RowsFile, PackedReadsTheSame) {
   const RowTable table{.axes = {"budget", "interval"}, .rows = std::vector<Row>(2000, full_row())};
-  const auto path = dir_ / "rows.csv", packed = dir_ / "rows.csv.xz";
+  const auto path = dir_ / "rows.csv", packed = dir_ / "columns.csv.xz";
   write_rows_atomically(path, table.axes, table.rows);
   const auto size = std::filesystem::file_size(path);
-  EXPECT_EQ(stored_file(path), path);
+  EXPECT_EQ(stored_rows(path), path);
   pack_rows(dir_);
-  EXPECT_EQ(names(), std::vector<std::string>{"rows.csv.xz"});
+  EXPECT_EQ(names(), std::vector<std::string>{"columns.csv.xz"});
   EXPECT_LT(std::filesystem::file_size(packed) * 8, size);
-  EXPECT_EQ(stored_file(path), packed);
+  EXPECT_EQ(stored_rows(path), packed);
   EXPECT_EQ(read_rows(path), table);
   const std::string bytes = read_file(packed);
   pack_rows(dir_);
@@ -211,7 +212,7 @@ TEST_F(RowsFile, WinsOverAPackedOneAndReplacesIt) {
   write_atomically(dir_ / "rows.csv", format_rows(recent.axes, recent.rows));
   EXPECT_EQ(read_rows(dir_ / "rows.csv"), recent);
   pack_rows(dir_);
-  EXPECT_EQ(names(), std::vector<std::string>{"rows.csv.xz"});
+  EXPECT_EQ(names(), std::vector<std::string>{"columns.csv.xz"});
   EXPECT_EQ(read_rows(dir_ / "rows.csv"), recent);
   write_rows_atomically(dir_ / "rows.csv", old.axes, old.rows);
   EXPECT_EQ(names(), std::vector<std::string>{"rows.csv"});
@@ -223,19 +224,58 @@ TEST_F(RowsFile, ThatIsMissingCannotBePacked) {
 
 TEST_F(RowsFile, ThatCannotBePackedStays) {
   write_atomically(dir_ / "rows.csv", kHeader + "\n");
-  std::filesystem::create_directories(dir_ / "rows.csv.xz" / "in_the_way");
-  EXPECT_EQ(packing_error(), "cannot write '" + (dir_ / "rows.csv.xz").string() + "': Is a directory");
+  std::filesystem::create_directories(dir_ / "columns.csv.xz" / "in_the_way");
+  EXPECT_EQ(packing_error(), "cannot write '" + (dir_ / "columns.csv.xz").string() + "': Is a directory");
   EXPECT_EQ(read_file(dir_ / "rows.csv"), kHeader + "\n");
 }
 
-TEST_F(RowsFile, PackedNamesItselfAndTheLineInErrors) {
-  const std::string file = (dir_ / "rows.csv.xz").string();
+TEST_F(RowsFile, ThatCannotBeReadStaysUnpacked) {
   write_atomically(dir_ / "rows.csv", kHeader + "\na,b\n");
+  EXPECT_EQ(packing_error(), (dir_ / "rows.csv").string() + ":2: 2 fields, expected 15 as in the header");
+  EXPECT_EQ(names(), std::vector<std::string>{"rows.csv"});
+}
+
+TEST_F(RowsFile, UnpackedIsTheSameBytes) {
+  Row quoted = full_row();
+  quoted.text = "says \"no\",\nand \"\"";
+  const std::vector<std::string> axes = {"budget", "interval"};
+  write_rows_atomically(dir_ / "rows.csv", axes, std::vector<Row>{full_row(), quoted, Row{.axes = {"", ""}}});
+  const std::string bytes = read_file(dir_ / "rows.csv");
   pack_rows(dir_);
-  EXPECT_EQ(reading_error(), file + ":2: 2 fields, expected 15 as in the header");
-  const std::string whole = read_file(file);
+  unpack_rows(dir_);
+  EXPECT_EQ(names(), std::vector<std::string>{"rows.csv"});
+  EXPECT_EQ(read_file(dir_ / "rows.csv"), bytes);
+  unpack_rows(dir_);
+  EXPECT_EQ(read_file(dir_ / "rows.csv"), bytes);
+}
+
+TEST_F(RowsFile, PackedNamesItselfAndTheLineInErrors) {
+  const std::string file = (dir_ / "columns.csv.xz").string();
+  const Row wrong{.metric = "nll"};
+  write_atomically(dir_ / "rows.csv", format_rows({}, std::vector<Row>{wrong, wrong}));
+  pack_rows(dir_);
+  const std::string whole = read_file(file), columns = unxz(whole, file);
+  const auto refused = [&](const std::string& from, const std::string& to) {
+    std::string changed = columns;
+    changed.replace(changed.find(from), from.size(), to);
+    write_atomically(file, xz(changed));
+    return reading_error();
+  };
+  EXPECT_EQ(refused("value,,", "value,,2x"), file + ":3: value '2x', expected a finite number");
+  EXPECT_EQ(refused("value,,", "value,"), file + ":12: 2 fields, expected 3 as in the first line");
+  EXPECT_EQ(refused("value,,\n", ""), file + ":1: the header lacks the column 'value'");
+  EXPECT_EQ(refused("value,,", "value,,\"2"),
+            file + ":1: the header lacks the column 'unit'");  // the open quote took it
   write_atomically(file, whole.substr(0, whole.size() - 1));
   EXPECT_EQ(reading_error(), file + ": truncated xz, expected more bytes");
+}
+
+TEST(TransposeCsv, IsItsOwnInverse) {
+  const std::string csv = "a,b\n1,\"x, \"\"y\"\"\n\"\n,\n";
+  EXPECT_EQ(transpose_csv(csv, "f"), "a,1,\nb,\"x, \"\"y\"\"\n\",\n");
+  EXPECT_EQ(transpose_csv(transpose_csv(csv, "f"), "f"), csv);
+  EXPECT_EQ(transpose_csv("", "f"), "");
+  EXPECT_EQ(transpose_csv("a,b\n1,2", "f"), "a,1\nb,2\n");
 }
 
 }  // namespace

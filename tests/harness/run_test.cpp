@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 
+#include "harness/rows_file.h"
 #include "kernels/error.h"
 #include "sim/budget/profile_file.h"
 #include "sim/model/model_config.h"

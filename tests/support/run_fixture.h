@@ -9,6 +9,7 @@
 
 #include "harness/files.h"
 #include "harness/rows.h"
+#include "harness/rows_file.h"
 #include "harness/run.h"
 #include "harness/spec/spec_reader.h"
 #include "sim/io/safetensors.h"

@@ -8,6 +8,7 @@
 #include <set>
 #include <tuple>
 
+#include "harness/rows_file.h"
 #include "harness/spec/grid.h"
 #include "harness/spec/spec_reader.h"
 #include "harness/subject.h"

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "harness/rows_file.h"
 #include "sim/budget/profile_file.h"
 #include "tests/support/run_fixture.h"
 

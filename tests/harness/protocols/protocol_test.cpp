@@ -12,6 +12,7 @@
 #include <set>
 
 #include "harness/protocols/unit.h"
+#include "harness/rows_file.h"
 #include "harness/spec/case_check.h"
 #include "harness/spec/grid.h"
 #include "kernels/error.h"
