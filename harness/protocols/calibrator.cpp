@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 
 #include "harness/protocols/answer_importance.h"
 #include "harness/spec/case_policy.h"
@@ -20,6 +21,13 @@ LoopState full_cache(Prefill& prefill, int32_t tokens, const ExamQuestion& quest
   return prefill.compressed(0, {&tokens, 1}, seconds, {&room, 1});
 }
 
+std::string calibration_name(const Spec& spec) {
+  Params params(std::string(kCalibrationKey), spec.options_of(std::string(kCalibrationKey)));
+  std::string name = read_calibration_name(params);
+  params.finish();
+  return name;
+}
+
 ImportanceOptions importance_of(const Spec& spec) {
   Params params(std::string(kImportanceKey), spec.options_of(std::string(kImportanceKey)));
   const ImportanceOptions options = ImportanceOptions::read_unit(params);
@@ -28,6 +36,14 @@ ImportanceOptions importance_of(const Spec& spec) {
 }
 
 }  // namespace
+
+std::string read_calibration_name(Params& params) {
+  std::string name = params.text("name", "what the file's name says of it; without one it is the model's own profile");
+  const bool plain =
+      std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) || c == '-' || c == '.'; });
+  if (!plain) params.fail("name", "expected letters, digits, - and .");
+  return name;
+}
 
 Calibrator::Calibrator(const Spec& spec, Backend& backend, const Grid& grid, int model, Progress& progress)
     : spec_(spec),
@@ -109,10 +125,11 @@ void Calibrator::take(const Exam& exam) {
   calibration_.tokens = std::max<int64_t>(calibration_.tokens, tokens);
 }
 
-// A profile of another importance does not take the place of the model's own.
+// A profile of another importance or calibration does not take the place of the model's own.
 std::filesystem::path Calibrator::file_of(const std::string& scorer) const {
   std::filesystem::path file = default_profile_file(identity_.folder(), scorer);
   std::string name = file.stem().string();
+  if (const std::string from = calibration_name(spec_); !from.empty()) name += "+" + from;
   for (const GivenParam& option : spec_.options_of(std::string(kImportanceKey))) {
     name += fmt::format("+{}={}", option.key, option.text);
   }

@@ -19,6 +19,10 @@ namespace kv {
 
 // The key of the spec that says what a profile counts losses in: options of ImportanceOptions::read_unit.
 inline constexpr std::string_view kImportanceKey = "importance";
+// That which names what it is made from, where that is not what the model's own profiles are made from.
+inline constexpr std::string_view kCalibrationKey = "calibration";
+// Reads that name; empty where there is none. UserError where it could not be part of a file's.
+std::string read_calibration_name(Params& params);
 
 // Reads the calibration's samples with one model of the spec and keeps what they say of every policy:
 // harness/protocols/profiles.h tells how. All references must stay alive.

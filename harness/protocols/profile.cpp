@@ -51,7 +51,10 @@ const RegisterProtocol profile{{
     .verb = "profile",
     .keys = {{.name = std::string(kImportanceKey),
               .help = "what losses are counted in, which 002 leaves open; where it is given the file's name says so",
-              .read = [](Params& params) { ImportanceOptions::read_unit(params); }}},
+              .read = [](Params& params) { ImportanceOptions::read_unit(params); }},
+             {.name = std::string(kCalibrationKey),
+              .help = "names profiles that stand beside the model's own",
+              .read = [](Params& params) { read_calibration_name(params); }}},
     .starter = R"(data:
   - {task: kv, tokens: 512, questions: 4}  # a task: kvlab list tasks, kvlab describe kv
 )",

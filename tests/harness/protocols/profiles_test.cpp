@@ -111,6 +111,15 @@ TEST_F(Profile, CountsLossesAsItIsAskedTo) {
   EXPECT_THAT(refusal(spec + "importance: {normalise: head}\n"), testing::HasSubstr("expected layer | none"));
 }
 
+TEST_F(Profile, OfAnotherCalibrationStandsBesideTheModelsOwn) {
+  const std::string spec = replaced(yaml("[{policy: keydiff, sinks: 4, recent: 1}]"), "samples: 2", "samples: 1");
+  EXPECT_EQ(make(spec + "calibration: {name: words}\n", "a")[0].file,
+            folder_ / "a/keydiff_recent=1_sinks=4+words.json");
+  EXPECT_EQ(make(spec + "importance: {group: max}\ncalibration: {name: words}\n", "a")[0].file,
+            folder_ / "a/keydiff_recent=1_sinks=4+words+group=max.json");
+  EXPECT_THAT(refusal(spec + "calibration: {name: a/b}\n"), testing::HasSubstr("expected letters, digits, - and ."));
+}
+
 TEST_F(Profile, SaysOfCodeMachineAndTimeWhatAManifestSays) {
   const auto profiles = make(replaced(yaml("[h2o]"), "samples: 2", "samples: 1"), "a");
   RunOptions options;
