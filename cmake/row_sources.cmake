@@ -13,7 +13,7 @@ function(hash_row_sources folder all cpu)
   list(FILTER files EXCLUDE REGEX
     "^harness/spec/(default_report|paper_items|paper_reader|plot_reader|report_plan|report_reader|table_reader|verdict_reader)[.]")
   list(FILTER files EXCLUDE REGEX
-    "^harness/(build_info|compare|files|main|manifest|models_page|notice|progress|result_folder|results|results_index|signals|staleness)[.]")
+    "^harness/(build_info|compare|files|folder_lock|main|manifest|models_page|notice|progress|result_folder|results|results_index|rows_file|signals|staleness)[.]")
   list(SORT files)
   set(of_all)
   set(of_cpu)

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "harness/files.h"
+#include "harness/folder_lock.h"
 #include "harness/manifest.h"
 #include "harness/model_folder.h"
 #include "harness/model_tokenizer.h"
@@ -75,6 +76,7 @@ class OwnStore {
     unfinished_ = fs::path(file_).replace_extension(".unfinished");
     std::error_code error;  // a folder that cannot be made is one that cannot be written to
     fs::create_directories(file_.parent_path(), error);
+    lock_.emplace(file_.parent_path(), "kvlab write; wait for it");
     if (fresh) {
       remove_file(unfinished_);
     } else {
@@ -143,6 +145,7 @@ class OwnStore {
   }
 
   fs::path file_, unfinished_;
+  std::optional<FolderLock> lock_;
   bool fresh_;
   std::string code_;
   OwnTraces traces_;

@@ -1,17 +1,11 @@
 #include "harness/result_folder.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
 #include <string>
 #include <vector>
 
 #include "harness/files.h"
-#include "harness/notice.h"
 #include "harness/rows_file.h"
 #include "kernels/error.h"
 
@@ -37,31 +31,16 @@ ResultFolder::ResultFolder(const fs::path& path) : path_(path) {
   std::error_code error;
   const bool existed = fs::exists(path, error);
   create_folder(path);
-  lock_ = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (lock_ < 0) throw UserError(fmt::format("cannot open '{}': {}", path.string(), std::strerror(errno)));
   try {
-    lock();
+    lock_.emplace(path, "kvlab run; wait for it, or name another --out");
     write_atomically(path / kProbe, std::string(kProbeBytes, '\n'));
     fs::remove(path / kProbe, error);
     move_in();
   } catch (const UserError&) {
-    ::close(lock_);
     if (!existed) fs::remove(path, error);  // only if it is empty
     throw;
   }
 }
-
-void ResultFolder::lock() const {
-  if (::flock(lock_, LOCK_EX | LOCK_NB) == 0) return;
-  if (errno == EWOULDBLOCK) {
-    throw UserError(
-        fmt::format("'{}' is being written by another kvlab run; wait for it, or name another --out", path_.string()));
-  }
-  notice(fmt::format("kvlab: '{}' cannot be locked ({}); let no other run write to it", path_.string(),
-                     std::strerror(errno)));
-}
-
-ResultFolder::~ResultFolder() { ::close(lock_); }
 
 void ResultFolder::replace(const std::function<void(const fs::path&)>& write) const {
   std::error_code error;
@@ -78,7 +57,7 @@ void ResultFolder::replace(const std::function<void(const fs::path&)>& write) co
   if (error) {
     throw UserError(fmt::format("cannot write '{}': {}", (path_ / kComplete).string(), error.message()));
   }
-  ::fsync(lock_);  // from here on the new files are the result
+  lock_->sync();  // from here on the new files are the result
   move_in();
 }
 
@@ -95,7 +74,7 @@ void ResultFolder::move_in() const {
     if (target.filename() == "rows.csv") fs::remove(packed_rows(target), error);
   }
   fs::remove(complete, error);
-  ::fsync(lock_);
+  lock_->sync();
 }
 
 }  // namespace kv

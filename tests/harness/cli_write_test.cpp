@@ -4,6 +4,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "harness/folder_lock.h"
 #include "sim/io/hash.h"
 #include "sim/io/xz.h"
 #include "sim/tasks/own_traces.h"
@@ -163,6 +164,19 @@ TEST_F(CliWrite, AWriterGoesOnWhereItStopped) {
   write_traces();
   EXPECT_EQ(text_of_file(), four);
   EXPECT_FALSE(fs::exists(unfinished()));
+}
+
+TEST_F(CliWrite, TwoWritersAtOnceAreOneTooMany) {
+  const fs::path own = traces_file().parent_path();
+  fs::create_directories(own);
+  {
+    const FolderLock first(own, "test");
+    const Output second = run(write_command());
+    EXPECT_EQ(second.code, 2);
+    EXPECT_EQ(second.text,
+              fmt::format("kvlab: '{}' is being written by another kvlab write; wait for it\n", own.string()));
+  }
+  write_traces();
 }
 
 TEST_F(CliWrite, AttemptsAreCappedAndTheYieldIsReported) {
