@@ -76,9 +76,10 @@ std::string items_of(const std::string& outcome) {
 std::string number_of(const std::string& marker) {
   std::istringstream words(marker);
   std::string kind, name, what;
-  words >> kind >> name >> what;
+  words >> kind;
+  if (kind == "items") return items_of(marker.substr(marker.find(kind) + kind.size() + 1));
+  words >> name >> what;
   if (kind == "key") return key_of(name, what);
-  if (kind == "items") return items_of(name);
   if (kind != "cell") return "no such kind";
   std::map<std::string, std::string> keys;
   for (std::string pair; words >> pair;) keys[pair.substr(0, pair.find('='))] = pair.substr(pair.find('=') + 1);
