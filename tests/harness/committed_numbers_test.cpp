@@ -64,10 +64,10 @@ std::string cell_of(const std::string& name, const std::string& table_name,
   return "no such table";
 }
 
-// How many of the papers' items the index counts so.
+// How many of the papers' items the index counts as what begins with that word.
 std::string items_of(const std::string& outcome) {
   const std::string index = test::read_file(result("README.md"));
-  const std::regex pattern(outcome == "all" ? R"((\d+) items: )" : R"((\d+) )" + outcome + "[,.]");
+  const std::regex pattern(outcome == "all" ? R"((\d+) items: )" : R"((\d+) )" + outcome + "[^,.]*[,.]");
   std::smatch found;
   return std::regex_search(index, found, pattern) ? found[1].str() : "0";
 }
@@ -76,10 +76,9 @@ std::string items_of(const std::string& outcome) {
 std::string number_of(const std::string& marker) {
   std::istringstream words(marker);
   std::string kind, name, what;
-  words >> kind;
-  if (kind == "items") return items_of(marker.substr(marker.find(kind) + kind.size() + 1));
-  words >> name >> what;
+  words >> kind >> name >> what;
   if (kind == "key") return key_of(name, what);
+  if (kind == "items") return items_of(name);
   if (kind != "cell") return "no such kind";
   std::map<std::string, std::string> keys;
   for (std::string pair; words >> pair;) keys[pair.substr(0, pair.find('='))] = pair.substr(pair.find('=') + 1);
