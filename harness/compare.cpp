@@ -92,10 +92,6 @@ struct Sums {
 
 Verdict judge(const Comparison& row, const CompareOptions& options) {
   const double slack = options.tolerance * std::abs(row.mean_a);
-  if (row.difference.value == 0 && row.difference.interval &&
-      row.difference.interval->low == row.difference.interval->high) {
-    return Verdict::kSame;
-  }
   if (!row.difference.interval) return std::abs(row.difference.value) <= slack ? Verdict::kSame : Verdict::kAmbiguous;
   const auto [low, high] = *row.difference.interval;
   if (low >= -slack && high <= slack) return Verdict::kSame;

@@ -138,6 +138,12 @@ def _value(column, text):
     return float(text) if column in _NUMBERS else _number(text)
 
 
+def _require_even(where, lines, kind):
+    for number, line in enumerate(lines, 1):
+        if len(line) != len(lines[0]):
+            raise Error(f"{where}: {kind} {number} has {len(line)} fields, expected {len(lines[0])} as the first has")
+
+
 def rows(folder, **where):
     """The rows of a result folder as dicts, those alone whose columns have the values of `where` (or one of a list).
     Empty fields are None, in columns of text ""; axes are numbers where they look like one."""
@@ -145,12 +151,15 @@ def rows(folder, **where):
     packed = file.with_name("columns.csv.xz")
     if file.exists():
         with file.open(newline="", encoding="utf-8") as text:
-            lines = list(csv.reader(text))
+            lines = [line for line in csv.reader(text) if line]
     elif packed.exists():  # a column a line
         with lzma.open(packed, "rt", newline="", encoding="utf-8") as text:
-            lines = list(zip(*csv.reader(text)))
+            lines = list(csv.reader(text))
+        _require_even(packed, lines, "column")
+        lines = list(zip(*lines))
     else:
         raise Error(f"{folder}: no rows.csv or columns.csv.xz there")
+    _require_even(folder, lines, "row")
     names = lines[0] if lines else []
     unknown = [column for column in where if column not in names]
     if unknown:

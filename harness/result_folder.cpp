@@ -32,7 +32,7 @@ ResultFolder::ResultFolder(const fs::path& path) : path_(path) {
   const bool existed = fs::exists(path, error);
   create_folder(path);
   try {
-    lock_.emplace(path, "kvlab run; wait for it, or name another --out");
+    lock_.emplace(path, "kvlab run or report; wait for it, or name another folder");
     write_atomically(path / kProbe, std::string(kProbeBytes, '\n'));
     fs::remove(path / kProbe, error);
     move_in();

@@ -12,10 +12,9 @@ namespace kv {
 // it is: files are made in a folder beside them and moved in together.
 class ResultFolder {
  public:
-  // Creates the folder, takes it for this process (FolderLock), writes a test file to it (a
-  // full or read-only disk shows before hours of work), and ends what a run that was killed while its files moved in
-  // had begun. UserError where another process has it or nothing can be written; a folder that was not there before
-  // does not stay behind.
+  // Creates the folder, takes it for this process (FolderLock), writes a test file to it (a full or read-only disk
+  // shows before hours of work), and ends what a run that was killed while its files moved in had begun. UserError
+  // where another process has it or nothing can be written; a folder that was not there before does not stay behind.
   explicit ResultFolder(const std::filesystem::path& path);
 
   const std::filesystem::path& path() const { return path_; }

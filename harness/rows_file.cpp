@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <limits>
 #include <vector>
 
 #include "harness/files.h"
@@ -24,23 +26,54 @@ std::size_t field_end(std::string_view csv, std::size_t begin) {
   return std::min(csv.find_first_of(",\n", end), csv.size());
 }
 
-std::vector<std::vector<std::string_view>> split_csv(std::string_view csv, std::string_view file) {
-  std::vector<std::vector<std::string_view>> lines;
-  for (std::size_t begin = 0; begin < csv.size();) {
-    std::vector<std::string_view> fields;
-    if (!lines.empty()) fields.reserve(lines[0].size());
-    for (bool goes_on = true; goes_on;) {
-      const std::size_t end = field_end(csv, begin);
-      fields.push_back(csv.substr(begin, end - begin));
-      goes_on = end < csv.size() && csv[end] == ',';
-      begin = end + 1;
-    }
-    lines.push_back(std::move(fields));
-    if (lines.back().size() == lines[0].size()) continue;
-    throw UserError(fmt::format("{}:{}: {} fields, expected {} as in the first line", file, lines.size(),
-                                lines.back().size(), lines[0].size()));
+// A line of a CSV text, of which fields are taken from the left.
+struct Line {
+  std::string_view rest{};
+  std::size_t fields = 0;
+
+  std::string_view take() {
+    const std::string_view field = rest.substr(0, field_end(rest, 0));
+    rest.remove_prefix(std::min(field.size() + 1, rest.size()));
+    return field;
+  }
+};
+
+Line first_line(std::string_view csv) {
+  std::size_t end = field_end(csv, 0), fields = 1;
+  for (; end < csv.size() && csv[end] == ','; ++fields) end = field_end(csv, end + 1);
+  return {.rest = csv.substr(0, end), .fields = fields};
+}
+
+// UserError where there are more than `most` lines.
+std::vector<Line> split_lines(std::string_view csv, std::string_view file, std::size_t most) {
+  std::vector<Line> lines;
+  while (!csv.empty()) {
+    if (lines.size() == most) throw UserError(fmt::format("{}: more than {} columns", file, most));
+    lines.push_back(first_line(csv));
+    csv.remove_prefix(std::min(lines.back().rest.size() + 1, csv.size()));
+    if (lines.back().fields == lines[0].fields) continue;
+    throw UserError(fmt::format("{}: line {} has {} fields, expected {} as the first has", file, lines.size(),
+                                lines.back().fields, lines[0].fields));
   }
   return lines;
+}
+
+std::string transpose(std::string_view csv, std::string_view file, std::size_t most_lines) {
+  std::vector<Line> lines = split_lines(csv, file, most_lines);
+  std::string transposed;
+  transposed.reserve(csv.size() + 1);
+  for (std::size_t column = 0; !lines.empty() && column < lines[0].fields; ++column) {
+    for (Line& line : lines) (transposed += line.take()) += ',';
+    transposed.back() = '\n';
+  }
+  return transposed;
+}
+
+// A small packed file may unpack to millions of lines; no spec has so many axes.
+constexpr std::size_t kMostColumns = 1000;
+
+std::string unpacked(std::string_view packed, const std::string& file) {
+  return transpose(unxz(packed, file), file, kMostColumns);
 }
 
 }  // namespace
@@ -62,7 +95,7 @@ RowTable read_rows(const fs::path& rows_csv) {
   const fs::path stored = stored_rows(rows_csv);
   const MappedFile file = MappedFile::open(stored);
   if (stored == rows_csv) return parse_rows(file.text(), stored.string());
-  return parse_rows(transpose_csv(unxz(file.text(), stored.string()), stored.string()), stored.string());
+  return parse_rows(unpacked(file.text(), stored.string()), stored.string());
 }
 
 void pack_rows(const fs::path& dir) {
@@ -84,14 +117,7 @@ void unpack_rows(const fs::path& dir) {
 }
 
 std::string transpose_csv(std::string_view csv, std::string_view file) {
-  const std::vector<std::vector<std::string_view>> lines = split_csv(csv, file);
-  std::string transposed;
-  transposed.reserve(csv.size());
-  for (std::size_t column = 0; !lines.empty() && column < lines[0].size(); ++column) {
-    for (const std::vector<std::string_view>& fields : lines) (transposed += fields[column]) += ',';
-    transposed.back() = '\n';
-  }
-  return transposed;
+  return transpose(csv, file, std::numeric_limits<std::size_t>::max());
 }
 
 }  // namespace kv

@@ -39,7 +39,7 @@ class Refresh {
     }
   }
 
-  bool has_changed() const { return action_ == StaleAction::kRun && made_ + drawn_ > 0; }
+  bool has_written() const { return has_written_; }
 
   void say_sum() const {
     notice(fmt::format("{} fresh, {} {}, {} drawn again, {} left out of date", fresh_, made_,
@@ -80,6 +80,7 @@ class Refresh {
     const int before = verbs_.exit_code;
     verbs_.exit_code = 0;
     run_spec(spec, {.out = origin.folder, .verbosity = verbosity_, .overrides = origin.overrides}, verbs_);
+    has_written_ = true;
     ++(verbs_.exit_code == 0 ? made_ : left_);
     verbs_.exit_code = std::max(before, verbs_.exit_code);
   }
@@ -101,7 +102,10 @@ class Refresh {
   void draw(const std::string& name, const Spec& spec, const ResultOrigin& origin) {
     notice(fmt::format("{}: fresh rows; the spec's title, tables, plots, paper or verdict are others{}", name,
                        action_ == StaleAction::kRun ? ": drawn again" : ""));
-    if (action_ == StaleAction::kRun) adopt_spec(origin.folder, spec);
+    if (action_ == StaleAction::kRun) {
+      adopt_spec(origin.folder, spec);
+      has_written_ = true;
+    }
     ++drawn_;
   }
 
@@ -116,6 +120,7 @@ class Refresh {
   Verbosity verbosity_;
   Verbs& verbs_;
   int fresh_ = 0, made_ = 0, drawn_ = 0, left_ = 0;
+  bool has_written_ = false;
 };
 
 }  // namespace
@@ -130,7 +135,7 @@ void refresh_results(const std::vector<std::string>& specs, const fs::path& resu
     refresh.refresh_spec(spec);
   }
   refresh.say_sum();
-  if (refresh.has_changed()) refresh_index(results);
+  if (refresh.has_written()) refresh_index(results);
 }
 
 }  // namespace kv

@@ -82,13 +82,13 @@ std::string verdict_line(const Judged& first, const Judged& second, const ModelP
 
 std::string finding_line(const CheckResult& first, const CheckResult& second, const ModelPair& pair) {
   const bool a = first.holds(), b = second.holds();
-  const bool known = first.can_hold() && second.can_hold();
+  const bool known = first.is_decided() && second.is_decided();
   const auto numbers = [](const CheckResult& check) {
     if (!check.has_number()) return std::string("no number");
     return fmt::format("{}{}{}", numbers_text(check), kLineBreak,
-                       check.holds()      ? "holds"
-                       : check.can_hold() ? "does not hold"
-                                          : "too few samples");
+                       check.holds()        ? "holds"
+                       : check.is_decided() ? "does not hold"
+                                            : "no interval");
   };
   return fmt::format("| {} | {} | {} | {} | {} | {} |\n", escape_markdown(first.subject),
                      escape_markdown(bound_text(first.check)), numbers(first), numbers(second),

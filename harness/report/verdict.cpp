@@ -176,6 +176,7 @@ class Checker {
     out.interval = number->interval;
     out.holds = keeps(number->value);
     if (check_.whole_interval) {
+      out.lacks_interval = !number->interval;
       out.holds = number->interval && keeps(number->interval->low) && keeps(number->interval->high);
     }
     return out;
@@ -231,13 +232,13 @@ bool all_hold(const std::vector<CheckResult>& results) {
   return std::all_of(results.begin(), results.end(), [](const CheckResult& result) { return result.holds(); });
 }
 
-bool all_can_hold(const std::vector<CheckResult>& results) {
-  return std::all_of(results.begin(), results.end(), [](const CheckResult& result) { return result.can_hold(); });
+bool all_are_decided(const std::vector<CheckResult>& results) {
+  return std::all_of(results.begin(), results.end(), [](const CheckResult& result) { return result.is_decided(); });
 }
 
 Outcome outcome_of(const VerdictResult& result) {
   if (!all_hold(result.testable)) return Outcome::kUntestable;
-  if (!all_can_hold(result.reproduced) || !all_can_hold(result.partly)) return Outcome::kUntestable;
+  if (!all_are_decided(result.reproduced) || !all_are_decided(result.partly)) return Outcome::kUntestable;
   if (!result.reproduced.empty() && all_hold(result.reproduced)) return Outcome::kReproduced;
   return !result.partly.empty() && all_hold(result.partly) ? Outcome::kPartly : Outcome::kDiffers;
 }
@@ -262,10 +263,11 @@ bool CheckResult::has_number() const {
   return std::any_of(cells.begin(), cells.end(), [](const CheckedCell& cell) { return cell.value.has_value(); });
 }
 
-bool CheckResult::can_hold() const {
-  return std::any_of(cells.begin(), cells.end(), [this](const CheckedCell& cell) {
-    return cell.value.has_value() && (!check.whole_interval || cell.interval.has_value());
-  });
+bool CheckResult::is_decided() const {
+  if (!has_number()) return false;
+  const auto decides = [this](const CheckedCell& cell) { return !cell.lacks_interval && cell.holds == check.in_some; };
+  const auto lacks_interval = [](const CheckedCell& cell) { return cell.lacks_interval; };
+  return std::any_of(cells.begin(), cells.end(), decides) || std::none_of(cells.begin(), cells.end(), lacks_interval);
 }
 
 bool CheckResult::holds() const {

@@ -37,7 +37,9 @@ void add_rows(const std::vector<CheckResult>& results, const char* decides, Tabl
           {.kind = Kind::kNumber,
            .text = format_number(*cell.value, result.digits),
            .interval = interval_text(cell, result.digits)},
-          cell.holds ? "yes" : "no");
+          cell.lacks_interval ? "no interval"
+          : cell.holds        ? "yes"
+                              : "no");
     }
   }
 }

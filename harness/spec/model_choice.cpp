@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <optional>
-
 #include "harness/model_folder.h"
 #include "kernels/error.h"
 #include "sim/model/model_files.h"
@@ -13,28 +11,20 @@
 namespace kv {
 namespace {
 
-std::optional<std::filesystem::path> found(const Spec& spec, const Located& source) {
+// Both as written where they are missing: whoever opens them says so.
+std::filesystem::path path_of(const Spec& spec, const Located& source) {
   try {
     return resolve_path(spec, source);
   } catch (const UserError&) {
-    return std::nullopt;
+    return source.text;
   }
 }
 
-// What is missing lies where its folder is, beside profiles and traces that may be there; else as written. Whoever
-// opens it says that it is missing.
-std::filesystem::path path_of(const Spec& spec, const Located& source) {
-  if (const auto path = found(spec, source)) return *path;
-  const std::filesystem::path written = source.text;
-  const auto folder = found(spec, {written.parent_path().string(), source.where});
-  return folder && written.has_parent_path() ? *folder / written.filename() : written;
-}
-
-std::filesystem::path files_or_place(const Spec& spec, const ModelChoice& choice) {
+std::filesystem::path files_or_name(const Spec& spec, const ModelChoice& choice) {
   try {
     return find_model_files(spec, choice);
   } catch (const UserError&) {
-    return path_of(spec, choice.source);
+    return choice.source.text;
   }
 }
 
@@ -69,7 +59,7 @@ ModelIdentity identity_of(const Spec& spec, int model) {
     return {{}, [file = path_of(spec, spec.traces.front())] { return shape_of_trace(file); }};
   }
   const ModelChoice& choice = spec.models[static_cast<size_t>(model)];
-  const std::filesystem::path files = choice.random ? "" : files_or_place(spec, choice);
+  const std::filesystem::path files = choice.random ? "" : files_or_name(spec, choice);
   return {files, [choice, files] {
             const ModelConfig config = config_of(choice, files);
             return ModelIdentity::Shape{config.layers, config.kv_heads};

@@ -84,7 +84,9 @@ std::map<std::string, std::vector<GivenParam>> read_protocol_options(const YamlD
       if (protocol != &chosen) {
         map.fail(key.name, fmt::format("only protocol {} has it, expected no such key", protocol->name));
       }
-      options[key.name] = MapReader(document, node, key.name).options();
+      Params params(key.name, options[key.name] = MapReader(document, node, key.name).options());
+      key.read(params);
+      params.finish();
     }
   }
   return options;

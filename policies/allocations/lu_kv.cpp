@@ -41,6 +41,8 @@ class LuKv final : public Allocation {
         least_(fraction_option(params, "least", 0.01, "least fraction that a head keeps (002: 0.01)")) {}
 
   std::vector<InputFile> check(const ModelIdentity& model, std::string_view scorer) const override {
+    // A model that is not there has no profiles either; whoever opens it says that it is missing.
+    if (std::error_code error; !model.files().empty() && !std::filesystem::exists(model.files(), error)) return {};
     scorer = profiled(scorer);
     const std::string file = existing_file(model.folder(), scorer).string();
     const MappedFile bytes = MappedFile::open(file);

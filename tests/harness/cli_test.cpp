@@ -322,6 +322,11 @@ TEST_F(Cli, PackedResultsServeEveryVerbThatReadsRows) {
   EXPECT_EQ(run("report " + path("a")).text, plain.text);
   EXPECT_EQ(read_file(folder_ / "a" / "index.html"), page);
 
+  EXPECT_EQ(run(fmt::format("report {} --unpack", path("a"))).text, plain.text);
+  EXPECT_TRUE(fs::exists(folder_ / "a" / "rows.csv"));
+  EXPECT_EQ(rows_of("a"), rows);
+  ASSERT_EQ(run(fmt::format("report {} --pack", path("a"))).code, 0);
+
   ASSERT_EQ(run(run_tiny + " --set seed=6").code, 0);
   EXPECT_FALSE(fs::exists(folder_ / "a" / "columns.csv.xz"));
   EXPECT_NE(rows_of("a"), rows);
@@ -522,6 +527,17 @@ TEST_F(Cli, ShippedExperimentsAreValid) {
         words.find("--set") != std::string::npos && output.text.find("there are no traces yet") != std::string::npos;
     EXPECT_EQ(output.code, lacks_traces ? 2 : 0) << output.text;
   }
+}
+
+// Neither its profiles nor what they are for is looked at first.
+TEST_F(Cli, AModelThatIsNotThereIsWhatIsMissing) {
+  const std::string spec =
+      "# Is it there?\ndata: [{task: kv, tokens: 256}]\npolicies: [full, keydiff]\nprotocol: answer\n"
+      "axes: {keep: 0.5, allocation: lu-kv}\nmodel: ";
+  write_atomically(folder_ / "gguf.yaml", spec + path("absent/x.gguf") + "\n");
+  write_atomically(folder_ / "name.yaml", spec + "owner/none\n");
+  expect_refused("validate " + path("gguf.yaml"), "absent/x.gguf': no such file");
+  expect_refused("validate " + path("name.yaml"), "model 'owner/none': no such folder");
 }
 
 TEST_F(Cli, TokenizePrintsAJsonArray) {

@@ -135,18 +135,18 @@ TEST(Compare, LeavesOutAnAxisOfOneValueAndRefusesOneOfMany) {
 }
 
 TEST(Compare, WritesMarkdownAndCsv) {
-  RowTable a = make_table({1, 2});
+  RowTable a = make_table({1, 2, 1, 2, 1.5});
   for (Row& row : a.rows) row.policy = "h2o, \"old\"";
   const CompareResult result = compare_rows(a, a);
   EXPECT_EQ(to_csv(result),
             "metric,policy,data,budget,unit,mean_a,mean_b,difference,low,high,samples,verdict\n"
-            "loss_ratio,\"h2o, \"\"old\"\"\",prose,256,,1.5,1.5,0,0,0,2,same\n");
+            "loss_ratio,\"h2o, \"\"old\"\"\",prose,256,,1.5,1.5,0,0,0,5,same\n");
   const std::string markdown = to_markdown(result);
   EXPECT_NE(markdown.find(
-                "| loss_ratio | h2o, \"old\" | prose | 256 | 1.5000 | 1.5000 | 0.0000 [0.0000, 0.0000] | 2 | same |"),
+                "| loss_ratio | h2o, \"old\" | prose | 256 | 1.5000 | 1.5000 | 0.0000 [0.0000, 0.0000] | 5 | same |"),
             std::string::npos)
       << markdown;
-  EXPECT_NE(markdown.find("2 rows paired, 0 only in A, 0 only in B."), std::string::npos);
+  EXPECT_NE(markdown.find("5 rows paired, 0 only in A, 0 only in B."), std::string::npos);
 }
 
 }  // namespace

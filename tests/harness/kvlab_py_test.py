@@ -1,5 +1,6 @@
 """Tests harness/kvlab.py against the program. Usage: kvlab_py_test.py SOURCE_FOLDER KVLAB"""
 
+import lzma
 import os
 import pathlib
 import sys
@@ -52,6 +53,19 @@ class KvlabPy(unittest.TestCase):
         kvlab._call(["report", str(self.folder / "out"), "--pack"])
         self.assertFalse((self.folder / "out" / "rows.csv").exists())
         self.assertEqual(result.rows(), plain)
+
+    def test_rows_that_are_not_whole_are_an_error(self):
+        folder = self.folder / "broken"
+        folder.mkdir()
+        with lzma.open(folder / "columns.csv.xz", "wt") as file:
+            file.write("metric,nll,nll\nvalue,1\n")
+        with self.assertRaisesRegex(kvlab.Error, "column 2 has 2 fields, expected 3"):
+            kvlab.rows(folder)
+        (folder / "rows.csv").write_text("metric,value\nnll,1\n\nnll\n")
+        with self.assertRaisesRegex(kvlab.Error, "row 3 has 1 fields, expected 2"):
+            kvlab.rows(folder)
+        (folder / "rows.csv").write_text("metric,value\nnll,1\n\n")
+        self.assertEqual(len(kvlab.rows(folder, metric="nll")), 1)
 
     def test_what_the_program_refuses_is_an_error_with_its_line_and_code(self):
         with self.assertRaisesRegex(kvlab.Error, "did you mean 'samples'") as caught:

@@ -29,7 +29,8 @@ TEST_F(ResultFolders, IsRefusedToASecondRunAndFreeAgainAfterTheFirst) {
   {
     const ResultFolder first(out());
     EXPECT_EQ(test::user_error([&] { ResultFolder second(out()); }),
-              "'" + out().string() + "' is being written by another kvlab run; wait for it, or name another --out");
+              "'" + out().string() +
+                  "' is being written by another kvlab run or report; wait for it, or name another folder");
   }
   const ResultFolder third(out());
   EXPECT_EQ(files(), 0U);  // nothing of the test of the disk stays

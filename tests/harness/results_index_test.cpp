@@ -52,7 +52,7 @@ TEST_F(ResultsIndex, HasALineAResultFromItsSpecAndManifest) {
   EXPECT_EQ(text.find("no-result"), std::string::npos);
 }
 
-TEST_F(ResultsIndex, IsKeptUpToDateOnceItIsThere) {
+TEST_F(ResultsIndex, IsWrittenAgainWhereItIsTheTools) {
   refresh_index(root_ / "results");
   EXPECT_FALSE(std::filesystem::exists(root_ / "results" / "README.md"));
   write_atomically(root_ / "results" / "README.md", "my own notes\n");

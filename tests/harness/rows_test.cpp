@@ -262,10 +262,12 @@ TEST_F(RowsFile, PackedNamesItselfAndTheLineInErrors) {
     return reading_error();
   };
   EXPECT_EQ(refused("value,,", "value,,2x"), file + ":3: value '2x', expected a finite number");
-  EXPECT_EQ(refused("value,,", "value,"), file + ":12: 2 fields, expected 3 as in the first line");
+  EXPECT_EQ(refused("value,,", "value,"), file + ": line 12 has 2 fields, expected 3 as the first has");
   EXPECT_EQ(refused("value,,\n", ""), file + ":1: the header lacks the column 'value'");
   EXPECT_EQ(refused("value,,", "value,,\"2"),
             file + ":1: the header lacks the column 'unit'");  // the open quote took it
+  write_atomically(file, xz(std::string(1 << 20, '\n')));
+  EXPECT_EQ(reading_error(), file + ": more than 1000 columns");
   write_atomically(file, whole.substr(0, whole.size() - 1));
   EXPECT_EQ(reading_error(), file + ": truncated xz, expected more bytes");
 }

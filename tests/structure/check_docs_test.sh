@@ -45,7 +45,7 @@ accept "$(printf '%0160d' 0 | sed 's/0/é/g')"
 reject "$(printf '%0161d' 0)" '^docs/page.md:1: has more than 160 characters'
 reject 'First line.\n`sim/b.h`' '^docs/page.md:2: names sim/b.h, which is not there'
 reject '```sh\ncat sim/b.h\n```' '^docs/page.md:2: names sim/b.h, which is not there'
-reject '`models/downloaded.gguf` and `sim/models/downloaded.gguf`' '^docs/page.md:1: names sim/models, which is not there'
+reject '`sim/models/downloaded.gguf`' '^docs/page.md:1: names sim/models, which is not there'
 reject '[a link](sim/a.h)' '^docs/page.md:1: links sim/a.h, which is not there'
 reject '`./dev fly`' '^docs/page.md:1: names ./dev fly, which is not there'
 reject '`kvlab fly`' '^docs/page.md:1: names kvlab fly, which is not there'

@@ -117,7 +117,8 @@ TEST_F(Profile, OfAnotherCalibrationStandsBesideTheModelsOwn) {
             folder_ / "a/keydiff_recent=1_sinks=4+words.json");
   EXPECT_EQ(make(spec + "importance: {group: max}\ncalibration: {name: words}\n", "a")[0].file,
             folder_ / "a/keydiff_recent=1_sinks=4+words+group=max.json");
-  EXPECT_THAT(refusal(spec + "calibration: {name: a/b}\n"), testing::HasSubstr("expected letters, digits, - and ."));
+  EXPECT_THAT(test::user_error([&] { parse_spec(spec + "calibration: {name: a/b}\n", "x.yaml"); }),
+              testing::HasSubstr("expected letters, digits, - and ."));
 }
 
 TEST_F(Profile, SaysOfCodeMachineAndTimeWhatAManifestSays) {
