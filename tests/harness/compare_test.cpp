@@ -135,7 +135,7 @@ TEST(Compare, LeavesOutAnAxisOfOneValueAndRefusesOneOfMany) {
 }
 
 TEST(Compare, WritesMarkdownAndCsv) {
-  RowTable a = make_table({1, 2, 1, 2, 1.5});
+  RowTable a = make_table({1.5, 1.5, 1.5, 1.5, 1.5});
   for (Row& row : a.rows) row.policy = "h2o, \"old\"";
   const CompareResult result = compare_rows(a, a);
   EXPECT_EQ(to_csv(result),
