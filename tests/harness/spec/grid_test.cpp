@@ -7,6 +7,7 @@
 #include "kernels/error.h"
 #include "sim/budget/profile_file.h"
 #include "tests/support/file_fixtures.h"
+#include "tests/support/paths.h"
 
 namespace kv {
 namespace {
@@ -202,11 +203,15 @@ TEST(Grid, APolicyRunsOnlyWhereItsSpecWantsIt) {
 }
 
 TEST(Grid, KnowsBeforeAnythingRunsThatAProfileIsMissing) {
-  EXPECT_EQ(
-      error_of(std::string(kHead) +
-               "policies: [{policy: keydiff, sinks: 4, allocation: lu-kv}]\nprotocol: one-shot\naxes: {keep: 0.2}\n"),
-      "s.yaml:3:12: lu-kv: there is no profile of keydiff {sinks: 4}, expected "
-      "m/profiles/keydiff_sinks=4.json; `kvlab profile SPEC` makes one");
+  const std::string llama = ref::source_path("tests/data/llama"),
+                    asked =
+                        "data: [{task: reason, tokens: 512}]\npolicies: [{policy: keydiff, sinks: 4, allocation: "
+                        "lu-kv}]\nprotocol: one-shot\n"
+                        "axes: {keep: 0.2}\nmodel: ";
+  EXPECT_EQ(error_of(asked + llama + "\n"), "s.yaml:2:12: lu-kv: there is no profile of keydiff {sinks: 4}, expected " +
+                                                llama +
+                                                "/profiles/keydiff_sinks=4.json; `kvlab profile SPEC` makes one");
+  EXPECT_EQ(error_of(asked + "m\n"), "no error") << "of a model that is not there: who opens it says so";
   EXPECT_EQ(error_of("model: m\ndata: [{task: kv, tokens: 64}]\npolicies: [keydiff, full]\nprotocol: profile\n"),
             "s.yaml:3:21: policy 'full' never evicts, so there is nothing to profile");
 }
