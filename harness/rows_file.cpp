@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The end of the field that begins at `begin`: of the comma or the line end after it.
+// Where the field that begins at `begin` ends: before a comma, a line end or the end of the text.
 std::size_t field_end(std::string_view csv, std::size_t begin) {
   std::size_t end = begin;
   if (end < csv.size() && csv[end] == '"') {

@@ -176,7 +176,6 @@ class Checker {
     out.interval = number->interval;
     out.holds = keeps(number->value);
     if (check_.whole_interval) {
-      out.lacks_interval = !number->interval;
       out.holds = number->interval && keeps(number->interval->low) && keeps(number->interval->high);
     }
     return out;
@@ -263,11 +262,15 @@ bool CheckResult::has_number() const {
   return std::any_of(cells.begin(), cells.end(), [](const CheckedCell& cell) { return cell.value.has_value(); });
 }
 
+bool CheckResult::lacks_interval(const CheckedCell& cell) const {
+  return check.whole_interval && cell.value && !cell.interval;
+}
+
 bool CheckResult::is_decided() const {
   if (!has_number()) return false;
-  const auto decides = [this](const CheckedCell& cell) { return !cell.lacks_interval && cell.holds == check.in_some; };
-  const auto lacks_interval = [](const CheckedCell& cell) { return cell.lacks_interval; };
-  return std::any_of(cells.begin(), cells.end(), decides) || std::none_of(cells.begin(), cells.end(), lacks_interval);
+  const auto lacks = [this](const CheckedCell& cell) { return lacks_interval(cell); };
+  const auto decides = [&](const CheckedCell& cell) { return !lacks(cell) && cell.holds == check.in_some; };
+  return std::any_of(cells.begin(), cells.end(), decides) || std::none_of(cells.begin(), cells.end(), lacks);
 }
 
 bool CheckResult::holds() const {

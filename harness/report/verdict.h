@@ -17,9 +17,8 @@ struct CheckedCell {
   std::string label{};            // the values of the columns that the check leaves free
   std::optional<double> value{};  // absent where the cell, or what it is compared with, has none
   std::optional<Interval> interval{};
-  bool unpaired = false;        // two cells without a row in common, each by its own number: there is no interval
-  bool holds = false;           // never without a value
-  bool lacks_interval = false;  // that is asked: a number without one neither holds nor fails
+  bool unpaired = false;  // two cells without a row in common, each by its own number: there is no interval
+  bool holds = false;     // never without a value
 };
 
 struct CheckResult {
@@ -29,6 +28,8 @@ struct CheckResult {
   std::vector<CheckedCell> cells{};
 
   bool has_number() const;
+  // A number without the interval that is asked: it neither holds nor fails.
+  bool lacks_interval(const CheckedCell& cell) const;
   // Whether the cells say that it holds, or that it does not: not without a number, nor where that hangs on an interval
   // which a cell lacks.
   bool is_decided() const;

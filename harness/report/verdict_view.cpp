@@ -37,9 +37,9 @@ void add_rows(const std::vector<CheckResult>& results, const char* decides, Tabl
           {.kind = Kind::kNumber,
            .text = format_number(*cell.value, result.digits),
            .interval = interval_text(cell, result.digits)},
-          cell.lacks_interval ? "no interval"
-          : cell.holds        ? "yes"
-                              : "no");
+          result.lacks_interval(cell) ? "no interval"
+          : cell.holds                ? "yes"
+                                      : "no");
     }
   }
 }

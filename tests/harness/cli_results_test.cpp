@@ -33,6 +33,20 @@ TEST_F(CliStale, RunsWhatIsMissingThenNothingThenWhatChanged) {
   EXPECT_NE(run_here("run tiny.yaml --stale").text.find("tiny: fresh\n"), std::string::npos);
 }
 
+// A run by itself leaves the index as it is: that reads the rows of all results.
+TEST_F(CliStale, TheIndexIsWrittenAgainAtTheEnd) {
+  ASSERT_EQ(run_here("run tiny.yaml --quiet").code, 0);
+  ASSERT_EQ(run_here("report --index results").code, 0);
+  const std::filesystem::path index = folder_ / "results" / "README.md";
+  const std::string before = test::read_file(index);
+  write_atomically(spec_file(), "title: Another title\n" + yaml());
+  ASSERT_EQ(run_here("run tiny.yaml --quiet").code, 0);
+  EXPECT_EQ(test::read_file(index), before);
+  write_atomically(spec_file(), "title: A third title\n" + yaml());
+  ASSERT_EQ(run_here("run tiny.yaml --stale --quiet").code, 0);
+  EXPECT_NE(test::read_file(index).find("A third title"), std::string::npos) << test::read_file(index);
+}
+
 TEST_F(CliStale, EveryResultIsMadeWithItsOwnSettings) {
   ASSERT_EQ(run_here("run tiny.yaml --quiet --set samples=1 --out results/tiny").code, 0);
   ASSERT_EQ(run_here("run tiny.yaml --quiet --set samples=2 --set 'axes.budget=[16]' --out results/tiny-more").code, 0);
