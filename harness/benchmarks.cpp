@@ -60,7 +60,7 @@ class Reader {
 
  private:
   [[noreturn]] void refuse(const std::string& key, const Json& value, const std::string& expected) const {
-    fail(fmt::format("{} is {}, expected {}", key, shown(value), expected));
+    fail(fmt::format("{} is {}, expected {}", key, shown_json(value), expected));
   }
 
   const Json& object_;

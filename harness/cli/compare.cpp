@@ -11,11 +11,11 @@
 namespace kv {
 
 void add_compare(CLI::App& app, Verbs&) {
-  struct Arguments {
+  struct CompareArguments {
     std::string a, b, format = "markdown";
     CompareOptions options;
   };
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<CompareArguments>();
   CLI::App* verb = app.add_subcommand("compare", "Compares two result folders, paired by sample: a verdict a row");
   verb->add_option("A", arguments->a, "result folder")->required();
   verb->add_option("B", arguments->b, "result folder")->required();

@@ -14,14 +14,14 @@
 namespace kv {
 namespace {
 
-struct Arguments {
+struct CompressArguments {
   std::string model, policy, out, device = "cpu";
   IdsArguments input;
   double keep = 0;
   uint64_t seed = 0;
 };
 
-void run_compress(const Arguments& arguments) {
+void run_compress(const CompressArguments& arguments) {
   check_replaceable(arguments.out);
   const auto backend = make_backend(arguments.device);  // outlives the policy, whose state lives on it
   Policy policy = load_policy(arguments.policy, arguments.model);
@@ -39,7 +39,7 @@ void run_compress(const Arguments& arguments) {
 }  // namespace
 
 void add_compress(CLI::App& app, Verbs&) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<CompressArguments>();
   CLI::App* verb = app.add_subcommand("compress", "Writes a policy's scores and keep mask after a prefill");
   add_model_option(*verb, arguments->model);
   add_ids_options(*verb, arguments->input);

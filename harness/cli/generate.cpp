@@ -19,7 +19,7 @@
 namespace kv {
 namespace {
 
-struct Arguments {
+struct GenerateArguments {
   std::string model, prompt, out, policy, device = "cpu";
   IdsArguments input;
   int max_new_tokens = 128;
@@ -29,7 +29,7 @@ struct Arguments {
   std::optional<double> keep;
 };
 
-std::vector<int32_t> prompt_ids(const Arguments& arguments) {
+std::vector<int32_t> prompt_ids(const GenerateArguments& arguments) {
   const bool has_source = !(arguments.prompt.empty() && arguments.input.text.empty() && arguments.input.ids.empty());
   if (!has_source) throw UserError("expected one of --prompt TEXT, --text FILE and --ids FILE");
   if (arguments.prompt.empty()) return load_ids(arguments.input, arguments.model);
@@ -37,7 +37,7 @@ std::vector<int32_t> prompt_ids(const Arguments& arguments) {
 }
 
 // Ids where the model brings no tokenizer, which --ids does not need.
-std::string readable(const Arguments& arguments, const std::vector<int32_t>& ids) {
+std::string readable(const GenerateArguments& arguments, const std::vector<int32_t>& ids) {
   if (arguments.input.ids.empty()) return load_tokenizer(arguments.model).decode(ids);
   return fmt::format("{}", fmt::join(ids, " "));
 }
@@ -54,7 +54,7 @@ void report(const GenerateResult& result, size_t prompt) {
   notice(line);
 }
 
-void run_generate(const Arguments& arguments) {
+void run_generate(const GenerateArguments& arguments) {
   const std::vector<int32_t> ids = prompt_ids(arguments);
   const auto backend = make_backend(arguments.device);  // outlives the policy, whose state lives on it
   Policy policy = load_policy(arguments.policy.empty() ? "full" : arguments.policy, arguments.model);
@@ -89,7 +89,7 @@ void run_generate(const Arguments& arguments) {
 }  // namespace
 
 void add_generate(CLI::App& app, Verbs&) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<GenerateArguments>();
   CLI::App* verb = app.add_subcommand("generate", "Continues a text, over the full cache or under a policy");
   add_model_option(*verb, arguments->model);
   CLI::Option* prompt = verb->add_option("--prompt", arguments->prompt, "the text itself, as --text");

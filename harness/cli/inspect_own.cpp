@@ -58,7 +58,7 @@ void print_refused(const OwnTraces& own) {
 // Of the JSON object that says what wrote the traces.
 std::string fact(const nlohmann::json& origin, const char* key) {
   const auto found = origin.find(key);
-  return found == origin.end() ? "unknown" : found->is_string() ? found->get<std::string>() : shown(*found);
+  return found == origin.end() ? "unknown" : found->is_string() ? found->get<std::string>() : shown_json(*found);
 }
 
 }  // namespace

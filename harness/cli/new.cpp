@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Arguments {
+struct NewArguments {
   std::string file = "experiment.yaml";
   std::string protocol, model = "experiments/models/reference";
   std::vector<std::string> policies;
@@ -47,7 +47,7 @@ std::string further_keys(const std::string& yaml) {
   return text;
 }
 
-std::string template_of(const Protocol& protocol, const Arguments& arguments) {
+std::string template_of(const Protocol& protocol, const NewArguments& arguments) {
   const std::string policies =
       arguments.policies.empty() ? protocol.starter_policies : fmt::format("[{}]", fmt::join(arguments.policies, ", "));
   const std::string yaml = fmt::format(
@@ -69,7 +69,7 @@ std::string template_of(const Protocol& protocol, const Arguments& arguments) {
       yaml, protocol.verb, arguments.file, further_keys(yaml));
 }
 
-void write_template(const Arguments& arguments) {
+void write_template(const NewArguments& arguments) {
   std::error_code error;
   if (fs::exists(arguments.file, error)) {
     throw UserError(fmt::format("{}: is there already, expected a new name", arguments.file));
@@ -85,7 +85,7 @@ void write_template(const Arguments& arguments) {
 }  // namespace
 
 void add_new(CLI::App& app, Verbs&) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<NewArguments>();
   std::vector<std::string> names;
   for (const Protocol* protocol : protocols()) names.push_back(protocol->name);
   CLI::App* verb = app.add_subcommand("new", "Writes a commented spec that runs as it is, to start from");

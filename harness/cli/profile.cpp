@@ -13,13 +13,13 @@
 namespace kv {
 namespace {
 
-struct Arguments {
+struct ProfileArguments {
   std::string spec, out;
   Overrides overrides;
   bool quiet = false;
 };
 
-void run_profile(const Arguments& arguments) {
+void run_profile(const ProfileArguments& arguments) {
   const auto profiles =
       make_profiles(load_named_spec(arguments.spec, arguments.overrides.texts()),
                     {.out = arguments.out, .verbosity = arguments.quiet ? Verbosity::kQuiet : Verbosity::kNormal});
@@ -31,7 +31,7 @@ void run_profile(const Arguments& arguments) {
 }  // namespace
 
 void add_profile(CLI::App& app, Verbs&) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<ProfileArguments>();
   CLI::App* verb = app.add_subcommand("profile", "Makes the budget profiles that allocation lu-kv looks up");
   verb->add_option("SPEC", arguments->spec, "file (YAML) with protocol: profile")->required();
   verb->add_option("--out", arguments->out, "folder of the profiles (default: profiles/ in the model's)");

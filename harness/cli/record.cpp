@@ -17,7 +17,7 @@
 namespace kv {
 namespace {
 
-struct Arguments {
+struct RecordArguments {
   std::string model, task, out, dtype = "f32", device = "cpu";
   IdsArguments input;
   std::vector<int> layers;
@@ -26,7 +26,7 @@ struct Arguments {
   uint64_t index = 0;
 };
 
-Sample task_sample(const Arguments& arguments) {
+Sample task_sample(const RecordArguments& arguments) {
   const Component task = parse_component(arguments.task, "task");
   if (arguments.tokens < 1) throw UserError(fmt::format("--task {}: needs --tokens N", task.name));
   const Tokenizer tokenizer = load_tokenizer(arguments.model);
@@ -40,7 +40,7 @@ Sample task_sample(const Arguments& arguments) {
   return make_sample(request, tokenizer, load_shipped_text());
 }
 
-Sample plain_sample(const Arguments& arguments) {
+Sample plain_sample(const RecordArguments& arguments) {
   Sample sample;
   sample.ids = load_ids(arguments.input, arguments.model);
   if (arguments.tokens > 0 && static_cast<size_t>(arguments.tokens) < sample.ids.size()) {
@@ -51,7 +51,7 @@ Sample plain_sample(const Arguments& arguments) {
   return sample;
 }
 
-void record(const Arguments& arguments) {
+void record(const RecordArguments& arguments) {
   if (!arguments.task.empty() && !(arguments.input.text.empty() && arguments.input.ids.empty())) {
     throw UserError("expected exactly one of --text, --ids and --task");
   }
@@ -67,7 +67,7 @@ void record(const Arguments& arguments) {
 }  // namespace
 
 void add_record(CLI::App& app, Verbs&) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<RecordArguments>();
   CLI::App* verb = app.add_subcommand("record", "Runs a model over a text or task and writes a trace");
   add_model_option(*verb, arguments->model);
   add_ids_options(*verb, arguments->input);

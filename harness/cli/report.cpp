@@ -23,12 +23,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Arguments {
+struct ReportArguments {
   std::string folder, spec, adopted;
   bool pack = false, unpack = false, index = false;
 };
 
-void report(const Arguments& arguments) {
+void report(const ReportArguments& arguments) {
   if (arguments.index) return write_index(arguments.folder);
   const fs::path folder = arguments.folder;
   if (arguments.spec.empty() && !fs::exists(folder / "spec.yaml")) {
@@ -55,7 +55,7 @@ void report(const Arguments& arguments) {
 }  // namespace
 
 void add_report(CLI::App& app, Verbs&) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<ReportArguments>();
   CLI::App* verb =
       app.add_subcommand("report", "Redraws tables, plots and index.html of a result folder from its rows");
   verb->add_option("DIR", arguments->folder, "result folder; with --index, a folder of them")->required();

@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Arguments {
+struct RunArguments {
   std::vector<std::string> specs;
   Overrides overrides;
   std::string out;
@@ -29,12 +29,14 @@ struct Arguments {
   bool stale = false;
 };
 
-Verbosity verbosity_of(const Arguments& arguments) { return arguments.quiet ? Verbosity::kQuiet : Verbosity::kNormal; }
+Verbosity verbosity_of(const RunArguments& arguments) {
+  return arguments.quiet ? Verbosity::kQuiet : Verbosity::kNormal;
+}
 
 constexpr const char* kResults = "results";  // where runs write to that name no folder
 
 // Each result has settings of its own, which its manifest names.
-void refuse_beside_stale(const Arguments& arguments) {
+void refuse_beside_stale(const RunArguments& arguments) {
   const bool given =
       !arguments.overrides.texts().empty() || !arguments.out.empty() || arguments.fresh || arguments.no_draw;
   if (given)
@@ -43,7 +45,7 @@ void refuse_beside_stale(const Arguments& arguments) {
         "or --no-draw");
 }
 
-void run_file(const std::string& file, const Arguments& arguments, Verbs& verbs) {
+void run_file(const std::string& file, const RunArguments& arguments, Verbs& verbs) {
   const std::vector<std::string> overrides = arguments.overrides.texts();
   const Spec spec = load_named_spec(file, overrides);
   run_spec(spec,
@@ -73,7 +75,7 @@ void run_spec(const Spec& spec, const RunOptions& options, Verbs& verbs) {
 }
 
 void add_run(CLI::App& app, Verbs& verbs) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<RunArguments>();
   CLI::App* verb = app.add_subcommand("run", "Runs experiments: rows.csv, tables, plots and index.html of each");
   verb->add_option("SPEC", arguments->specs, "experiment files (YAML)")->required();
   verb->add_option("--out", arguments->out, "result folder (default: results/<spec name>)");
@@ -105,7 +107,7 @@ void add_run(CLI::App& app, Verbs& verbs) {
 }
 
 void add_validate(CLI::App& app, Verbs& verbs) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<RunArguments>();
   CLI::App* verb = app.add_subcommand("validate", "Checks experiments without running them");
   verb->add_option("SPEC", arguments->specs, "experiment files (YAML)")->required();
   add_override_options(*verb, arguments->overrides);

@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Arguments {
+struct ScoreArguments {
   std::string model, out, keeps, policy, device = "cpu";
   IdsArguments input;
   int logits_tail = 0;
@@ -49,7 +49,7 @@ class LossKeeper final : public Observer {
   Scores& scores_;
 };
 
-Scores score_under(Policy& policy, const Arguments& arguments, Backend& backend, ModelSource& source,
+Scores score_under(Policy& policy, const ScoreArguments& arguments, Backend& backend, ModelSource& source,
                    const std::vector<int32_t>& ids, KeptPositions& kept) {
   const std::span<const int32_t> sequences[] = {ids};
   const int32_t length = static_cast<int32_t>(ids.size());
@@ -99,7 +99,7 @@ void refuse_non_finite(const Scores& scores, const std::string& model) {
   }
 }
 
-void score(const Arguments& arguments) {
+void score(const ScoreArguments& arguments) {
   check_replaceable(arguments.out);
   if (!arguments.keeps.empty()) check_replaceable(arguments.keeps);
   const std::vector<int32_t> ids = load_ids(arguments.input, arguments.model);
@@ -141,7 +141,7 @@ void score(const Arguments& arguments) {
 }  // namespace
 
 void add_score(CLI::App& app, Verbs&) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<ScoreArguments>();
   CLI::App* verb = app.add_subcommand("score", "Writes each token's loss and entropy, full cache or under a policy");
   add_model_option(*verb, arguments->model);
   add_ids_options(*verb, arguments->input);

@@ -13,10 +13,10 @@
 namespace kv {
 
 void add_tokenize(CLI::App& app, Verbs&) {
-  struct Arguments {
+  struct TokenizeArguments {
     std::string model, text;
   };
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<TokenizeArguments>();
   CLI::App* verb = app.add_subcommand("tokenize", "Prints a text's token ids as a JSON array");
   add_model_option(*verb, arguments->model);
   verb->add_option("--text", arguments->text, "UTF-8 text file")->required();

@@ -13,7 +13,7 @@
 namespace kv {
 namespace {
 
-struct Arguments {
+struct WriteArguments {
   std::string spec;
   Overrides overrides;
   OwnWriterOptions options;
@@ -28,7 +28,7 @@ void report(const OwnWritten& written) {
   notice(line);
 }
 
-void run_write(Arguments& arguments) {
+void run_write(WriteArguments& arguments) {
   if (arguments.quiet) arguments.options.verbosity = Verbosity::kQuiet;
   const Spec spec = load_named_spec(arguments.spec, arguments.overrides.texts());
   for (const OwnWritten& written : write_own_traces(spec, arguments.options)) {
@@ -39,7 +39,7 @@ void run_write(Arguments& arguments) {
 }  // namespace
 
 void add_write(CLI::App& app, Verbs&) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<WriteArguments>();
   CLI::App* verb = app.add_subcommand("write", "Lets a spec's models write the traces that task own reads");
   verb->add_option("SPEC", arguments->spec, "file (YAML) with an entry 'task: own' of the data")->required();
   add_override_options(*verb, arguments->overrides);

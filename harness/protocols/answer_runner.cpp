@@ -387,17 +387,10 @@ std::vector<Row> AnswerRunner::rows_of(const Case& unit_case, const Outcome& out
   return rows;
 }
 
-bool needles_of(const Spec& spec) {
-  Params params("needles", spec.options_of("needles"));
-  const bool needles = asks_for_needles(params);
-  params.finish();
-  return needles;
-}
+bool needles_of(const Spec& spec) { return spec.read_options("needles", asks_for_needles); }
 
 Sampling sampling_of(const Spec& spec) {
-  Params params("sampling", spec.options_of("sampling"));
-  Sampling sampling = read_sampling(params);
-  params.finish();
+  Sampling sampling = spec.read_options("sampling", read_sampling);
   sampling.seed = spec.seed;
   check_sampling(sampling);
   return sampling;

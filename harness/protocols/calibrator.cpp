@@ -21,20 +21,6 @@ LoopState full_cache(Prefill& prefill, int32_t tokens, const ExamQuestion& quest
   return prefill.compressed(0, {&tokens, 1}, seconds, {&room, 1});
 }
 
-std::string calibration_name(const Spec& spec) {
-  Params params(std::string(kCalibrationKey), spec.options_of(std::string(kCalibrationKey)));
-  std::string name = read_calibration_name(params);
-  params.finish();
-  return name;
-}
-
-ImportanceOptions importance_of(const Spec& spec) {
-  Params params(std::string(kImportanceKey), spec.options_of(std::string(kImportanceKey)));
-  const ImportanceOptions options = ImportanceOptions::read_unit(params);
-  params.finish();
-  return options;
-}
-
 }  // namespace
 
 std::string read_calibration_name(Params& params) {
@@ -50,7 +36,7 @@ Calibrator::Calibrator(const Spec& spec, Backend& backend, const Grid& grid, int
       backend_(backend),
       identity_(grid.models[static_cast<size_t>(model)]),
       subject_(open_subject(backend, spec, model, identity_)),
-      importance_options_(importance_of(spec)),
+      importance_options_(spec.read_options(kImportanceKey, ImportanceOptions::read_unit)),
       progress_(progress) {
   subject_->source(0, 1);  // throws where the model does not fit
   for (const Case& policy_case : grid.workloads.front().cases) {
@@ -77,7 +63,7 @@ void Calibrator::run(const Workload& workload) {
   const DataSpec& data = spec_.data[static_cast<size_t>(workload.data)];
   std::string text = fmt::format("{}: {}", data.name, data.source.text);
   for (const GivenParam& option : data.options) text += fmt::format(", {} {}", option.key, option.text);
-  for (const GivenParam& option : spec_.options_of(std::string(kImportanceKey))) {
+  for (const GivenParam& option : spec_.options_of(kImportanceKey)) {
     text += fmt::format(", importance {} {}", option.key, option.text);
   }
   calibration_.data.push_back(fmt::format("{}, tokens {}", text, workload.tokens));
@@ -129,8 +115,9 @@ void Calibrator::take(const Exam& exam) {
 std::filesystem::path Calibrator::file_of(const std::string& scorer) const {
   std::filesystem::path file = default_profile_file(identity_.folder(), scorer);
   std::string name = file.stem().string();
-  if (const std::string from = calibration_name(spec_); !from.empty()) name += "+" + from;
-  for (const GivenParam& option : spec_.options_of(std::string(kImportanceKey))) {
+  if (const std::string from = spec_.read_options(kCalibrationKey, read_calibration_name); !from.empty())
+    name += "+" + from;
+  for (const GivenParam& option : spec_.options_of(kImportanceKey)) {
     name += fmt::format("+{}={}", option.key, option.text);
   }
   return file.replace_filename(name + ".json");

@@ -8,11 +8,6 @@ bool reads_chat(Params& params) {
                     "answer's prefix begins the model's; its tokens come on top of the data's `tokens`") == "stored";
 }
 
-bool asks_for_chat(const Spec& spec) {
-  Params params("chat", spec.options_of("chat"));
-  const bool chat = reads_chat(params);
-  params.finish();
-  return chat;
-}
+bool asks_for_chat(const Spec& spec) { return spec.read_options("chat", reads_chat); }
 
 }  // namespace kv

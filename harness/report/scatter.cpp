@@ -9,7 +9,7 @@
 namespace kv {
 namespace {
 
-constexpr double kOneWidth = 460, kOneHeight = 320, kWidth = 300, kHeight = 240;
+constexpr double kOneWidth = 460, kOneHeight = 320, kFacetWidth = 300, kFacetHeight = 240;
 
 struct ScatterPoint {
   std::string label;
@@ -125,8 +125,8 @@ Drawing draw_scatter(const PlotPlan& plan, const RowTable& rows) {
   const auto axis_label = [&](const std::string& given, std::size_t i) {
     return given.empty() ? axis_name(plan, plan.measure.metrics[i]) : given;
   };
-  options.panel_width = chart.panels.size() == 1 ? kOneWidth : kWidth;
-  options.panel_height = chart.panels.size() == 1 ? kOneHeight : kHeight;
+  options.panel_width = chart.panels.size() == 1 ? kOneWidth : kFacetWidth;
+  options.panel_height = chart.panels.size() == 1 ? kOneHeight : kFacetHeight;
   options.left = widest_tick(y_axis.ticks(6)) + 14;
   options.x_label = axis_label(plan.x_label, 0);
   options.y_label = axis_label(plan.y_label, 1);

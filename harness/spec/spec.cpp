@@ -19,8 +19,8 @@ std::vector<std::string> Spec::axis_columns() const {
   return columns;
 }
 
-std::vector<GivenParam> Spec::options_of(const std::string& protocol_key) const {
-  const auto found = protocol_options.find(protocol_key);
+std::vector<GivenParam> Spec::options_of(std::string_view protocol_key) const {
+  const auto found = protocol_options.find(std::string(protocol_key));
   return found == protocol_options.end() ? std::vector<GivenParam>{} : found->second;
 }
 

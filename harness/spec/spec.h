@@ -89,7 +89,15 @@ struct Spec {
   // The columns of the rows beside the standard ones.
   std::vector<std::string> axis_columns() const;
   // Options of one of the protocol's own keys; none where the spec does not have it.
-  std::vector<GivenParam> options_of(const std::string& protocol_key) const;
+  std::vector<GivenParam> options_of(std::string_view protocol_key) const;
+  // What `read` makes of them, which states every option the key has. UserError, as Params.
+  template <typename Read>
+  auto read_options(std::string_view protocol_key, Read read) const {
+    Params params(std::string(protocol_key), options_of(protocol_key));
+    auto options = read(params);
+    params.finish();
+    return options;
+  }
   // UserError at that key, if the spec has it: "<where>: <key> = <value>: <message>".
   void refuse_key(std::string_view key, std::string_view message) const;
 };

@@ -51,8 +51,8 @@ void JsonMembers::finish() const {
 }
 
 void JsonMembers::refuse(const std::string& where, const Json& value, std::string_view expected) const {
-  throw UserError(
-      fmt::format("{}: {} is {}, expected {}", owner_, where.empty() ? "the whole" : where, shown(value), expected));
+  throw UserError(fmt::format("{}: {} is {}, expected {}", owner_, where.empty() ? "the whole" : where,
+                              shown_json(value), expected));
 }
 
 double JsonMembers::number(const Json& value, const std::string& where, double least) const {

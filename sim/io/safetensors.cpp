@@ -73,7 +73,7 @@ TensorInfo parse_tensor(const std::string& name, const json& entry, uint64_t dat
     throw UserError(fmt::format("{}: tensor {}: {}", owner, in_quotes(name), reason));
   };
   if (!entry.is_object())
-    fail(fmt::format("expected an object of dtype, shape and data_offsets, got {}", shown(entry)));
+    fail(fmt::format("expected an object of dtype, shape and data_offsets, got {}", shown_json(entry)));
   for (const char* key : {"dtype", "shape", "data_offsets"}) {
     if (!entry.contains(key)) fail(fmt::format("{} is missing", key));
   }
@@ -83,43 +83,43 @@ TensorInfo parse_tensor(const std::string& name, const json& entry, uint64_t dat
   tensor.name = name;
   const json& dtype = entry["dtype"];
   const auto known = dtype.is_string() ? dtype_from_name(dtype.get_ref<const std::string&>()) : std::nullopt;
-  if (!known) fail(fmt::format("dtype {} is not supported; expected one of {}", shown(dtype), dtype_names()));
+  if (!known) fail(fmt::format("dtype {} is not supported; expected one of {}", shown_json(dtype), dtype_names()));
   tensor.dtype = *known;
 
   const json& shape = entry["shape"];
   if (!shape.is_array() || !std::all_of(shape.begin(), shape.end(), is_count)) {
-    fail(fmt::format("shape {} is not a list of non-negative integers", shown(shape)));
+    fail(fmt::format("shape {} is not a list of non-negative integers", shown_json(shape)));
   }
   for (const json& size : shape) tensor.shape.push_back(size.get<int64_t>());
 
   const json& offsets = entry["data_offsets"];
   if (!offsets.is_array() || offsets.size() != 2 || !is_count(offsets[0]) || !is_count(offsets[1])) {
-    fail(fmt::format("data_offsets {} is not a pair of non-negative integers", shown(offsets)));
+    fail(fmt::format("data_offsets {} is not a pair of non-negative integers", shown_json(offsets)));
   }
   tensor.begin = offsets[0].get<uint64_t>();
   tensor.end = offsets[1].get<uint64_t>();
-  if (tensor.begin > tensor.end) fail(fmt::format("data_offsets {} end before they begin", shown(offsets)));
+  if (tensor.begin > tensor.end) fail(fmt::format("data_offsets {} end before they begin", shown_json(offsets)));
   if (tensor.end > data_bytes) {
     fail(fmt::format("data_offsets {} reach beyond the {} bytes of data: the file is truncated or its header lies",
-                     shown(offsets), data_bytes));
+                     shown_json(offsets), data_bytes));
   }
   const auto bytes = shape_bytes(tensor.shape, tensor.dtype);
-  if (!bytes) fail(fmt::format("shape {} overflows", shown(shape)));
+  if (!bytes) fail(fmt::format("shape {} overflows", shown_json(shape)));
   if (*bytes != tensor.end - tensor.begin) {
-    fail(fmt::format("shape {} of {} takes {} bytes, but data_offsets {} span {}", shown(shape), row(tensor.dtype).name,
-                     *bytes, shown(offsets), tensor.end - tensor.begin));
+    fail(fmt::format("shape {} of {} takes {} bytes, but data_offsets {} span {}", shown_json(shape),
+                     row(tensor.dtype).name, *bytes, shown_json(offsets), tensor.end - tensor.begin));
   }
   return tensor;
 }
 
 Metadata parse_metadata(const json& entry, const std::string& owner) {
   if (!entry.is_object())
-    throw UserError(fmt::format("{}: __metadata__ is {}, expected an object", owner, shown(entry)));
+    throw UserError(fmt::format("{}: __metadata__ is {}, expected an object", owner, shown_json(entry)));
   Metadata metadata;
   for (const auto& [key, value] : entry.items()) {
     if (!value.is_string()) {
       throw UserError(
-          fmt::format("{}: __metadata__ key {} is {}, expected a string", owner, in_quotes(key), shown(value)));
+          fmt::format("{}: __metadata__ key {} is {}, expected a string", owner, in_quotes(key), shown_json(value)));
     }
     metadata.emplace(key, value.get<std::string>());
   }

@@ -61,15 +61,15 @@ json parse_strict_json(std::string_view text, std::string_view owner) {
   }
 }
 
-std::string shown(const json& value) {
+std::string shown_json(const json& value) {
   std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
   if (text.size() > kMaxShown) text = text.substr(0, kMaxShown) + "...";
   return text;
 }
 
 std::string in_quotes(std::string_view text) {
-  if (text.size() <= kMaxShown) return shown(json(std::string(text)));
-  return shown(json(std::string(text.substr(0, kMaxShown - 2)))) + "...";
+  if (text.size() <= kMaxShown) return shown_json(json(std::string(text)));
+  return shown_json(json(std::string(text.substr(0, kMaxShown - 2)))) + "...";
 }
 
 }  // namespace kv

@@ -15,6 +15,6 @@ nlohmann::json parse_strict_json(std::string_view text, std::string_view owner);
 std::string in_quotes(std::string_view text);
 
 // The value as compact JSON on one line, shortened likewise.
-std::string shown(const nlohmann::json& value);
+std::string shown_json(const nlohmann::json& value);
 
 }  // namespace kv

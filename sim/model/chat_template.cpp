@@ -75,7 +75,7 @@ std::optional<std::string> configured(const fs::path& file) {
     throw UserError(
         fmt::format("{}: chat_template is {}, expected a text, or a list of names and templates with one "
                     "named default",
-                    owner, shown(value)));
+                    owner, shown_json(value)));
   };
   if (!config.is_object() || !config.contains("chat_template") || config["chat_template"].is_null()) {
     return std::nullopt;

@@ -41,7 +41,7 @@ struct IntRange {
 class Keys {
  public:
   Keys(const json& object, std::string owner) : object_(object), owner_(std::move(owner)) {
-    if (!object.is_object()) throw UserError(fmt::format("{}: expected an object, got {}", owner_, shown(object)));
+    if (!object.is_object()) throw UserError(fmt::format("{}: expected an object, got {}", owner_, shown_json(object)));
   }
 
   const std::string& owner() const { return owner_; }
@@ -53,7 +53,7 @@ class Keys {
 
   [[noreturn]] void refuse(const char* key, std::string_view expected) const {
     const json* value = find(key);
-    const std::string state = value == nullptr ? "is missing" : fmt::format("is {}", shown(*value));
+    const std::string state = value == nullptr ? "is missing" : fmt::format("is {}", shown_json(*value));
     throw UserError(fmt::format("{}: {} {}, expected {}", owner_, key, state, expected));
   }
 
@@ -147,7 +147,8 @@ const Architecture* by_class_name(const Keys& keys) {
     if (architecture.class_name == names->front().get_ref<const std::string&>()) return &architecture;
   }
   throw UserError(fmt::format("{}: architecture {} is not supported; supported: {}", keys.owner(),
-                              shown(names->front()), supported([](const Architecture& a) { return a.class_name; })));
+                              shown_json(names->front()),
+                              supported([](const Architecture& a) { return a.class_name; })));
 }
 
 ModelFamily family_of(const Keys& keys) {

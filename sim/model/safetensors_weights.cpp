@@ -42,7 +42,7 @@ std::map<std::string, std::string> parse_index(const fs::path& path) {
     if (!shard.is_string() || shard.get_ref<const std::string&>().empty() ||
         shard.get_ref<const std::string&>().find('/') != std::string::npos) {
       throw UserError(fmt::format("{}: tensor {}: {} is not the name of a file in the same folder", path.string(),
-                                  in_quotes(tensor), shown(shard)));
+                                  in_quotes(tensor), shown_json(shard)));
     }
     map.emplace(tensor, shard.get<std::string>());
   }

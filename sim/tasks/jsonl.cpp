@@ -63,7 +63,7 @@ class RowReader {
   }
 
   [[noreturn]] void fail(const char* key, const json& value, std::string_view expected) const {
-    throw UserError(fmt::format("{}: \"{}\" is {}, expected {}", where_, key, shown(value), expected));
+    throw UserError(fmt::format("{}: \"{}\" is {}, expected {}", where_, key, shown_json(value), expected));
   }
 
  private:
@@ -73,7 +73,7 @@ class RowReader {
 
 Row parse_row(const std::string& line, int number, const std::string& where) {
   const json record = parse_strict_json(line, where);
-  if (!record.is_object()) throw UserError(fmt::format("{}: {}, expected an object", where, shown(record)));
+  if (!record.is_object()) throw UserError(fmt::format("{}: {}, expected an object", where, shown_json(record)));
   const RowReader reader(record, where);
   Row row;
   row.context = reader.text("context");

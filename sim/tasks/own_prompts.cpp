@@ -21,12 +21,12 @@ namespace fs = std::filesystem;
 std::string parse_prompt(const std::string& line, const std::string& where) {
   const nlohmann::json record = parse_strict_json(line, where);
   if (!record.is_object()) {
-    throw UserError(fmt::format("{}: {}, expected an object with a prompt", where, shown(record)));
+    throw UserError(fmt::format("{}: {}, expected an object with a prompt", where, shown_json(record)));
   }
   const auto found = record.find("prompt");
   if (found == record.end()) throw UserError(fmt::format("{}: \"prompt\" is missing", where));
   if (!found->is_string() || found->get_ref<const std::string&>().empty()) {
-    throw UserError(fmt::format("{}: \"prompt\" is {}, expected a text", where, shown(*found)));
+    throw UserError(fmt::format("{}: \"prompt\" is {}, expected a text", where, shown_json(*found)));
   }
   return found->get<std::string>();
 }

@@ -16,14 +16,14 @@ std::string text_at(const nlohmann::json& record, const char* key, const std::st
   const auto found = record.find(key);
   if (found == record.end()) throw UserError(fmt::format("{}: \"{}\" is missing", where, key));
   if (!found->is_string() || found->get_ref<const std::string&>().empty())
-    throw UserError(fmt::format("{}: \"{}\" is {}, expected a string with text", where, key, shown(*found)));
+    throw UserError(fmt::format("{}: \"{}\" is {}, expected a string with text", where, key, shown_json(*found)));
   return found->get<std::string>();
 }
 
 Document parse_document(const std::string& line, const std::string& where) {
   const auto record = parse_strict_json(line, where);
   if (!record.is_object())
-    throw UserError(fmt::format("{}: {}, expected an object of text, source and license", where, shown(record)));
+    throw UserError(fmt::format("{}: {}, expected an object of text, source and license", where, shown_json(record)));
   return {text_at(record, "text", where), text_at(record, "source", where), text_at(record, "license", where)};
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # reached_sources.sh BASE: the sources of the working tree that the changes since the commit BASE reach, one a line:
 # those that changed, and those that include one that did, through whatever header. Every source where the change is to
-# what all of them are built or checked with (of CMake the top file and cmake/). Only #include "..." from the root is
+# what all of them are checked with: the checks, the flags, the lint preset's own. Only #include "..." from the root is
 # followed (and kernels/every_op.h, which CMake writes), so a library's header that changes reaches nothing.
 set -euo pipefail
 base=$1
@@ -13,7 +13,7 @@ sources() {
 }
 
 changed=$(git diff --name-only --relative "$base" -- && git ls-files --others --exclude-standard)
-if grep -qE '^(CMakeLists\.txt|CMakePresets\.json|\.clang-tidy)$|^cmake/' <<< "$changed"; then
+if grep -qE '^(\.clang-tidy|cmake/flags\.cmake|CMakePresets\.json)$' <<< "$changed"; then
   sources
   exit
 fi

@@ -29,7 +29,7 @@ echo '#include "harness/top.h"' > harness/top.cpp
 echo '#include "sim/io/low.h"' > tests/low_test.cpp
 echo '#include "kernels/every_op.h"' > kernels/backend.cpp
 echo 'int other;' | tee sim/other.cpp > policies/h2o.cpp
-touch README.md CMakeLists.txt
+mkdir cmake && touch README.md CMakeLists.txt cmake/flags.cmake
 commit first
 
 expect 'nothing changed'
@@ -42,8 +42,9 @@ git mv sim/other.cpp sim/moved.cpp && expect 'a moved source' sim/moved.cpp
 git reset -q --hard
 git rm -q sim/other.cpp && expect 'a source that went'
 git reset -q --hard
-echo '# more' >> CMakeLists.txt &&
-  expect 'the build' harness/top.cpp kernels/backend.cpp policies/h2o.cpp sim/other.cpp tests/low_test.cpp
+echo '# more' >> CMakeLists.txt && expect 'the build'
+echo '# more' >> cmake/flags.cmake &&
+  expect 'the flags' harness/top.cpp kernels/backend.cpp policies/h2o.cpp sim/other.cpp tests/low_test.cpp
 echo '// more' >> sim/other.cpp && commit second
 [[ $("$list" HEAD^) == sim/other.cpp ]] || { echo 'a commit since the base: not found'; exit 1; }
 echo 'reached_sources.sh lists what is reached'

@@ -46,7 +46,7 @@ class Parser {
 
   [[noreturn]] void refuse(std::string_view part, const Json& found) const {
     fail(fmt::format("{} {} is not supported, expected a byte-level BPE tokenizer; give token ids with --ids instead",
-                     part, shown(found)));
+                     part, shown_json(found)));
   }
 
   const Json& member(const Json& parent, const char* key) const {
@@ -57,26 +57,26 @@ class Parser {
 
   const Json& object_at(const Json& parent, const char* key) const {
     const Json& value = member(parent, key);
-    if (!value.is_object()) fail(fmt::format("\"{}\" is {}, expected an object", key, shown(value)));
+    if (!value.is_object()) fail(fmt::format("\"{}\" is {}, expected an object", key, shown_json(value)));
     return value;
   }
 
   const Json& array_at(const Json& parent, const char* key) const {
     const Json& value = member(parent, key);
-    if (!value.is_array()) fail(fmt::format("\"{}\" is {}, expected an array", key, shown(value)));
+    if (!value.is_array()) fail(fmt::format("\"{}\" is {}, expected an array", key, shown_json(value)));
     return value;
   }
 
   const std::string& string_at(const Json& parent, const char* key) const {
     const Json& value = member(parent, key);
-    if (!value.is_string()) fail(fmt::format("\"{}\" is {}, expected a string", key, shown(value)));
+    if (!value.is_string()) fail(fmt::format("\"{}\" is {}, expected a string", key, shown_json(value)));
     return value.get_ref<const std::string&>();
   }
 
   bool flag_at(const Json& parent, const char* key, bool otherwise) const {
     const auto found = parent.find(key);
     if (found == parent.end() || found->is_null()) return otherwise;
-    if (!found->is_boolean()) fail(fmt::format("\"{}\" is {}, expected true or false", key, shown(*found)));
+    if (!found->is_boolean()) fail(fmt::format("\"{}\" is {}, expected true or false", key, shown_json(*found)));
     return found->get<bool>();
   }
 
@@ -85,7 +85,7 @@ class Parser {
     static const Json kNull;
     const auto found = parent.find(key);
     if (found == parent.end() || found->is_null()) return kNull;
-    if (!found->is_object()) fail(fmt::format("\"{}\" is {}, expected an object or null", key, shown(*found)));
+    if (!found->is_object()) fail(fmt::format("\"{}\" is {}, expected an object or null", key, shown_json(*found)));
     return *found;
   }
 
@@ -95,7 +95,7 @@ class Parser {
     if (string_at(part, "type") != "Sequence") return {&part};
     std::vector<const Json*> result;
     for (const Json& object : array_at(part, key)) {
-      if (!object.is_object()) fail(fmt::format("\"{}\" holds {}, expected objects", key, shown(object)));
+      if (!object.is_object()) fail(fmt::format("\"{}\" holds {}, expected objects", key, shown_json(object)));
       const auto nested = members(object, key);
       result.insert(result.end(), nested.begin(), nested.end());
     }
@@ -114,7 +114,7 @@ class Parser {
 
   int32_t checked_id(const Json& value, std::string_view token) const {
     if (!value.is_number_integer() || value < 0 || value >= kIdEnd)
-      fail(fmt::format("token {} has id {}, expected an integer of 0 to {}", shown(Json(token)), shown(value),
+      fail(fmt::format("token {} has id {}, expected an integer of 0 to {}", shown_json(Json(token)), shown_json(value),
                        kIdEnd - 1));
     return value.get<int32_t>();
   }
@@ -123,13 +123,13 @@ class Parser {
     const auto index = static_cast<size_t>(id);
     if (index >= result_.tokens.size()) result_.tokens.resize(index + 1);
     if (!result_.tokens[index].empty())
-      fail(fmt::format("tokens {} and {} share id {}", shown_token(index), shown(Json(token)), id));
+      fail(fmt::format("tokens {} and {} share id {}", shown_token(index), shown_json(Json(token)), id));
     result_.tokens[index] = bytes;
   }
 
   std::string shown_token(size_t id) const {
     const std::string& bytes = result_.tokens[id];
-    return first_invalid_utf8(bytes) ? fmt::format("number {}", id) : shown(Json(bytes));
+    return first_invalid_utf8(bytes) ? fmt::format("number {}", id) : shown_json(Json(bytes));
   }
 
   void read_vocabulary(const Json& vocabulary) {
@@ -147,7 +147,7 @@ class Parser {
   int32_t known(const std::string& token, size_t rank) const {
     const auto found = ids_.find(token);
     if (found == ids_.end())
-      fail(fmt::format("merge {} needs token {}, which is not in the vocabulary", rank, shown(Json(token))));
+      fail(fmt::format("merge {} needs token {}, which is not in the vocabulary", rank, shown_json(Json(token))));
     return found->second;
   }
 
@@ -160,7 +160,7 @@ class Parser {
       if (space != text.npos && text.find(' ', space + 1) == text.npos)
         return {text.substr(0, space), text.substr(space + 1)};
     }
-    fail(fmt::format("merge {} is {}, expected \"left right\" or [\"left\", \"right\"]", rank, shown(merge)));
+    fail(fmt::format("merge {} is {}, expected \"left right\" or [\"left\", \"right\"]", rank, shown_json(merge)));
   }
 
   void read_merges(const Json& merges) {
@@ -173,7 +173,7 @@ class Parser {
 
   void read_added(const Json& added) {
     for (const Json& token : added) {
-      if (!token.is_object()) fail(fmt::format("\"added_tokens\" holds {}, expected objects", shown(token)));
+      if (!token.is_object()) fail(fmt::format("\"added_tokens\" holds {}, expected objects", shown_json(token)));
       const std::string& content = string_at(token, "content");
       if (content.empty()) fail("an added token is empty");
       if (flag_at(token, "single_word", false)) refuse("single_word of added token", token["content"]);
@@ -183,7 +183,8 @@ class Parser {
         put(id, content, content);
         ids_.emplace(content, id);
       } else if (known_as->second != id) {
-        fail(fmt::format("added token {} has id {}, but {} elsewhere", shown(token["content"]), id, known_as->second));
+        fail(fmt::format("added token {} has id {}, but {} elsewhere", shown_json(token["content"]), id,
+                         known_as->second));
       } else {
         result_.tokens[static_cast<size_t>(id)] = content;
       }
@@ -225,7 +226,7 @@ class Parser {
     fail(
         fmt::format("Split behavior is {}, expected Isolated, Removed, MergedWithPrevious, MergedWithNext or "
                     "Contiguous",
-                    shown(split["behavior"])));
+                    shown_json(split["behavior"])));
   }
 
   SplitDefinition split_of(const Json& split) const {

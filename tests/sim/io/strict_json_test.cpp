@@ -40,7 +40,7 @@ TEST(StrictJson, RefusesDeepNestingBeforeItCanHurt) {
 TEST(StrictJson, QuotesAnyTextOnOneShortLine) {
   EXPECT_EQ(in_quotes("a\nb"), "\"a\\nb\"");
   EXPECT_LE(in_quotes(std::string(10'000, 'x')).size(), 130u);
-  EXPECT_LE(shown(nlohmann::json(std::vector<int>(10'000, 7))).size(), 130u);
+  EXPECT_LE(shown_json(nlohmann::json(std::vector<int>(10'000, 7))).size(), 130u);
 }
 
 }  // namespace
