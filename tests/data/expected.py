@@ -3,6 +3,8 @@
 
   expected.py check FOLDER        compares FOLDER/expected.safetensors with transformers on FOLDER's weights
   expected.py round FOLDER OUT    rounds FOLDER's weights to bf16, writes them and what transformers makes of them to OUT
+  expected.py cut FOLDER OUT LAYERS VOCAB
+                                  leaves only the first LAYERS layers and VOCAB tokens of FOLDER's model
 """
 import json
 import shutil
@@ -34,18 +36,34 @@ def check(folder: Path) -> None:
         sys.exit(f"{folder}: not the expected values within {TOLERANCE}")
 
 
-def round_weights(folder: Path, out: Path) -> None:
+def write(folder: Path, out: Path, weights: dict[str, torch.Tensor], ids: torch.Tensor, **changes) -> None:
+    """FOLDER's model with these weights and changes of its config, and what transformers makes of the ids."""
     check(folder)
     out.mkdir(parents=True, exist_ok=True)
-    weights = {name: tensor.to(torch.bfloat16) for name, tensor in load_file(folder / "model.safetensors").items()}
     save_file(weights, out / "model.safetensors", metadata={"format": "pt"})
-    config = json.loads((folder / "config.json").read_text())
-    config["dtype"] = "bfloat16"
+    config = json.loads((folder / "config.json").read_text()) | changes
     (out / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     shutil.copy(folder / "generation_config.json", out / "generation_config.json")
-    ids = load_file(folder / "expected.safetensors")["input_ids"]
     save_file(expected(out, ids), out / "expected.safetensors")
     check(out)
+
+
+def round_weights(folder: Path, out: Path) -> None:
+    weights = {name: tensor.to(torch.bfloat16) for name, tensor in load_file(folder / "model.safetensors").items()}
+    write(folder, out, weights, load_file(folder / "expected.safetensors")["input_ids"], dtype="bfloat16")
+
+
+def cut(folder: Path, out: Path, layers: int, vocab: int) -> None:
+    weights = {}
+    for name, tensor in load_file(folder / "model.safetensors").items():
+        parts = name.split(".")
+        if parts[1] == "layers" and int(parts[2]) >= layers:
+            continue
+        weights[name] = tensor[:vocab].contiguous() if parts[-2] in ("embed_tokens", "lm_head") else tensor
+    changes = {"num_hidden_layers": layers, "vocab_size": vocab}
+    if types := json.loads((folder / "config.json").read_text()).get("layer_types"):
+        changes["layer_types"] = types[:layers]
+    write(folder, out, weights, load_file(folder / "expected.safetensors")["input_ids"] % vocab, **changes)
 
 
 if __name__ == "__main__":
@@ -54,5 +72,7 @@ if __name__ == "__main__":
             check(Path(folder))
         case ["round", folder, out]:
             round_weights(Path(folder), Path(out))
+        case ["cut", folder, out, layers, vocab]:
+            cut(Path(folder), Path(out), int(layers), int(vocab))
         case _:
             sys.exit(__doc__)

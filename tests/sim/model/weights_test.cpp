@@ -283,8 +283,8 @@ TEST(Weights, ReadsTheSmallParityModels) {
   EXPECT_EQ(llama.tensors.lm_head.elements(), 1024 * 128);
   EXPECT_FALSE(llama.tensors.layers[0].q_norm);
   const Loaded qwen3(ref::source_path("tests/data/qwen3"));
-  EXPECT_EQ(qwen3.tensors.layers[2].q_norm.elements(), 32);
-  EXPECT_EQ(qwen3.tensors.layers[2].o.elements(), 128 * 256);
+  EXPECT_EQ(qwen3.tensors.layers[1].q_norm.elements(), 32);
+  EXPECT_EQ(qwen3.tensors.layers[1].o.elements(), 128 * 256);
 }
 
 TEST(RandomWeights, AreSeededNormalMatricesAndNormsOfOne) {
