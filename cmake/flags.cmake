@@ -19,6 +19,9 @@ set(CMAKE_FIND_LIBRARY_SUFFIXES ${shared_suffixes})
 # Debian ships no libfmt.a.
 list(APPEND libraries $<IF:$<OR:$<BOOL:${KVLAB_STATIC}>,$<BOOL:${KVLAB_PORTABLE}>>,fmt::fmt-header-only,fmt::fmt>)
 
+set(KVLAB_ARCH native CACHE STRING "The -march= of the build")
+set(CMAKE_CXX_EXTENSIONS OFF)
+
 # ---- Flags ----------------------------------------------------------------------------------------------------------
 # No -ffast-math: it would drop NaN checks and make sums depend on the vector width.
 # Designated initialisers name what differs from the default; a warning for every field left alone would defeat them.

@@ -8,7 +8,7 @@
         print(row["policy"], row["data"], row["budget"], row["value"])
     result.columns(metric="recall")      # {"policy": [...], "value": [...], ...}: pandas.DataFrame(...) takes it
     result.manifest["commit"]
-    kvlab.rows("results/001-table2")     # of any result folder, packed (columns.csv.xz) or not
+    kvlab.rows("results/001-table2-cuda")  # of any result folder, packed (columns.csv.xz) or not
 
     scores = kvlab.score("experiments/models/reference", text="README.md", policy={"policy": "h2o"}, budget=64,
                          interval=16)

@@ -29,7 +29,7 @@ echo '#include "harness/top.h"' > harness/top.cpp
 echo '#include "sim/io/low.h"' > tests/low_test.cpp
 echo '#include "kernels/every_op.h"' > kernels/backend.cpp
 echo 'int other;' | tee sim/other.cpp > policies/h2o.cpp
-mkdir cmake && touch README.md CMakeLists.txt cmake/flags.cmake
+mkdir cmake && touch README.md CMakeLists.txt CMakePresets.json .clang-tidy cmake/flags.cmake
 commit first
 
 expect 'nothing changed'
@@ -43,8 +43,10 @@ git reset -q --hard
 git rm -q sim/other.cpp && expect 'a source that went'
 git reset -q --hard
 echo '# more' >> CMakeLists.txt && expect 'the build'
-echo '# more' >> cmake/flags.cmake &&
-  expect 'the flags' harness/top.cpp kernels/backend.cpp policies/h2o.cpp sim/other.cpp tests/low_test.cpp
+for file in cmake/flags.cmake CMakePresets.json .clang-tidy; do
+  echo '# more' >> $file &&
+    expect "$file" harness/top.cpp kernels/backend.cpp policies/h2o.cpp sim/other.cpp tests/low_test.cpp
+done
 echo '// more' >> sim/other.cpp && commit second
 [[ $("$list" HEAD^) == sim/other.cpp ]] || { echo 'a commit since the base: not found'; exit 1; }
 echo 'reached_sources.sh lists what is reached'
