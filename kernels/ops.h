@@ -3,46 +3,52 @@
 // Every op, a line each: its name, and the struct of its arguments. From this list come Backend's methods, and in both
 // backends the calls of cpu::op and cuda::op, which a header declares beside the struct and the
 // contract: kernels/<op>.h, but for ops that belong together (pool.h: group_mean; column_add.h: column_mean;
-// expected_attention.h: query_moments; future_scores.h: future_table; find_bad.h: both).
-#define KV_FOR_EACH_OP(OP)                      \
-  OP(linear, LinearArgs)                        \
-  OP(rms_norm, RmsNormArgs)                     \
-  OP(rope, RopeArgs)                            \
-  OP(silu_mul, SiluMulArgs)                     \
-  OP(embed, EmbedArgs)                          \
-  OP(token_loss, TokenLossArgs)                 \
-  OP(sample, SampleArgs)                        \
-  OP(attend, AttendArgs)                        \
-  OP(append, AppendArgs)                        \
-  OP(advance, AdvanceArgs)                      \
-  OP(compact, CompactArgs)                      \
-  OP(column_add, ColumnAddArgs)                 \
-  OP(column_mean, ColumnMeanArgs)               \
-  OP(keep_recent, KeepRecentArgs)               \
-  OP(window_attention, WindowAttentionArgs)     \
-  OP(pool, PoolArgs)                            \
-  OP(group_mean, GroupMeanArgs)                 \
-  OP(redundancy, RedundancyArgs)                \
-  OP(key_difference, KeyDifferenceArgs)         \
-  OP(lag_relative, LagRelativeArgs)             \
-  OP(layer_mean, LayerMeanArgs)                 \
-  OP(query_moments, QueryMomentsArgs)           \
-  OP(expected_attention, ExpectedAttentionArgs) \
-  OP(blend, BlendArgs)                          \
-  OP(future_scores, FutureScoresArgs)           \
-  OP(future_table, FutureTableArgs)             \
-  OP(find_bad_score, FindBadScoreArgs)          \
-  OP(find_bad_value, FindBadValueArgs)          \
-  OP(select_top, SelectTopArgs)                 \
-  OP(select_pooled, SelectPooledArgs)           \
-  OP(projected_norms, ProjectedNormsArgs)       \
-  OP(value_norms, ValueNormsArgs)               \
-  OP(attention_mass, AttentionMassArgs)         \
-  OP(retained_mass, RetainedMassArgs)           \
-  OP(survival, SurvivalArgs)                    \
-  OP(row_cosine, RowCosineArgs)                 \
-  OP(visibility, VisibilityArgs)                \
-  OP(random_normal, RandomNormalArgs)           \
+// expected_attention.h: query_moments; future_scores.h: future_table; find_bad.h: both;
+// rate_entries.h: rate_entries_backward; attention_columns.h: both).
+#define KV_FOR_EACH_OP(OP)                             \
+  OP(linear, LinearArgs)                               \
+  OP(rms_norm, RmsNormArgs)                            \
+  OP(rope, RopeArgs)                                   \
+  OP(silu_mul, SiluMulArgs)                            \
+  OP(embed, EmbedArgs)                                 \
+  OP(token_loss, TokenLossArgs)                        \
+  OP(sample, SampleArgs)                               \
+  OP(attend, AttendArgs)                               \
+  OP(append, AppendArgs)                               \
+  OP(advance, AdvanceArgs)                             \
+  OP(compact, CompactArgs)                             \
+  OP(column_add, ColumnAddArgs)                        \
+  OP(column_mean, ColumnMeanArgs)                      \
+  OP(keep_recent, KeepRecentArgs)                      \
+  OP(window_attention, WindowAttentionArgs)            \
+  OP(pool, PoolArgs)                                   \
+  OP(group_mean, GroupMeanArgs)                        \
+  OP(redundancy, RedundancyArgs)                       \
+  OP(key_difference, KeyDifferenceArgs)                \
+  OP(lag_relative, LagRelativeArgs)                    \
+  OP(layer_mean, LayerMeanArgs)                        \
+  OP(query_moments, QueryMomentsArgs)                  \
+  OP(expected_attention, ExpectedAttentionArgs)        \
+  OP(blend, BlendArgs)                                 \
+  OP(future_scores, FutureScoresArgs)                  \
+  OP(future_table, FutureTableArgs)                    \
+  OP(find_bad_score, FindBadScoreArgs)                 \
+  OP(find_bad_value, FindBadValueArgs)                 \
+  OP(select_top, SelectTopArgs)                        \
+  OP(select_pooled, SelectPooledArgs)                  \
+  OP(projected_norms, ProjectedNormsArgs)              \
+  OP(value_norms, ValueNormsArgs)                      \
+  OP(attention_mass, AttentionMassArgs)                \
+  OP(retained_mass, RetainedMassArgs)                  \
+  OP(survival, SurvivalArgs)                           \
+  OP(row_cosine, RowCosineArgs)                        \
+  OP(visibility, VisibilityArgs)                       \
+  OP(attention_columns_add, AttentionColumnsAddArgs)   \
+  OP(attention_columns_fold, AttentionColumnsFoldArgs) \
+  OP(rate_entries, RateEntriesArgs)                    \
+  OP(rate_entries_backward, RateEntriesBackwardArgs)   \
+  OP(pairwise_hinge, PairwiseHingeArgs)                \
+  OP(random_normal, RandomNormalArgs)                  \
   OP(random_uniform, RandomUniformArgs)
 
 namespace kv {

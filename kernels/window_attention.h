@@ -15,15 +15,21 @@ struct WindowAttentionArgs {
     // Logits first maximised over the group's query heads, softmax over the slots older than the window only.
     // scores[row, 0, slot] for slots [0, length − window); the group dimension of the output is 1.   (001, R-KV code)
     kGroupMaxOlder,
+    // As kPerQueryHead, but three sums of it: over the newest suffixes[k] of the window's queries, k < 3.
+    // scores[row · 3 · group + k · group + g, slot].    (001's features; with the newest queries alone, the rest of an
+    // interval's comes from the attention's own sums)
+    kSuffixSums,
   };
+  static constexpr int kSuffixes = 3;
   Mode mode = Mode::kPerQueryHead;
   ConstRef queries;  // [sequences, window, q_heads, head_dim], post-RoPE, oldest first
   PagedView cache;
   int window = 0;  // <= length of every due row
   int q_heads = 0;
   float scale = 0;
+  int suffixes[kSuffixes] = {};       // each <= window
   const uint8_t* rows_due = nullptr;  // [rows], 0 = skip; null = all
-  Slots<float> scores;                // rows · group or 1 of them
+  Slots<float> scores;                // rows · group, 1 or 3 · group of them
 };
 
 namespace cpu {

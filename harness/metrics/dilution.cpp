@@ -9,7 +9,7 @@
 // useful_mass_top_k (and _tail, _head). What a task's tokens cannot show, that to evict the rest concentrates attention
 // (Cor. 3.2), they can: a policy that evicts few of them has less dilution than the full cache. A task's tokens are a
 // handful, which heads that look elsewhere ignore; where one is evicted all of its mass is lost, so that dilution by
-// them rises with eviction.
+// them rises under most policies that evict (003-dilution: under all but golden at the largest budget).
 
 #include <algorithm>
 #include <memory>

@@ -48,6 +48,27 @@ void score_per_head(const WindowAttentionArgs& args, int64_t row, int group, flo
   }
 }
 
+// The sums of the newest suffixes, each over its own queries: a query that is in two is added to both.
+void score_suffixes(const WindowAttentionArgs& args, int64_t row, int group, float* logits) {
+  const int64_t length = args.cache.lengths[row];
+  for (int64_t plane = 0; plane < WindowAttentionArgs::kSuffixes * group; ++plane) {
+    std::fill_n(args.scores.row(row * WindowAttentionArgs::kSuffixes * group + plane), length, 0.0f);
+  }
+  for (int g = 0; g < group; ++g) {
+    for (int64_t i = 0; i < args.window; ++i) {
+      float* p = logits + (g * args.window + i) * length;
+      const int64_t visible = length - args.window + i + 1;
+      const float factor = 1.0f / exp_row(p, visible, largest(p, visible));
+      for (int k = 0; k < WindowAttentionArgs::kSuffixes; ++k) {
+        if (i < args.window - args.suffixes[k]) continue;
+        float* sums = args.scores.row((row * WindowAttentionArgs::kSuffixes + k) * group + g);
+#pragma omp simd
+        for (int64_t j = 0; j < visible; ++j) sums[j] += p[j] * factor;
+      }
+    }
+  }
+}
+
 void score_group_max(const WindowAttentionArgs& args, int64_t row, int group, float* logits, int64_t older) {
   float* scores = args.scores.row(row);
   std::fill_n(scores, older, 0.0f);
@@ -67,8 +88,8 @@ void score_row(const WindowAttentionArgs& args, int64_t row) {
   const int64_t length = args.cache.lengths[row];
   const int group = args.q_heads / args.cache.kv_heads;
   KV_CHECK(args.window > 0 && args.window <= length);
-  const bool per_head = args.mode == WindowAttentionArgs::Mode::kPerQueryHead;
-  const int64_t columns = per_head ? length : length - args.window;
+  using Mode = WindowAttentionArgs::Mode;
+  const int64_t columns = args.mode == Mode::kGroupMaxOlder ? length - args.window : length;
   if (columns == 0) return;
 
   const int64_t queries = group * args.window;
@@ -79,10 +100,13 @@ void score_row(const WindowAttentionArgs& args, int64_t row) {
     gather_keys(args.cache, row, first, count, keys.data());
     gemm_nt(packed.data(), queries, dim, keys.data(), count, dim, dim, logits.data() + first, columns, args.scale);
   }
-  if (per_head) {
-    score_per_head(args, row, group, logits.data());
-  } else {
-    score_group_max(args, row, group, logits.data(), columns);
+  switch (args.mode) {
+    case Mode::kPerQueryHead:
+      return score_per_head(args, row, group, logits.data());
+    case Mode::kGroupMaxOlder:
+      return score_group_max(args, row, group, logits.data(), columns);
+    case Mode::kSuffixSums:
+      return score_suffixes(args, row, group, logits.data());
   }
 }
 

@@ -262,10 +262,12 @@ __global__ void combine_normalisers(WindowAttentionArgs args, Work work) {
   if (lane == 0 && used > 0) work.normalisers[vector] = {largest, 1 / sum};
 }
 
-// scores = mean over the window's queries of their probabilities. A lane's two columns are of the same two heads in all
-// tiles of eight: it sums these, tile by tile of queries; then the lanes that share them add up.
-template <int D, bool MaxOfGroup>
-__global__ void __launch_bounds__(KeyTile<D>::kThreads, 3) mean_probabilities(WindowAttentionArgs args, Work work) {
+// scores = mean over the window's queries of their probabilities, or sums over several suffixes of them. A lane's two
+// columns are of the same two heads in all tiles of eight: it sums these, tile by tile of queries; then the lanes that
+// share them add up.
+template <int D, bool MaxOfGroup, int Suffixes>
+__global__ void __launch_bounds__(KeyTile<D>::kThreads, Suffixes == 1 ? 3 : 2)
+    add_probabilities(WindowAttentionArgs args, Work work) {
   using Tile = KeyTile<D>;
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ Normaliser normalisers[Tile::kQueries];
@@ -275,7 +277,7 @@ __global__ void __launch_bounds__(KeyTile<D>::kThreads, 3) mean_probabilities(Wi
   Logits<D, MaxOfGroup> logits{args, work, reinterpret_cast<bf16*>(shared), row, tile * Tile::kKeys, {}};
   const int64_t columns = columns_of<MaxOfGroup>(args, row);
   logits.hold_keys(columns, head_tile);
-  float totals[Tile::kM][4] = {};
+  float totals[Suffixes][Tile::kM][4] = {};
   for (int first = 0; first < args.window; first += work.tile_queries()) {
     float x[Tile::kM][8][4];
     if (first > 0) __syncthreads();  // the previous tile's normalisers have been used
@@ -288,45 +290,57 @@ __global__ void __launch_bounds__(KeyTile<D>::kThreads, 3) mean_probabilities(Wi
     logits.compute(first, head_tile, x);
 #pragma unroll
     for (int m = 0; m < Tile::kM; ++m) {
-      float sums[4] = {};
+      float sums[Suffixes][4] = {};
 #pragma unroll
       for (int n = 0; n < 8; ++n) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
           const Normaliser normaliser = normalisers[logits.column(n, e)];
-          sums[e] += exp2_fast(x[m][n][e] - normaliser.largest) * normaliser.inverse_sum;
+          const float probability = exp2_fast(x[m][n][e] - normaliser.largest) * normaliser.inverse_sum;
+          const int newer = args.window - first - (logits.column(n, e) >> work.head_shift);  // queries from this one on
+#pragma unroll
+          for (int k = 0; k < Suffixes; ++k) {
+            if (Suffixes == 1 || newer <= args.suffixes[k]) sums[k][e] += probability;
+          }
         }
       }
 #pragma unroll
-      for (int e = 0; e < 4; ++e) totals[m][e] += sums[e];
+      for (int k = 0; k < Suffixes; ++k) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) totals[k][m][e] += sums[k][e];
+      }
     }
   }
   // Where the group is maximised away all heads have the same sum; adding them up is exact, as is their number.
   const int heads = MaxOfGroup ? 1 : work.heads();
-  const auto weight = static_cast<float>(MaxOfGroup ? args.window << work.head_shift : args.window);
+  const auto weight = static_cast<float>(Suffixes > 1 ? 1 : MaxOfGroup ? args.window << work.head_shift : args.window);
 #pragma unroll
-  for (int m = 0; m < Tile::kM; ++m) {
+  for (int k = 0; k < Suffixes; ++k) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float& a = totals[m][2 * half];
-      float& b = totals[m][2 * half + 1];
-      if (heads == 1) a = b = a + b;
-      for (int lanes = max(1, heads / 2); lanes < 4; lanes *= 2) {
-        a += __shfl_xor_sync(kWarp, a, lanes);
-        b += __shfl_xor_sync(kWarp, b, lanes);
-      }
-      const int64_t slot = logits.slot(m, 2 * half);
-      if (slot >= columns) continue;
-      for (int e = 0; e < 2; ++e) {
-        const int h = threadIdx.x % 4 * 2 + e, g = (head_tile << work.head_shift) + h;
-        if (h >= heads || (!MaxOfGroup && g >= work.group)) continue;
-        args.scores.row(MaxOfGroup ? row : row * work.group + g)[slot] = totals[m][2 * half + e] / weight;
+    for (int m = 0; m < Tile::kM; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float& a = totals[k][m][2 * half];
+        float& b = totals[k][m][2 * half + 1];
+        if (heads == 1) a = b = a + b;
+        for (int lanes = max(1, heads / 2); lanes < 4; lanes *= 2) {
+          a += __shfl_xor_sync(kWarp, a, lanes);
+          b += __shfl_xor_sync(kWarp, b, lanes);
+        }
+        const int64_t slot = logits.slot(m, 2 * half);
+        if (slot >= columns) continue;
+        for (int e = 0; e < 2; ++e) {
+          const int h = threadIdx.x % 4 * 2 + e, g = (head_tile << work.head_shift) + h;
+          if (h >= heads || (!MaxOfGroup && g >= work.group)) continue;
+          args.scores.row(MaxOfGroup ? row : (row * Suffixes + k) * work.group + g)[slot] =
+              totals[k][m][2 * half + e] / weight;
+        }
       }
     }
   }
 }
 
-template <int D, bool MaxOfGroup>
+template <int D, bool MaxOfGroup, int Suffixes = 1>
 void score(const WindowAttentionArgs& args) {
   using Tile = KeyTile<D>;
   const int group = args.q_heads / args.cache.kv_heads;
@@ -355,7 +369,7 @@ void score(const WindowAttentionArgs& args) {
   constexpr size_t bytes = Logits<D, MaxOfGroup>::kSharedBytes;
   launch(partial_normalisers<D, MaxOfGroup>, blocks, Tile::kThreads, bytes, args, work);
   launch(combine_normalisers<D, MaxOfGroup>, ceil_div(vectors, 4), 128, 0, args, work);
-  launch(mean_probabilities<D, MaxOfGroup>, blocks, Tile::kThreads, bytes, args, work);
+  launch(add_probabilities<D, MaxOfGroup, Suffixes>, blocks, Tile::kThreads, bytes, args, work);
 }
 
 }  // namespace
@@ -365,10 +379,13 @@ void window_attention(const WindowAttentionArgs& args) {
   check_vectors(args.queries.as<bf16>(), args.cache.head_dim);
   KV_CHECK(args.window > 0 && args.q_heads % args.cache.kv_heads == 0);
   with_width(args.cache.head_dim, [&](auto width) {
-    if (args.mode == Mode::kPerQueryHead) {
-      score<width, false>(args);
-    } else {
-      score<width, true>(args);
+    switch (args.mode) {
+      case Mode::kPerQueryHead:
+        return score<width, false>(args);
+      case Mode::kGroupMaxOlder:
+        return score<width, true>(args);
+      case Mode::kSuffixSums:
+        return score<width, false, WindowAttentionArgs::kSuffixes>(args);
     }
   });
 }

@@ -23,9 +23,23 @@ struct Case {
   Mode mode = Mode::kPerQueryHead;
 };
 
+constexpr int kTestedSuffixes[WindowAttentionArgs::kSuffixes] = {5, 16, 32};
+
+int64_t vectors_of(const Case& c) {
+  switch (c.mode) {
+    case Mode::kPerQueryHead:
+      return c.group;
+    case Mode::kGroupMaxOlder:
+      return 1;
+    case Mode::kSuffixSums:
+      return int64_t{WindowAttentionArgs::kSuffixes} * c.group;
+  }
+  return 0;
+}
+
 std::vector<float> window_attention(Backend& backend, const Case& c, const ref::PagedCache& cache,
                                     const std::vector<float>& queries, int64_t pitch, const std::vector<uint8_t>& due) {
-  const int64_t vectors = c.mode == Mode::kPerQueryHead ? c.group : 1;
+  const int64_t vectors = vectors_of(c);
   Tensor device_queries = ref::upload_activations(backend, queries);
   Tensor device_due = ref::upload_array(backend, due);
   Tensor scores(backend, DType::kF32, cache.rows().rows() * vectors * pitch);
@@ -35,6 +49,7 @@ std::vector<float> window_attention(Backend& backend, const Case& c, const ref::
                             .window = c.window,
                             .q_heads = c.kv_heads * c.group,
                             .scale = 1 / std::sqrt(static_cast<float>(c.dim)),
+                            .suffixes = {kTestedSuffixes[0], kTestedSuffixes[1], kTestedSuffixes[2]},
                             .rows_due = due.empty() ? nullptr : ref::data_of<uint8_t>(device_due),
                             .scores = scores.slots<float>(pitch)});
   backend.synchronize();
@@ -104,6 +119,40 @@ TEST_P(WindowAttention, AgreesWithDoubleArithmeticForTheMaximumOverTheGroup) {
   expect_agreement(*backend, {.window = 8, .kv_heads = 2, .group = 2, .dim = 64, .mode = mode},
                    {8, 9, 23, 24, 25, 100, 519, 521}, {});
   expect_agreement(*backend, {.window = 3, .kv_heads = 1, .group = 5, .mode = mode}, {40}, {});
+}
+
+// Sums over the newest `suffix` queries are `suffix` times the mean over a window of that size.
+TEST_P(WindowAttention, AgreesWithDoubleArithmeticForSumsOverSuffixes) {
+  KV_BACKEND_OR_SKIP(backend);
+  const std::vector<int32_t> lengths = {32, 33, 64, 100, 47, 600};
+  for (const int group : {1, 2, 3, 8}) {
+    const Case c{.window = 32, .kv_heads = 2, .group = group, .dim = 64, .mode = Mode::kSuffixSums};
+    const ref::PagedCache cache(*backend, ref::random_rows(lengths, c.kv_heads, c.dim, 5, 0, 3), 1);
+    const int64_t pitch = 603;
+    const std::vector<float> queries =
+        ref::rounded(*backend, ref::random_values(3 * c.window * c.kv_heads * group * c.dim, 6));
+    const std::vector<uint8_t> due = {1, 1, 1, 1, 0, 1};
+    const std::vector<float> got = window_attention(*backend, c, cache, queries, pitch, due);
+    for (int64_t row = 0; row < std::ssize(lengths); ++row) {
+      for (int k = 0; k < WindowAttentionArgs::kSuffixes; ++k) {
+        const int64_t suffix = kTestedSuffixes[k], vector = int64_t{group} * c.dim;
+        const std::vector<float> q =
+            ref::slice(row_queries(c, queries, row), (c.window - suffix) * vector, suffix * vector);
+        std::vector<std::vector<double>> want(group);
+        if (due[row]) {
+          want = ref::window_attention_per_head(q, cache.rows().keys[row], static_cast<int>(suffix), group, c.dim,
+                                                1 / std::sqrt(static_cast<float>(c.dim)));
+        }
+        for (int64_t g = 0; g < group; ++g) {
+          for (double& p : want[g]) p *= static_cast<double>(suffix);
+          const int64_t base = ((row * WindowAttentionArgs::kSuffixes + k) * group + g) * pitch;
+          const auto count = static_cast<int64_t>(want[g].size());
+          ref::expect_close(ref::slice(got, base, count), want[g], probability_tolerance(c, want[g]));
+          ref::expect_untouched(got, base + count, base + pitch);
+        }
+      }
+    }
+  }
 }
 
 TEST_P(WindowAttention, LeavesRowsThatAreNotDueAlone) {

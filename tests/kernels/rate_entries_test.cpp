@@ -1,0 +1,179 @@
+#include "kernels/rate_entries.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "tests/ref/rate_entries.h"
+#include "tests/support/close.h"
+#include "tests/support/paged_cache.h"
+#include "tests/support/slices.h"
+#include "tests/support/threads.h"
+
+namespace kv {
+namespace {
+
+KV_OVER_BACKENDS(Ops, RateEntries);
+
+constexpr int kKvHeads = 2;
+constexpr int kDrop = 3;
+constexpr int64_t kPitch = 136;
+const std::vector<int32_t> kLengths = {0, 3, 4, 18, 19, 20, 131, 132, 35, 36};
+const std::vector<uint8_t> kDue = {1, 1, 1, 1, 1, 1, 1, 1, 0, 1};
+
+struct Shape {
+  int dim;
+  int features;
+  int hidden;
+  bool reads_entries = true;
+};
+const std::vector<Shape> kShapes = {{16, 6, 16},  {20, 1, 8},    {64, 12, 16},      {128, 24, 32},
+                                    {128, 8, 64}, {256, 48, 16}, {16, 6, 16, false}};
+
+// A cache with features and networks, on the backend and as a reference reads them.
+class Rated {
+ public:
+  Rated(Backend& backend, const Shape& shape)
+      : backend_(backend),
+        shape_(shape),
+        cache_(backend, ref::random_rows(kLengths, kKvHeads, shape.dim, 4), 2),
+        network_({.entry_dim = shape.reads_entries ? shape.dim : 0,
+                  .feature_count = shape.features,
+                  .hidden = shape.hidden}),
+        features_(ref::random_values(kLengths.size() * shape.features * kPitch, 5)),
+        parameters_(ref::random_values(kKvHeads * network_.parameter_count(), 6)),
+        due_(ref::upload_array(backend, kDue)) {
+    const auto planes = static_cast<int64_t>(kLengths.size()) * shape.features;
+    for (int64_t plane = 0; plane < planes; ++plane) {
+      // Beyond the rated entries nothing may be read.
+      for (int64_t slot = count(plane / shape.features); slot < kPitch; ++slot) features_[plane * kPitch + slot] = NAN;
+    }
+    device_features_ = ref::upload_array(backend, features_);
+    device_parameters_ = ref::upload_array(backend, parameters_);
+    network_.features = device_features_.slots<float>(kPitch);
+    network_.parameters = ref::data_of<float>(device_parameters_);
+  }
+
+  const EntryNetwork& network() const { return network_; }
+  int64_t parameter_count() const { return network_.parameter_count(); }
+  static int64_t count(int64_t row) { return std::max(0, kLengths[row] - kDrop); }
+
+  std::vector<float> rate() {
+    Tensor output(backend_, DType::kF32, std::ssize(kLengths) * kPitch);
+    backend_.rate_entries({.cache = cache_.view(),
+                           .network = network_,
+                           .rows_due = ref::data_of<uint8_t>(due_),
+                           .drop_newest = kDrop,
+                           .output = output.slots<float>(kPitch)});
+    return ref::download_array<float>(output);
+  }
+  // Adds to `start` in every place.
+  std::vector<float> backward(const std::vector<float>& output_gradient, float start) {
+    const std::vector<float> before(kLengths.size() * parameter_count(), start);
+    Tensor gradients = ref::upload_array(backend_, before), by = ref::upload_array(backend_, output_gradient);
+    backend_.rate_entries_backward({.cache = cache_.view(),
+                                    .network = network_,
+                                    .rows_due = ref::data_of<uint8_t>(due_),
+                                    .drop_newest = kDrop,
+                                    .output_gradient = by.slots<float>(kPitch),
+                                    .gradients = ref::data_of<float>(gradients)});
+    return ref::download_array<float>(gradients);
+  }
+
+  std::vector<double> inputs(int64_t row, int64_t slot) const {
+    std::vector<double> x;
+    for (const auto* pool : {&cache_.rows().keys, &cache_.rows().values}) {
+      if (!shape_.reads_entries) break;
+      for (int d = 0; d < shape_.dim; ++d) x.push_back((*pool)[row][slot * shape_.dim + d]);
+    }
+    for (int f = 0; f < shape_.features; ++f) x.push_back(features_[(row * shape_.features + f) * kPitch + slot]);
+    return x;
+  }
+  std::vector<double> parameters(int64_t row) const {
+    const auto first = parameters_.begin() + row % kKvHeads * parameter_count();
+    return {first, first + parameter_count()};
+  }
+
+ private:
+  Backend& backend_;
+  Shape shape_;
+  ref::PagedCache cache_;
+  EntryNetwork network_;
+  std::vector<float> features_, parameters_;
+  Tensor due_, device_features_, device_parameters_;
+};
+
+// Inputs and parameters lie in [-1, 1): a hidden unit sums `inputs` products and its GELU is no larger, its slope at
+// most 1.13; so is what the output sums, `hidden` of them.
+double magnitude(const Shape& shape, const EntryNetwork& network) {
+  return 1.13 * shape.hidden * (1.0 + network.inputs());
+}
+
+TEST_P(RateEntries, AgreesWithDoubleArithmeticAndSkipsRowsNotDue) {
+  KV_BACKEND_OR_SKIP(backend);
+  for (const Shape& shape : kShapes) {
+    Rated rated(*backend, shape);
+    const std::vector<float> got = rated.rate();
+    for (int64_t row = 0; row < std::ssize(kLengths); ++row) {
+      const int64_t count = kDue[row] ? Rated::count(row) : 0;
+      std::vector<double> want;
+      for (int64_t slot = 0; slot < count; ++slot) {
+        want.push_back(ref::rate_entry(rated.parameters(row), rated.inputs(row, slot), shape.hidden));
+      }
+      // A rounding of each of its terms' sums, of which the typical one is far below the bound.
+      ref::expect_close(ref::slice(got, row * kPitch, count), want,
+                        {.roundings = 4, .magnitude = magnitude(shape, rated.network())});
+      ref::expect_untouched(got, row * kPitch + count, (row + 1) * kPitch);
+    }
+  }
+}
+
+TEST_P(RateEntries, BackwardIsTheSlopeOfTheReference) {
+  KV_BACKEND_OR_SKIP(backend);
+  for (const Shape& shape : kShapes) {
+    Rated rated(*backend, shape);
+    std::vector<float> output_gradient = ref::random_values(kLengths.size() * kPitch, 8);
+    for (int64_t row = 0; row < std::ssize(kLengths); ++row) {
+      for (int64_t slot = Rated::count(row); slot < kPitch; ++slot) output_gradient[row * kPitch + slot] = NAN;
+    }
+    constexpr float kStart = 0.5F;
+    const std::vector<float> got = rated.backward(output_gradient, kStart);
+    const int64_t parameters = rated.parameter_count();
+    for (const int64_t row : {0, 3, 7, 8, 9}) {
+      const int64_t count = kDue[row] ? Rated::count(row) : 0;
+      std::vector<std::vector<double>> x;
+      for (int64_t slot = 0; slot < count; ++slot) x.push_back(rated.inputs(row, slot));
+      // A sample of the parameters, the last ones (biases and output weights) all.
+      for (int64_t p = 0; p < parameters; p += p < parameters - 2 * shape.hidden - 2 ? 37 : 1) {
+        constexpr double kStep = 1e-5;
+        double slope = 0;
+        for (int64_t slot = 0; slot < count; ++slot) {
+          std::vector<double> ahead = rated.parameters(row), behind = ahead;
+          ahead[p] += kStep;
+          behind[p] -= kStep;
+          slope += output_gradient[row * kPitch + slot] *
+                   (ref::rate_entry(ahead, x[slot], shape.hidden) - ref::rate_entry(behind, x[slot], shape.hidden)) /
+                   (2 * kStep);
+        }
+        // A slope sums `count` terms, each off by its hidden unit's rounding; the quotient of differences is exact to
+        // 1e-9 of them.
+        const double bound = count * (1.0 + rated.network().inputs());
+        ref::expect_close(got[row * parameters + p], kStart + slope, {.roundings = 4, .magnitude = 1 + bound});
+      }
+    }
+  }
+}
+
+TEST(RateEntriesThreads, DoNotChangeABit) {
+  const auto backend = ref::try_backend("cpu");
+  std::array<std::vector<float>, 2> gradients;
+  for (const int threads : {1, 2}) {
+    const ref::Threads limit(threads);
+    Rated rated(*backend, kShapes[2]);
+    gradients[threads - 1] = rated.backward(std::vector<float>(kLengths.size() * kPitch, 0.25F), 0);
+  }
+  EXPECT_EQ(gradients[0], gradients[1]);
+}
+
+}  // namespace
+}  // namespace kv
