@@ -17,6 +17,7 @@
 #include "harness/spec/grid.h"
 #include "harness/spec/model_choice.h"
 #include "harness/subject.h"
+#include "harness/train.h"
 #include "kernels/error.h"
 #include "sim/io/gguf.h"
 #include "sim/io/hash.h"
@@ -97,6 +98,7 @@ void check_data(const Spec& spec, const DataSpec& data, const std::vector<ModelI
 RunSummary run_experiment(const Spec& spec, const RunOptions& options) {
   const auto begin = Clock::now();
   validate_experiment(spec);
+  if (spec.protocol->learns) return train(spec, options);
   if (!spec.protocol->open) {
     throw UserError(fmt::format("{}: protocol {} makes no rows; run `kvlab {} {}`", spec.file, spec.protocol->name,
                                 spec.protocol->verb, spec.file));

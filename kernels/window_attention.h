@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/check.h"
 #include "kernels/paged.h"
 #include "kernels/slots.h"
 
@@ -16,7 +17,7 @@ struct WindowAttentionArgs {
     // scores[row, 0, slot] for slots [0, length − window); the group dimension of the output is 1.   (001, R-KV code)
     kGroupMaxOlder,
     // As kPerQueryHead, but three sums of it: over the newest suffixes[k] of the window's queries, k < 3.
-    // scores[row · 3 · group + k · group + g, slot].    (001's features; with the newest queries alone, the rest of an
+    // scores[row · planes + k · group + g, slot].       (001's features; with the newest queries alone, the rest of an
     // interval's comes from the attention's own sums)
     kSuffixSums,
   };
@@ -28,9 +29,16 @@ struct WindowAttentionArgs {
   int q_heads = 0;
   float scale = 0;
   int suffixes[kSuffixes] = {};       // each <= window
+  int planes = 0;                     // of kSuffixSums: vectors that a row has in scores, >= 3 · group
   const uint8_t* rows_due = nullptr;  // [rows], 0 = skip; null = all
-  Slots<float> scores;                // rows · group, 1 or 3 · group of them
+  Slots<float> scores;                // vectors a row: group, 1 or planes
 };
+
+// The vectors of kSuffixSums have their place.
+inline void check_planes(const WindowAttentionArgs& args) {
+  const int needed = WindowAttentionArgs::kSuffixes * (args.q_heads / args.cache.kv_heads);
+  KV_CHECK(args.mode != WindowAttentionArgs::Mode::kSuffixSums || args.planes >= needed);
+}
 
 namespace cpu {
 void window_attention(const WindowAttentionArgs& args);

@@ -95,6 +95,7 @@ int run(int argc, const char* const* argv) try {
   add_validate(app, verbs);
   add_list(app, verbs);
   add_describe(app, verbs);
+  add_train(app, verbs);
   add_profile(app, verbs);
   add_record(app, verbs);
   add_inspect(app, verbs);

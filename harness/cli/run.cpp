@@ -11,6 +11,7 @@
 #include "harness/cli/run_spec.h"
 #include "harness/cli/verbs.h"
 #include "harness/notice.h"
+#include "harness/protocols/protocol.h"
 #include "harness/spec/spec.h"
 #include "kernels/error.h"
 
@@ -22,7 +23,7 @@ namespace fs = std::filesystem;
 struct RunArguments {
   std::vector<std::string> specs;
   Overrides overrides;
-  std::string out;
+  std::string out, weights;
   bool fresh = false;
   bool no_draw = false;
   bool quiet = false;
@@ -45,16 +46,19 @@ void refuse_beside_stale(const RunArguments& arguments) {
         "or --no-draw");
 }
 
-void run_file(const std::string& file, const RunArguments& arguments, Verbs& verbs) {
-  const std::vector<std::string> overrides = arguments.overrides.texts();
-  const Spec spec = load_named_spec(file, overrides);
+void run_one(const Spec& spec, const RunArguments& arguments, Verbs& verbs) {
   run_spec(spec,
            {.out = arguments.out.empty() ? fs::path(kResults) / spec.name : fs::path(arguments.out),
             .start = arguments.fresh ? Start::kFresh : Start::kResume,
             .draw = arguments.no_draw ? Draw::kLater : Draw::kNow,
             .verbosity = verbosity_of(arguments),
-            .overrides = overrides},
+            .weights = arguments.weights,
+            .overrides = arguments.overrides.texts()},
            verbs);
+}
+
+void run_file(const std::string& file, const RunArguments& arguments, Verbs& verbs) {
+  run_one(load_named_spec(file, arguments.overrides.texts()), arguments, verbs);
 }
 
 }  // namespace
@@ -103,6 +107,32 @@ void add_run(CLI::App& app, Verbs& verbs) {
       throw UserError("--out: takes one spec, since each has its own result folder");
     }
     for (const std::string& file : arguments->specs) run_file(file, *arguments, verbs);
+  });
+}
+
+void add_train(CLI::App& app, Verbs& verbs) {
+  auto arguments = std::make_shared<RunArguments>();
+  CLI::App* verb = app.add_subcommand("train", "Trains what a policy decides by: its weights, and the curves of it");
+  verb->add_option("SPEC", arguments->specs, "file (YAML) with protocol: train")->required()->expected(1);
+  verb->add_option("--out", arguments->out, "result folder (default: results/<spec name>)");
+  verb->add_option("--weights", arguments->weights, "folder of the weights (default: learned/ in the model's)");
+  add_override_options(*verb, arguments->overrides);
+  verb->add_flag("--fresh", arguments->fresh, "starts over instead of going on from the last checkpoint");
+  verb->add_flag("--no-draw", arguments->no_draw, "rows only: kvlab report draws them later");
+  verb->add_flag("--quiet", arguments->quiet, "no progress and no tables");
+  verb->footer(
+      "Examples:\n"
+      "  kvlab train experiments/foresight-kv.yaml\n"
+      "  kvlab train my.yaml --set learn.steps=50 --out /tmp/curves --weights /tmp/weights\n"
+      "A killed training goes on from its last checkpoint when it is started again.");
+  verb->callback([arguments, &verbs] {
+    const std::string& file = arguments->specs.front();
+    const Spec spec = load_named_spec(file, arguments->overrides.texts());
+    if (!spec.protocol->learns) {
+      throw UserError(fmt::format("{}: kvlab train expects 'protocol: train'; this one is for kvlab {}", file,
+                                  spec.protocol->verb));
+    }
+    run_one(spec, *arguments, verbs);
   });
 }
 

@@ -26,7 +26,7 @@ class Refresh {
   void refresh_spec(const std::string& file) {
     try {
       const Spec spec = load_named_spec(file);
-      if (!spec.protocol->open && spec.benchmarks.text.empty()) {
+      if (!spec.protocol->open && !spec.protocol->learns && spec.benchmarks.text.empty()) {
         notice(fmt::format("{}: protocol {} makes no rows; kvlab {} {} makes what it does", spec.name,
                            spec.protocol->name, spec.protocol->verb, file));
         return;

@@ -52,7 +52,7 @@ void score_per_head(const WindowAttentionArgs& args, int64_t row, int group, flo
 void score_suffixes(const WindowAttentionArgs& args, int64_t row, int group, float* logits) {
   const int64_t length = args.cache.lengths[row];
   for (int64_t plane = 0; plane < WindowAttentionArgs::kSuffixes * group; ++plane) {
-    std::fill_n(args.scores.row(row * WindowAttentionArgs::kSuffixes * group + plane), length, 0.0f);
+    std::fill_n(args.scores.row(row * args.planes + plane), length, 0.0f);
   }
   for (int g = 0; g < group; ++g) {
     for (int64_t i = 0; i < args.window; ++i) {
@@ -61,7 +61,7 @@ void score_suffixes(const WindowAttentionArgs& args, int64_t row, int group, flo
       const float factor = 1.0f / exp_row(p, visible, largest(p, visible));
       for (int k = 0; k < WindowAttentionArgs::kSuffixes; ++k) {
         if (i < args.window - args.suffixes[k]) continue;
-        float* sums = args.scores.row((row * WindowAttentionArgs::kSuffixes + k) * group + g);
+        float* sums = args.scores.row(row * args.planes + k * group + g);
 #pragma omp simd
         for (int64_t j = 0; j < visible; ++j) sums[j] += p[j] * factor;
       }
@@ -114,6 +114,7 @@ void score_row(const WindowAttentionArgs& args, int64_t row) {
 
 void window_attention(const WindowAttentionArgs& args) {
   KV_CHECK(args.q_heads % args.cache.kv_heads == 0);
+  check_planes(args);
   parallel_for(args.cache.rows, [&](int64_t row) {
     if (!args.rows_due || args.rows_due[row]) score_row(args, row);
   });

@@ -262,6 +262,13 @@ __global__ void combine_normalisers(WindowAttentionArgs args, Work work) {
   if (lane == 0 && used > 0) work.normalisers[vector] = {largest, 1 / sum};
 }
 
+// Where a head's scores go, those of its k-th suffix.
+template <bool MaxOfGroup, int Suffixes>
+__device__ int64_t vector_at(const WindowAttentionArgs& args, const Work& work, int64_t row, int k, int g) {
+  if (MaxOfGroup) return row;
+  return Suffixes > 1 ? row * args.planes + k * work.group + g : row * work.group + g;
+}
+
 // scores = mean over the window's queries of their probabilities, or sums over several suffixes of them. A lane's two
 // columns are of the same two heads in all tiles of eight: it sums these, tile by tile of queries; then the lanes that
 // share them add up.
@@ -332,7 +339,7 @@ __global__ void __launch_bounds__(KeyTile<D>::kThreads, Suffixes == 1 ? 3 : 2)
         for (int e = 0; e < 2; ++e) {
           const int h = threadIdx.x % 4 * 2 + e, g = (head_tile << work.head_shift) + h;
           if (h >= heads || (!MaxOfGroup && g >= work.group)) continue;
-          args.scores.row(MaxOfGroup ? row : (row * Suffixes + k) * work.group + g)[slot] =
+          args.scores.row(vector_at<MaxOfGroup, Suffixes>(args, work, row, k, g))[slot] =
               totals[k][m][2 * half + e] / weight;
         }
       }
@@ -378,6 +385,7 @@ void window_attention(const WindowAttentionArgs& args) {
   check_cache(args.cache);
   check_vectors(args.queries.as<bf16>(), args.cache.head_dim);
   KV_CHECK(args.window > 0 && args.q_heads % args.cache.kv_heads == 0);
+  check_planes(args);
   with_width(args.cache.head_dim, [&](auto width) {
     switch (args.mode) {
       case Mode::kPerQueryHead:

@@ -15,6 +15,8 @@
 
 namespace kv {
 
+class Learner;
+
 // A file that a slot reads: results depend on its bytes.
 struct InputFile {
   std::filesystem::path path;
@@ -25,6 +27,7 @@ struct InputFile {
 // What a slot wants prepared. A source that lacks it refuses the policy before step 0.
 struct Needs {
   int entry_columns = 0;     // floats of state per cache entry (scorers)
+  int head_columns = 0;      // as many more for each query head of the group
   bool column_sums = false;  // attention column sums of each block (scorers)
   int window_queries = 0;    // the newest post-RoPE queries of every sequence (scorers)
   bool pre_rope_queries = false;
@@ -33,6 +36,8 @@ struct Needs {
   // recording.
   bool host_steps = false;
   std::optional<BaselineNeeds> future{};  // the full-cache pass with at least that: an oracle
+
+  int columns(int group) const { return entry_columns + head_columns * group; }  // of an entry, in all
 };
 
 // The batch a slot is about to see.
@@ -59,6 +64,8 @@ class Slot {
   // Reads the files that check() has found good. UserError where one holds other bytes by now.
   virtual void load(std::span<const InputFile>) {}
   virtual void begin(const BatchShape&) {}
+  // What trains it (sim/learned/learner.h): a slot that learns, and whose files are learned. Null: it is what it is.
+  virtual Learner* learner() { return nullptr; }
 };
 
 // The slot's begin(), with the full-cache pass exactly where its own needs() ask for that.

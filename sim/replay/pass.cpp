@@ -16,7 +16,7 @@ std::vector<Ranker> rankers_of(const PassArgs& args) {
   const auto add = [&](Policy& policy) {
     if (!policy.scorer) return;
     rankers.emplace_back(args.backend, args.source.info(), *policy.scorer, args.sequences, first_column);
-    first_column += rankers.back().needs().entry_columns;
+    first_column += rankers.back().needs().columns(args.source.info().group());
   };
   add(args.policy);
   for (Policy* onlooker : args.onlookers) add(*onlooker);
@@ -27,7 +27,7 @@ CacheShape cache_shape(const PassArgs& args, std::span<const Ranker> rankers) {
   const SourceInfo& info = args.source.info();
   CacheShape shape{
       .sequences = args.sequences, .layers = info.layers, .kv_heads = info.kv_heads, .head_dim = info.head_dim};
-  for (const Ranker& ranker : rankers) shape.column_width += ranker.needs().entry_columns;
+  for (const Ranker& ranker : rankers) shape.column_width += ranker.needs().columns(info.group());
   return shape;
 }
 

@@ -54,7 +54,7 @@ void Ranker::push(int layer, const Block& block, ConstRef queries) {
 }
 
 LayerView Ranker::seen(LayerView layer) const {
-  if (needs_.entry_columns > 0) {
+  if (needs_.columns(1) > 0) {
     layer.columns += first_column_;
     layer.cache.columns += first_column_;
   } else {

@@ -15,7 +15,7 @@ namespace kv {
 // Several may watch the same pass; each sees its own entry columns and window of queries.
 class Ranker {
  public:
-  // Its columns are [first_column, first_column + needs().entry_columns) of the cache's.
+  // Its columns are [first_column, first_column + needs().columns(group)) of the cache's.
   Ranker(Backend& backend, const SourceInfo& info, Scorer& scorer, int sequences, int first_column);
   ~Ranker();
   Ranker(Ranker&&) noexcept;

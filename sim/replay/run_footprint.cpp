@@ -32,7 +32,7 @@ Footprint run_footprint(const Backend& backend, const Source& source, const Poli
   bool column_sums = false;
   const auto add = [&](const Scorer& scorer) {
     const Needs needs = scorer.needs();
-    cache.column_width += needs.entry_columns;
+    cache.column_width += needs.columns(info.group());
     column_sums |= needs.column_sums;
     need.activations += static_cast<size_t>(shape.sequences * needs.window_queries) * query * element * layers;
     // An event holds the scores of every layer until all are scored.

@@ -32,7 +32,7 @@ int64_t vectors_of(const Case& c) {
     case Mode::kGroupMaxOlder:
       return 1;
     case Mode::kSuffixSums:
-      return int64_t{WindowAttentionArgs::kSuffixes} * c.group;
+      return int64_t{WindowAttentionArgs::kSuffixes} * c.group + 1;  // one that nobody may touch
   }
   return 0;
 }
@@ -50,6 +50,7 @@ std::vector<float> window_attention(Backend& backend, const Case& c, const ref::
                             .q_heads = c.kv_heads * c.group,
                             .scale = 1 / std::sqrt(static_cast<float>(c.dim)),
                             .suffixes = {kTestedSuffixes[0], kTestedSuffixes[1], kTestedSuffixes[2]},
+                            .planes = static_cast<int>(vectors),
                             .rows_due = due.empty() ? nullptr : ref::data_of<uint8_t>(device_due),
                             .scores = scores.slots<float>(pitch)});
   backend.synchronize();
@@ -145,12 +146,13 @@ TEST_P(WindowAttention, AgreesWithDoubleArithmeticForSumsOverSuffixes) {
         }
         for (int64_t g = 0; g < group; ++g) {
           for (double& p : want[g]) p *= static_cast<double>(suffix);
-          const int64_t base = ((row * WindowAttentionArgs::kSuffixes + k) * group + g) * pitch;
+          const int64_t base = (row * vectors_of(c) + k * group + g) * pitch;
           const auto count = static_cast<int64_t>(want[g].size());
           ref::expect_close(ref::slice(got, base, count), want[g], probability_tolerance(c, want[g]));
           ref::expect_untouched(got, base + count, base + pitch);
         }
       }
+      ref::expect_untouched(got, ((row + 1) * vectors_of(c) - 1) * pitch, (row + 1) * vectors_of(c) * pitch);
     }
   }
 }

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sim/learned/training.h"
+
+namespace kv {
+
+// A training that is under way, as it goes on after a kill: its state, and what its steps have measured.
+struct Checkpoint {
+  Training::State state;
+  std::vector<std::string> metrics;
+  std::vector<std::vector<double>> values;  // [steps done][metrics]
+  double seconds = 0;                       // that it has taken
+};
+
+// Replaces the file as a whole: there is the old one or the new one, never a part.
+void write_checkpoint(const std::filesystem::path& path, const Checkpoint& checkpoint);
+
+// None where there is no such file. UserError, naming the file, where it is not as write_checkpoint writes it.
+std::optional<Checkpoint> read_checkpoint(const std::filesystem::path& path);
+
+}  // namespace kv

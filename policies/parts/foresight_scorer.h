@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/rate_entries.h"
+#include "kernels/tensor.h"
+#include "sim/learned/learner.h"
+#include "sim/policy/params.h"
+#include "sim/policy/scorer.h"
+
+namespace kv {
+
+// What shapes ForesightKV's network; files that say another thing are refused.
+struct ForesightShape {
+  bool reads_entry = true;  // x begins with key and value
+  int hidden = 16;
+
+  static ForesightShape read(Params& params);
+  std::map<std::string, std::string> settings() const;
+  EntryNetwork network(const SourceInfo& info) const;
+  std::vector<LearnedPart> parts(const SourceInfo& info) const;
+};
+
+// ForesightKV's features and network (001, Sec. 3.2), which its policy decides by and its training learns. Entry
+// columns hold what was attended since the last event and before it; sums over the newest 8, 16 and 32 queries come
+// from these at the event. y = −φ of the paper: high stays.
+class ForesightScorer : public Scorer {
+ public:
+  static constexpr int kWindow = 32;
+
+  explicit ForesightScorer(const ForesightShape& shape) : shape_(shape) {}
+
+  const ForesightShape& shape() const { return shape_; }
+  // Parameters for models of that shape, from the next begin() on.
+  void use(const SourceInfo& info, std::span<const float> parameters);
+  // Keeps the features of every layer until its next event, not of the layer that was scored last alone.
+  void keep_features() { keeps_features_ = true; }
+  // The layer's network with the features of its last event.
+  EntryNetwork network(int layer) const;
+
+  Needs needs() const override;
+  Protection protects(int kept, int interval) const override;
+  void check_budget(int kept, int interval) const override;
+  void begin(const BatchShape& shape) override;
+  void observe(const LayerView& view) override;
+  void score(const LayerView& view, const ScoreOutput& out) override;
+
+ private:
+  ForesightShape shape_;
+  EntryNetwork network_;           // without features and parameters
+  std::vector<float> parameters_;  // [layers, kv_heads, elements]
+  Tensor on_device_;               // the same
+  int kv_heads_ = 0, group_ = 1;
+  int budget_ = 0, interval_ = 0;
+  bool keeps_features_ = false;
+  std::vector<Tensor> features_;  // [layers], or one for all, of [rows · features, pitch]
+  std::vector<Slots<const float>> views_;
+};
+
+}  // namespace kv

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sim/learned/learner.h"
+#include "sim/model/model_identity.h"
+#include "sim/policy/slot.h"
+
+namespace kv {
+
+// What was learned for a slot on one model: <model folder>/learned/<name>.safetensors. One f32 tensor a part,
+// [layers, kv_heads, …]; what it is of stands in the metadata.
+struct LearnedFile {
+  std::string learner;                          // the slot that reads it: "foresight-kv"
+  std::string model, fingerprint;               // the model's name; SHA-256 of its files
+  std::map<std::string, std::string> settings;  // Learner::settings()
+  std::string origin;                           // what trained it, and on what: a JSON object, nobody's business here
+  int layers = 0, kv_heads = 0;
+  std::vector<LearnedPart> parts;  // of a head; in a file that was read, in the order of their bytes
+  std::vector<float> parameters;   // [layers, kv_heads, elements_of(parts)]
+};
+
+// <model folder>/learned/<name>.safetensors; a name that ends in .safetensors is a path.
+std::filesystem::path learned_path(const std::filesystem::path& model_folder, std::string_view name);
+
+void write_learned(const std::filesystem::path& path, const LearnedFile& learned);
+
+// Throws UserError "<owner>: <path> …" for whatever is not as write_learned writes it: another format, version, dtype
+// or shape, numbers that are not finite.
+LearnedFile read_learned(const std::filesystem::path& path, std::string_view owner);
+
+// The same as a slot's check() wants it: UserError, too, where there is no such file, or it is of another slot, model
+// or settings. A trace or random weights have no files to compare, only a shape. Returns the file for the slot's
+// load().
+InputFile check_learned(const std::filesystem::path& path, std::string_view owner, const ModelIdentity& model,
+                        const std::map<std::string, std::string>& settings);
+
+// What load() gets must still be what check_learned() saw.
+LearnedFile load_learned(const InputFile& checked, std::string_view owner);
+
+// The parameters in the order of `parts`; UserError where the file's have other names or shapes.
+std::vector<float> parameters_as(const LearnedFile& learned, std::span<const LearnedPart> parts,
+                                 std::string_view owner);
+
+}  // namespace kv

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "sim/model/source_info.h"
+#include "sim/policy/measured.h"
+#include "sim/policy/params.h"
+
+namespace kv {
+
+class Source;
+
+// A tensor of a KV head's parameters; those of a head lie one behind the other, in the order of Learner::parts().
+struct LearnedPart {
+  std::string name;
+  std::vector<int64_t> shape;
+
+  int64_t elements() const;
+};
+
+// Parameters of a head.
+int64_t elements_of(std::span<const LearnedPart> parts);
+
+// The texts of one step.
+struct LearnBatch {
+  Backend& backend;
+  Source& source;
+  std::span<const std::span<const int32_t>> sequences;  // token ids
+  std::span<const int32_t> sample_numbers;              // [sequences]
+  int prefill_chunk = 1024;
+  uint64_t seed = 0;
+  int64_t step = 0;
+};
+
+// Trains the parameters of a policy's slot, which hands it out (Slot::learner). The model stays as it is. Parameters
+// are f32, [layers, kv_heads, elements_of(parts())]; who trains them (sim/learned/training.h) knows no more of them,
+// and a step is a pure function of parameters, texts, seed and step, so that a training goes on from these alone.
+class Learner {
+ public:
+  virtual ~Learner() = default;
+  // Its own options of the key `learn`, beside those of every training.
+  virtual void read(Params& params) = 0;
+  // Of a model of that shape.
+  virtual std::vector<LearnedPart> parts(const SourceInfo& info) const = 0;
+  // Of the file that holds them: learned/<that>.safetensors in the model's folder (sim/learned/learned_file.h).
+  virtual std::string file_name() const = 0;
+  // What else tells its parameters from others, by name: a slot refuses a file that says another thing.
+  virtual std::map<std::string, std::string> settings() const = 0;
+  // Tokens that a text must have for anything to be learned from it.
+  virtual int64_t least_tokens() const = 0;
+  virtual std::vector<float> initial(const SourceInfo& info, uint64_t seed) const = 0;
+  // The slot decides by them from its next begin() on.
+  virtual void use(const SourceInfo& info, std::span<const float> parameters) = 0;
+  // Adds the gradient of the batch's loss at these parameters to `gradient`. Returns what the step measured, a number a
+  // name, means over the batch. UserError, naming layer and head, where a loss is no finite number.
+  virtual std::vector<Measured> learn(const LearnBatch& batch, std::span<const float> parameters,
+                                      std::span<double> gradient) = 0;
+};
+
+}  // namespace kv

@@ -1,0 +1,114 @@
+#include "sim/learned/training.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "kernels/check.h"
+#include "kernels/error.h"
+#include "kernels/random_uniform.h"
+#include "sim/learned/learning_rate.h"
+
+namespace kv {
+
+namespace {
+
+constexpr uint32_t kShuffles = 0x5EED0001;  // the stream of hash_uniform that orders texts
+
+int64_t count_option(Params& params, std::string_view key, int64_t fallback, int least, std::string_view help) {
+  const int value = params.get(key, static_cast<int>(fallback), help);
+  if (value < least) params.fail(key, fmt::format("expected at least {}", least));
+  return value;
+}
+
+double positive_option(Params& params, std::string_view key, double fallback, std::string_view help) {
+  const double value = params.get(key, fallback, help);
+  if (!(value > 0) || !std::isfinite(value)) params.fail(key, "expected a number above 0");
+  return value;
+}
+
+// Fisher and Yates' shuffle of one round.
+std::vector<int> round_order(int64_t round, int texts, uint64_t seed) {
+  std::vector<int> order(static_cast<size_t>(texts));
+  std::iota(order.begin(), order.end(), 0);
+  for (size_t i = order.size(); i > 1; --i) {
+    const float u = hash_uniform(seed, kShuffles, static_cast<uint32_t>(round), static_cast<uint32_t>(i));
+    std::swap(order[i - 1], order[std::min(i - 1, static_cast<size_t>(u * static_cast<float>(i)))]);
+  }
+  return order;
+}
+
+}  // namespace
+
+TrainingOptions TrainingOptions::read(Params& params) {
+  const TrainingOptions fallback;
+  TrainingOptions options;
+  options.steps = count_option(params, "steps", fallback.steps, 1, "steps of the optimiser");
+  options.batch = count_option(params, "batch", fallback.batch, 1, "texts a step");
+  options.rate = positive_option(params, "rate", fallback.rate, "Adam's learning rate, which the schedule scales");
+  options.warm_up = count_option(params, "warm_up", fallback.warm_up, 1, "steps over which the rate rises");
+  options.schedule = params.get("schedule", "cosine", {"cosine", "constant"},
+                                "of the rate after its rise: half a cosine down to 0, or as it is") == "cosine"
+                         ? Schedule::kCosine
+                         : Schedule::kConstant;
+  options.clip = positive_option(params, "clip", fallback.clip, "bound of the gradient's norm");
+  if (options.schedule == Schedule::kCosine && options.steps <= options.warm_up) {
+    params.fail("steps", fmt::format("expected more than the warm-up's {}", options.warm_up));
+  }
+  return options;
+}
+
+std::vector<int> texts_of_step(int64_t step, int64_t batch, int texts, uint64_t seed) {
+  KV_CHECK(texts > 0);
+  std::vector<int> chosen, order;
+  int64_t ordered = -1;
+  for (int64_t i = step * batch; i < (step + 1) * batch; ++i) {
+    if (const int64_t round = i / texts; round != ordered) {
+      order = round_order(round, texts, seed);
+      ordered = round;
+    }
+    chosen.push_back(order[static_cast<size_t>(i % texts)]);
+  }
+  return chosen;
+}
+
+Training::Training(const TrainingOptions& options, Learner& learner, std::vector<float> initial)
+    : options_(options),
+      learner_(learner),
+      parameters_(std::move(initial)),
+      adam_(parameters_.size()),
+      gradient_(parameters_.size()) {}
+
+void Training::restore(State state) {
+  if (state.parameters.size() != parameters_.size() || state.adam.mean.size() != parameters_.size() ||
+      state.adam.square.size() != parameters_.size()) {
+    throw UserError(
+        fmt::format("the checkpoint holds {} parameters, expected {}", state.parameters.size(), parameters_.size()));
+  }
+  step_ = state.step;
+  parameters_ = std::move(state.parameters);
+  adam_.restore(std::move(state.adam));
+}
+
+double Training::rate() const {
+  const double factor = options_.schedule == TrainingOptions::Schedule::kCosine
+                            ? cosine_after_warm_up(step_, options_.warm_up, options_.steps)
+                            : constant_after_warm_up(step_, options_.warm_up);
+  return options_.rate * factor;
+}
+
+std::vector<Measured> Training::step(const LearnBatch& batch) {
+  std::fill(gradient_.begin(), gradient_.end(), 0.0);
+  std::vector<Measured> measured = learner_.learn(batch, parameters_, gradient_);
+  const double norm = clip_norm(gradient_, options_.clip);
+  if (!std::isfinite(norm)) throw UserError(fmt::format("step {}: the gradient is not finite", step_));
+  adam_.step(parameters_, gradient_, rate());
+  measured.push_back({.metric = "learning_rate", .value = rate()});
+  measured.push_back({.metric = "gradient_norm", .value = norm});
+  ++step_;
+  return measured;
+}
+
+}  // namespace kv

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "sim/learned/adam.h"
+#include "sim/learned/learner.h"
+#include "sim/policy/params.h"
+
+namespace kv {
+
+// What every training has, whatever is learned. Defaults are those of 001's supervised stage.
+struct TrainingOptions {
+  enum class Schedule : uint8_t { kCosine, kConstant };  // sim/learned/learning_rate.h
+  int64_t steps = 1000;
+  int64_t batch = 8;  // texts of a step
+  double rate = 0.01;
+  int64_t warm_up = 10;
+  Schedule schedule = Schedule::kCosine;
+  double clip = 1;  // bound of the gradient's norm
+
+  static TrainingOptions read(Params& params);
+};
+
+// Which of `texts` texts each step sees: all of them in an order drawn anew each time round, a pure function of seed
+// and step. A step may see the end of one round and the beginning of the next.
+std::vector<int> texts_of_step(int64_t step, int64_t batch, int texts, uint64_t seed);
+
+// Adam on what a learner's steps say, the gradient clipped; learner and options must stay alive.
+class Training {
+ public:
+  Training(const TrainingOptions& options, Learner& learner, std::vector<float> initial);
+
+  // All that a training is besides its options and texts.
+  struct State {
+    int64_t step = 0;  // steps done
+    std::vector<float> parameters;
+    Adam::State adam;
+  };
+  State state() const { return {step_, parameters_, adam_.state()}; }
+  // UserError where it is of another number of parameters.
+  void restore(State state);
+
+  int64_t steps_done() const { return step_; }
+  bool is_done() const { return step_ >= options_.steps; }
+  std::span<const float> parameters() const { return parameters_; }
+  // One step; what the learner measured, then learning_rate and gradient_norm, before clipping. UserError as
+  // Learner::learn, and where the gradient is not finite: then nothing has changed.
+  std::vector<Measured> step(const LearnBatch& batch);
+
+ private:
+  double rate() const;
+
+  const TrainingOptions& options_;
+  Learner& learner_;
+  int64_t step_ = 0;
+  std::vector<float> parameters_;
+  Adam adam_;
+  std::vector<double> gradient_;
+};
+
+}  // namespace kv
