@@ -98,7 +98,7 @@ class Trainings {
   }
 
   // One that other texts, settings or code began is another's.
-  std::string key_of(const Case& policy_case, const Subject& subject) const {
+  std::string key_of(const Case& policy_case, const Subject& subject, std::span<const InputFile> begun) const {
     std::string key = fmt::format("{}\n{}\n", code_identity(), subject.fingerprint());
     for (const auto& [fact, text] : backend_->accelerator()) key += fmt::format("{} {}\n", fact, text);
     for (const auto& [name, value] : spec_.row_keys) {
@@ -106,6 +106,7 @@ class Trainings {
     }
     for (const auto& [name, sha256] : hashes_.data) key += fmt::format("{} {}\n", name, sha256);
     for (const auto& [name, sha256] : hashes_.tokenizers) key += fmt::format("{} {}\n", name, sha256);
+    for (const InputFile& file : begun) key += file.sha256 + "\n";
     key += make_case_policy(spec_, policy_case).scorer_name;
     return sha256_hex(key);
   }
@@ -114,12 +115,17 @@ class Trainings {
     Policy policy = make_case_policy(spec_, policy_case);
     Learner& learner = learner_of(policy);
     read_training(spec_, learner);
+    const std::vector<InputFile> begun = learner.check(identity);
+    learner.load(begun);
     Source& source = subject.source(0, 1);
     const SourceInfo& info = source.info();
     Training training(training_options_, learner, learner.initial(info, spec_.seed));
-    const fs::path file = checkpoints() / (key_of(policy_case, subject).substr(0, 24) + ".safetensors");
+    const fs::path file = checkpoints() / (key_of(policy_case, subject, begun).substr(0, 24) + ".safetensors");
     Checkpoint done = resume(file, training);
     const std::string& label = spec_.policies[static_cast<size_t>(policy_case.policy)].label;
+    for (const InputFile& start : begun) {
+      hashes_.profiles.push_back({subject.name(), start.path.filename().string(), start.sha256});
+    }
     progress_.doing(fmt::format("{} on {}", label, subject.name()));
     run_steps(training, source, texts, file, done, label);
     write_learned(weights_path(learner, identity),

@@ -48,6 +48,8 @@
   OP(rate_entries, RateEntriesArgs)                    \
   OP(rate_entries_backward, RateEntriesBackwardArgs)   \
   OP(pairwise_hinge, PairwiseHingeArgs)                \
+  OP(draw_order, DrawOrderArgs)                        \
+  OP(eviction_surrogate, EvictionSurrogateArgs)        \
   OP(random_normal, RandomNormalArgs)                  \
   OP(random_uniform, RandomUniformArgs)
 

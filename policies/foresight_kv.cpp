@@ -27,7 +27,9 @@ constexpr std::string_view kName = "foresight-kv";
 class ForesightKv final : public ForesightScorer {
  public:
   explicit ForesightKv(Params& params)
-      : ForesightScorer(ForesightShape::read(params)), weights_(read_weights(params)), training_(*this, weights_) {}
+      : ForesightScorer(ForesightShape::read(params), read_eviction_sampling(params)),
+        weights_(read_weights(params)),
+        training_(*this, weights_) {}
 
   std::vector<InputFile> check(const ModelIdentity& model, std::string_view) const override {
     // A model that is not there has learned nothing either; whoever opens it says that it is missing.

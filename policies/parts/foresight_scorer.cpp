@@ -90,6 +90,7 @@ void ForesightScorer::begin(const BatchShape& shape) {
   group_ = info.group();
   budget_ = shape.budget;
   interval_ = shape.interval;
+  draw_.begin(shape, keeps_features_);
   on_device_ = Tensor(*shape.backend, DType::kF32, std::ssize(parameters_));
   on_device_.upload(parameters_.data(), parameters_.size() * sizeof(float));
   const size_t kept = keeps_features_ ? static_cast<size_t>(info.layers) : 1;
@@ -136,7 +137,8 @@ void ForesightScorer::score(const LayerView& view, const ScoreOutput& out) {
                              .network = network(view.layer),
                              .rows_due = out.rows_due,
                              .drop_newest = interval_,
-                             .output = out.scores});
+                             .output = draw_.is_drawn() ? out.ties : out.scores});
+  if (draw_.is_drawn()) draw_.draw(view, out);
 }
 
 }  // namespace kv

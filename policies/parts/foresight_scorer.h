@@ -8,6 +8,7 @@
 
 #include "kernels/rate_entries.h"
 #include "kernels/tensor.h"
+#include "policies/parts/eviction_draw.h"
 #include "sim/learned/learner.h"
 #include "sim/policy/params.h"
 #include "sim/policy/scorer.h"
@@ -27,12 +28,13 @@ struct ForesightShape {
 
 // ForesightKV's features and network (001, Sec. 3.2), which its policy decides by and its training learns. Entry
 // columns hold what was attended since the last event and before it; sums over the newest 8, 16 and 32 queries come
-// from these at the event. y = −φ of the paper: high stays.
+// from these at the event. y = −φ of the paper: high stays. What leaves is drawn (EvictionDraw); y itself are the ties.
 class ForesightScorer : public Scorer {
  public:
   static constexpr int kWindow = 32;
 
-  explicit ForesightScorer(const ForesightShape& shape) : shape_(shape) {}
+  explicit ForesightScorer(const ForesightShape& shape, EvictionSampling sampling = EvictionSampling::kTop)
+      : shape_(shape), draw_(sampling) {}
 
   const ForesightShape& shape() const { return shape_; }
   // Parameters for models of that shape, from the next begin() on.
@@ -41,8 +43,10 @@ class ForesightScorer : public Scorer {
   void keep_features() { keeps_features_ = true; }
   // The layer's network with the features of its last event.
   EntryNetwork network(int layer) const;
+  const EvictionDraw& eviction_draw() const { return draw_; }
 
   Needs needs() const override;
+  bool has_ties() const override { return draw_.is_drawn(); }
   Protection protects(int kept, int interval) const override;
   void check_budget(int kept, int interval) const override;
   void begin(const BatchShape& shape) override;
@@ -51,6 +55,7 @@ class ForesightScorer : public Scorer {
 
  private:
   ForesightShape shape_;
+  EvictionDraw draw_;
   EntryNetwork network_;           // without features and parameters
   std::vector<float> parameters_;  // [layers, kv_heads, elements]
   Tensor on_device_;               // the same

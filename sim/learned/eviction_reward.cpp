@@ -24,6 +24,8 @@ double cost(double full, double evicted, const RewardOptions& options) {
   switch (options.kind) {
     case RewardKind::kOurs:
       return is_large ? increase * increase : 0.0;
+    case RewardKind::kNone:
+      return 0;
     case RewardKind::kLowLarge:
       return is_large ? evicted : 0.0;
     case RewardKind::kAll:

@@ -13,6 +13,7 @@ enum class RewardKind : uint8_t {
   kAll,   // −mean loss of all tokens
   kLow,   // −mean loss of the low-entropy ones
   kHigh,  // −mean loss of the high-entropy ones
+  kNone,  // nothing: all rollouts are alike, and only the KL teaches
   kLowLarge,  // as kLow, where a token with Δ ≤ η counts as 0
 };
 

@@ -7,9 +7,11 @@
 #include <vector>
 
 #include "kernels/backend.h"
+#include "sim/model/model_identity.h"
 #include "sim/model/source_info.h"
 #include "sim/policy/measured.h"
 #include "sim/policy/params.h"
+#include "sim/policy/slot.h"
 
 namespace kv {
 
@@ -53,6 +55,10 @@ class Learner {
   virtual std::map<std::string, std::string> settings() const = 0;
   // Tokens that a text must have for anything to be learned from it.
   virtual int64_t least_tokens() const = 0;
+  // Files that it begins from, after read(): as Slot::check and Slot::load, before initial().
+  virtual std::vector<InputFile> check(const ModelIdentity&) const { return {}; }
+  virtual void load(std::span<const InputFile>) {}
+  // Parameters at step 0.
   virtual std::vector<float> initial(const SourceInfo& info, uint64_t seed) const = 0;
   // The slot decides by them from its next begin() on.
   virtual void use(const SourceInfo& info, std::span<const float> parameters) = 0;

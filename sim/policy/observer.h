@@ -21,6 +21,7 @@ struct EvictionView {
   std::span<const int32_t> kept;           // [rows] entries that stay
   Slots<const uint8_t> keep;               // 1 = stays; below each row's length
   Slots<const float> scores;               // protected slots may be unwritten
+  Slots<const float> ties;                 // second keys; null where the scorer has none
   Protection protection;
   std::span<const ScoredLayer> onlookers;  // what each policy that looks on (ReplayArgs) says of this layer
 };

@@ -146,6 +146,7 @@ class Event {
                             .kept = counts_of(view.layer),
                             .keep = keep,
                             .scores = layers_[static_cast<size_t>(view.layer)].scores,
+                            .ties = layers_[static_cast<size_t>(view.layer)].ties,
                             .protection = group.protection,
                             .onlookers = onlookers});
       }

@@ -409,4 +409,69 @@ NaivePolicy naive_expected_attention(int future, int sinks, double epsilon, bool
           .recent = 0};
 }
 
+namespace {
+
+// What queries [first, last) gave the entry at a position, a number a query head.
+Row given_by(const NaiveState& state, int first, int last, int32_t position) {
+  const int group = state.layer.group();
+  Row sums(static_cast<size_t>(group), 0.0);
+  for (int i = first; i < last; ++i) {
+    for (int g = 0; g < group; ++g) sums[static_cast<size_t>(g)] += state.given[i * group + g][position];
+  }
+  return sums;
+}
+
+void append(Row& row, const Row& more) { row.insert(row.end(), more.begin(), more.end()); }
+
+// Sums over the newest 8, 16, 32 queries and the interval's, over all, and with 0.9 an interval that has passed.
+Row foresight_features(const NaiveState& state, const NaiveForesight& network, int32_t position) {
+  const int seen = state.seen, block = seen - network.interval;
+  Row features, decayed(static_cast<size_t>(state.layer.group()), 0.0);
+  for (const int newest : {8, 16, 32, network.interval}) {
+    append(features, given_by(state, seen - std::min(newest, network.interval), seen, position));
+  }
+  append(features, given_by(state, 0, seen, position));
+  for (int first = 0; first <= block; first = first == 0 ? network.budget : first + network.interval) {
+    const int last = first == 0 ? network.budget : first + network.interval;
+    const Row sums = given_by(state, first, last, position);
+    for (size_t g = 0; g < sums.size(); ++g) decayed[g] = 0.9 * decayed[g] + sums[g];
+  }
+  append(features, decayed);
+  return features;
+}
+
+double foresight_score(const NaiveForesight& network, const std::vector<float>& weights, const Row& inputs) {
+  const auto hidden = static_cast<size_t>(network.hidden), bias = inputs.size() * hidden;
+  double score = weights[bias + 2 * hidden];
+  for (size_t unit = 0; unit < hidden; ++unit) {
+    double sum = weights[bias + unit];
+    for (size_t i = 0; i < inputs.size(); ++i) sum += inputs[i] * weights[i * hidden + unit];
+    score += weights[bias + hidden + unit] * sum * 0.5 * std::erfc(-sum / std::sqrt(2.0));
+  }
+  return score;
+}
+
+}  // namespace
+
+NaivePolicy naive_foresight(const NaiveForesight& network) {
+  return {.score =
+              [=](const NaiveState& state) {
+                NaiveScores ranking;
+                for (const int32_t p : state.resident) {
+                  Row inputs;
+                  const int64_t vector = (int64_t{p} * state.layer.kv_heads + state.head) * state.layer.dim;
+                  for (const std::vector<float>* of : {&state.layer.keys, &state.layer.values}) {
+                    if (!network.reads_entry) continue;
+                    inputs.insert(inputs.end(), of->begin() + vector, of->begin() + vector + state.layer.dim);
+                  }
+                  append(inputs, foresight_features(state, network, p));
+                  ranking.scores.push_back(
+                      foresight_score(network, network.of_heads[static_cast<size_t>(state.head)], inputs));
+                }
+                return ranking;
+              },
+          .sinks = 0,
+          .recent = network.interval};
+}
+
 }  // namespace kv::ref

@@ -82,4 +82,15 @@ NaivePolicy naive_knorm(int sinks, int recent);
 NaivePolicy naive_lagkv(int sinks, int lag, bool ranked);
 NaivePolicy naive_expected_attention(int future, int sinks, double epsilon, bool covariance);
 
+// ForesightKV's network with `of_heads[head]` = W1 [inputs, hidden], b1, w2, b2; inputs are the entry's key and value,
+// if it reads them, then six features a query head.
+struct NaiveForesight {
+  int budget = 0;
+  int interval = 0;
+  int hidden = 16;
+  bool reads_entry = true;
+  std::vector<std::vector<float>> of_heads;
+};
+NaivePolicy naive_foresight(const NaiveForesight& network);
+
 }  // namespace kv::ref

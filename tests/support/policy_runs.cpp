@@ -9,6 +9,7 @@
 #include "sim/policy/baseline.h"
 #include "sim/replay/baseline_pass.h"
 #include "tests/support/backends.h"
+#include "tests/support/initial_weights.h"
 
 namespace kv::ref {
 
@@ -58,6 +59,10 @@ class Recorder final : public Observer {
     return all;
   }
 };
+
+bool names_weights(const Options& options) {
+  return std::any_of(options.begin(), options.end(), [](const GivenParam& option) { return option.key == "weights"; });
+}
 
 std::vector<std::vector<int32_t>> token_ids(const RunArgs& args) {
   std::vector<std::vector<int32_t>> ids;
@@ -141,7 +146,7 @@ PolicyRun run_policy(Source& source, Backend& backend, const RunArgs& args) {
   Policy policy = make_policy(args.policy, args.options, args.allocation);
   const SourceInfo& info = source.info();
   const ModelIdentity identity(info.folder, [&] { return ModelIdentity::Shape{info.layers, info.kv_heads}; });
-  policy.load(policy.check(identity));
+  if (names_weights(args.options) || !use_initial_weights(policy, info)) policy.load(policy.check(identity));
   const auto ids = token_ids(args);
   const std::vector<std::span<const int32_t>> sequences(ids.begin(), ids.end());
   Baseline baseline;

@@ -12,6 +12,7 @@
 #include "sim/model/model_files.h"
 #include "sim/replay/replay.h"
 #include "sim/replay/schedule.h"
+#include "tests/support/initial_weights.h"
 #include "tests/support/paths.h"
 #include "tests/support/slices.h"
 
@@ -89,12 +90,14 @@ struct Bench {
   }
   GenerateResult generate(const Ask& ask, std::span<Observer* const> observers = {}) {
     Policy policy = make_policy(ask.policy, {});
+    ref::use_initial_weights(policy, source.info());
     return generate(ask, policy, observers);
   }
 
   // The most likely token after each of `ids`, in these steps.
   Ids most_likely(const Ask& ask, const Ids& ids, const Schedule& schedule) {
     Policy policy = make_policy(ask.policy, {});
+    ref::use_initial_weights(policy, source.info());
     const std::span<const int32_t> sequences[] = {ids};
     ArgmaxKeeper keeper;
     Observer* const observers[] = {&keeper};
@@ -169,6 +172,7 @@ TEST_P(Generate, GreedyIsReplaysMostLikelyTokenUnderEveryPolicy) {
     if (!policy.scorer || policy.scorer->needs().future) continue;
     expect_teacher_forced(bench,
                           {.prompts = {text("code0", 0, 90)}, .policy = entry->name, .budget = 48, .interval = 16});
+    if (entry->name == "foresight-kv") continue;  // which prunes at intervals alone
     expect_teacher_forced(bench, {.prompts = {text("book0", 0, 90)}, .policy = entry->name, .keep = 0.5});
   }
 }

@@ -1,0 +1,177 @@
+#include "policies/parts/foresight_supervised.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <memory>
+
+#include "kernels/error.h"
+#include "kernels/pairwise_hinge.h"
+#include "kernels/select_top.h"
+#include "policies/parts/row_gradients.h"
+#include "sim/replay/baseline_pass.h"
+#include "sim/replay/replay.h"
+
+namespace kv {
+
+// What every row of every event says of the onlooker's scores.
+class ForesightSupervised::RowLosses final : public Observer {
+ public:
+  RowLosses(const LearnBatch& batch, const ForesightScorer& scorer, float margin)
+      : batch_(batch),
+        info_(batch.source.info()),
+        margin_(margin),
+        rows_(std::ssize(batch.sequences) * info_.kv_heads),
+        gradients_(batch.backend, info_, scorer, std::ssize(batch.sequences)),
+        due_(batch.backend, rows_, info_.kv_heads),
+        loss_(batch.backend, DType::kF32, rows_),
+        pairs_(batch.backend, DType::kI32, rows_),
+        counts_(batch.backend, DType::kI32, rows_),
+        layers_(static_cast<size_t>(info_.layers)) {
+    for (Layer& layer : layers_) {
+      layer.with_pairs.assign(batch.sequences.size(), 0);
+      layer.loss.assign(batch.sequences.size(), 0);
+    }
+  }
+
+  void evicting(const EvictionView& view) override {
+    due_.set(view.sequences_due);
+    const Slots<float> slope = slope_.reserve_slots<float>(batch_.backend, rows_, view.layer.pitch);
+    batch_.backend.pairwise_hinge({.targets = view.scores,
+                                   .scores = view.onlookers.front().scores,
+                                   .lengths = view.layer.cache.lengths,
+                                   .rows_due = due_.on_device(),
+                                   .rows = rows_,
+                                   .drop_newest = view.protection.recent,
+                                   .margin = margin_,
+                                   .gradient = slope,
+                                   .loss = loss_.ref().as<float>(),
+                                   .pairs = pairs_.ref().as<int32_t>()});
+    gradients_.add(view.layer, slope, due_.on_device(), view.protection.recent);
+    note_losses(view.layer.layer);
+    note_overlap(view);
+  }
+
+  void add_gradient(std::span<double> gradient) const {
+    gradients_.add_to(gradient, [&](int layer, int64_t sequence) {
+      const int64_t count = layers_[static_cast<size_t>(layer)].with_pairs[static_cast<size_t>(sequence)];
+      return count > 0 ? 1.0 / static_cast<double>(count) : 0.0;
+    });
+  }
+
+  double loss() const {
+    double sum = 0;
+    for (const Layer& layer : layers_) {
+      for (size_t s = 0; s < layer.loss.size(); ++s) {
+        if (layer.with_pairs[s] > 0) sum += layer.loss[s] / static_cast<double>(layer.with_pairs[s]);
+      }
+    }
+    return sum / static_cast<double>(batch_.sequences.size());
+  }
+  double overlap() const { return rows_seen_ > 0 ? overlap_ / static_cast<double>(rows_seen_) : 0; }
+
+ private:
+  struct Layer {
+    std::vector<int64_t> with_pairs;  // [sequences] rows that had pairs
+    std::vector<double> loss;         // [sequences] their sum
+  };
+
+  void note_losses(int number) {
+    Layer& layer = layers_[static_cast<size_t>(number)];
+    std::vector<float> loss(static_cast<size_t>(rows_));
+    std::vector<int32_t> pairs(static_cast<size_t>(rows_));
+    loss_.download(loss.data(), loss.size() * sizeof(float));
+    pairs_.download(pairs.data(), pairs.size() * sizeof(int32_t));
+    for (int64_t row = 0; row < rows_; ++row) {
+      if (!due_.is_due(row)) continue;
+      const auto at = static_cast<size_t>(row), sequence = static_cast<size_t>(row / info_.kv_heads);
+      if (!std::isfinite(loss[at])) {
+        throw UserError(fmt::format("step {}: layer {}, KV head {}: the loss is {}", batch_.step,
+                                    info_.layer_numbers[static_cast<size_t>(number)], row % info_.kv_heads, loss[at]));
+      }
+      layer.with_pairs[sequence] += pairs[at] > 0;
+      layer.loss[sequence] += loss[at];
+    }
+  }
+
+  void note_overlap(const EvictionView& view) {
+    counts_.upload(view.kept.data(), view.kept.size_bytes());
+    const int64_t pitch = view.layer.pitch;
+    const Slots<uint8_t> its = its_keep_.reserve_slots<uint8_t>(batch_.backend, rows_, pitch);
+    batch_.backend.select_top({.cache = view.layer.cache,
+                               .scores = view.onlookers.front().scores,
+                               .counts = counts_.ref().as<int32_t>(),
+                               .sinks = view.protection.sinks,
+                               .recent = view.protection.recent,
+                               .rows_due = due_.on_device(),
+                               .keep = its});
+    std::vector<uint8_t> ours(its.bytes()), golden(its.bytes());
+    batch_.backend.download(ours.data(), its.data, ours.size());
+    batch_.backend.download(golden.data(), view.keep.data, golden.size());
+    for (int64_t row = 0; row < rows_; ++row) {
+      if (!due_.is_due(row)) continue;
+      int64_t both = 0, evicted = 0;
+      for (int64_t slot = 0; slot < view.layer.lengths[static_cast<size_t>(row)]; ++slot) {
+        const auto at = static_cast<size_t>(row * pitch + slot);
+        evicted += golden[at] == 0;
+        both += golden[at] == 0 && ours[at] == 0;
+      }
+      ++rows_seen_;
+      overlap_ += static_cast<double>(both) / static_cast<double>(evicted);
+    }
+  }
+
+  const LearnBatch& batch_;
+  const SourceInfo& info_;
+  float margin_;
+  int64_t rows_;
+  RowGradients gradients_;
+  DueRows due_;
+  Tensor loss_, pairs_, counts_;  // [rows]
+  Tensor slope_, its_keep_;       // [rows, pitch]
+  std::vector<Layer> layers_;
+  double overlap_ = 0;
+  int64_t rows_seen_ = 0;
+};
+
+ForesightSupervised::ForesightSupervised(const ForesightShape& shape) : golden_(make_policy("golden", {})) {
+  auto scorer = std::make_unique<ForesightScorer>(shape);
+  looking_on_ = scorer.get();
+  looking_on_->keep_features();
+  onlooker_ = policy_of("foresight-kv", std::move(scorer));
+}
+
+void ForesightSupervised::read(Params& params) {
+  const double margin = params.get("margin", 0.01, "by how much a score has to lie above that of what leaves first");
+  if (!(margin >= 0)) params.fail("margin", "expected a number of at least 0");
+  margin_ = static_cast<float>(margin);
+}
+
+std::vector<Measured> ForesightSupervised::learn(const LearnBatch& batch, int budget, int interval,
+                                                 std::span<const float> parameters, std::span<double> gradient) {
+  looking_on_->use(batch.source.info(), parameters);
+  BaselineNeeds needs = golden_.future_needs();
+  needs.merge({.statistics_block = interval});
+  const Baseline baseline = compute_baseline(batch.backend, batch.source, batch.sequences, needs);
+  std::vector<int32_t> lengths;
+  for (const auto& ids : batch.sequences) lengths.push_back(static_cast<int32_t>(ids.size()));
+  RowLosses losses(batch, *looking_on_, margin_);
+  Observer* const observers[] = {&losses};
+  Policy* const onlookers[] = {&onlooker_};
+  replay({.backend = batch.backend,
+          .source = batch.source,
+          .policy = golden_,
+          .sequences = batch.sequences,
+          .schedule = decode_schedule(lengths, budget, interval, batch.prefill_chunk),
+          .budget = budget,
+          .interval = interval,
+          .seed = batch.seed,
+          .sample_numbers = batch.sample_numbers,
+          .baseline = &baseline,
+          .observers = observers,
+          .onlookers = onlookers});
+  losses.add_gradient(gradient);
+  return {{.metric = "hinge_loss", .value = losses.loss()}, {.metric = "evicted_overlap", .value = losses.overlap()}};
+}
+
+}  // namespace kv

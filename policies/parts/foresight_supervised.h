@@ -1,0 +1,36 @@
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "policies/parts/foresight_scorer.h"
+#include "sim/learned/learner.h"
+#include "sim/policy/params.h"
+#include "sim/policy/policy.h"
+
+namespace kv {
+
+// ForesightKV's supervised stage (001, Sec. 3.3; the released train.py). Golden Eviction cuts, so that the network sees
+// the caches that the oracle leaves; it rates the same entries, and where Golden's α (policies/golden.cpp) says that
+// one stays before another, the pair costs max(0, margin − (y_i − y_j)). A row is an event and a KV head: the mean over
+// its pairs, then over a text's rows of a layer, added up over layers and texts, as in the code. Loss, gradient and
+// metric are taken at the event, so no feature outlives it.
+class ForesightSupervised {
+ public:
+  explicit ForesightSupervised(const ForesightShape& shape);
+
+  void read(Params& params);
+  // As Learner::learn, with Golden's evictions at that budget and interval. Measures hinge_loss, the sum over layers,
+  // mean over texts, and evicted_overlap: of what Golden evicts, the share that the network would, mean over rows.
+  std::vector<Measured> learn(const LearnBatch& batch, int budget, int interval, std::span<const float> parameters,
+                              std::span<double> gradient);
+
+ private:
+  class RowLosses;
+
+  Policy golden_, onlooker_;
+  ForesightScorer* looking_on_;  // the onlooker's
+  float margin_ = 0.01F;
+};
+
+}  // namespace kv

@@ -1,0 +1,312 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+
+#include "policies/parts/foresight_scorer.h"
+#include "policies/parts/foresight_training.h"
+#include "sim/io/safetensors.h"
+#include "sim/learned/learned_file.h"
+#include "tests/support/close.h"
+#include "tests/support/file_fixtures.h"
+#include "tests/support/frozen.h"
+#include "tests/support/paths.h"
+#include "tests/support/policy_runs.h"
+#include "tests/support/slices.h"
+
+namespace kv::ref {
+namespace {
+
+const Frozen frozen{"foresight-kv", {0x33f5ea4616daedf3}};
+
+// The source of expect_agrees, and weights of which each head has its own, the same in both layers: large enough for
+// the hidden units to bend.
+struct Weights {
+  SourceInfo info = tiny_info(2, 4, 2, 8);
+  ForesightShape shape;
+  std::vector<std::vector<float>> of_heads;
+
+  explicit Weights(ForesightShape its_shape) : shape(its_shape) {
+    const int64_t elements = elements_of(shape.parts(info));
+    for (uint32_t head = 0; head < 2; ++head) {
+      of_heads.push_back(random_values(elements, 31 + head));
+      for (float& weight : of_heads.back()) weight *= 0.5F;
+    }
+  }
+  std::vector<float> parameters() const {
+    std::vector<float> all;
+    for (int layer = 0; layer < info.layers; ++layer) {
+      for (const std::vector<float>& head : of_heads) all.insert(all.end(), head.begin(), head.end());
+    }
+    return all;
+  }
+  void write(const std::filesystem::path& path) const {
+    write_learned(path, {.learner = "foresight-kv",
+                         .model = "tiny",
+                         .fingerprint = "none",
+                         .settings = shape.settings(),
+                         .origin = "{}",
+                         .layers = info.layers,
+                         .kv_heads = info.kv_heads,
+                         .parts = shape.parts(info),
+                         .parameters = parameters()});
+  }
+};
+
+KV_OVER_BACKENDS(Runs, ForesightKvOn);
+
+// Interval 12 cuts the sums over 16 and 32 queries short, 40 does not.
+TEST_P(ForesightKvOn, AgreesWithItsTranscription) {
+  KV_BACKEND_OR_SKIP(backend);
+  const test::TempFolder folder;
+  for (const bool reads_entry : {true, false}) {
+    const Weights weights({.reads_entry = reads_entry, .hidden = reads_entry ? 16 : 8});
+    const std::string path = (folder / "weights.safetensors").string();
+    weights.write(path);
+    const Options options = {{"weights", path, ""},
+                             {"inputs", reads_entry ? "attention+kv" : "attention", ""},
+                             {"hidden", reads_entry ? "16" : "8", ""},
+                             {"sampling", "top", ""}};
+    for (const auto& [budget, interval] : {std::pair(24, 12), {48, 40}}) {
+      expect_agrees(*backend, "foresight-kv", options,
+                    naive_foresight({.budget = budget,
+                                     .interval = interval,
+                                     .hidden = weights.shape.hidden,
+                                     .reads_entry = reads_entry,
+                                     .of_heads = weights.of_heads}),
+                    {.tokens = 170, .budget = budget, .interval = interval, .tolerance = 2e-5});
+    }
+  }
+}
+
+// Cuts what it is told, [event, KV head, dropped slots].
+class Scripted final : public Scorer {
+ public:
+  Scorer& drops(std::vector<std::vector<int32_t>> rows) {
+    rows_ = std::move(rows);
+    return *this;
+  }
+  Protection protects(int, int interval) const override { return {.recent = interval}; }
+  void score(const LayerView& view, const ScoreOutput& out) override {
+    for (int head = 0; head < view.kv_heads; ++head) {
+      std::vector<float> scores(static_cast<size_t>(view.lengths[static_cast<size_t>(head)]), 1.0F);
+      for (const int32_t slot : rows_.at(next_++)) scores[static_cast<size_t>(slot)] = 0;
+      view.backend.upload(out.scores.row(head), scores.data(), scores.size() * sizeof(float));
+    }
+  }
+
+ private:
+  std::vector<std::vector<int32_t>> rows_;
+  size_t next_ = 0;
+};
+
+// Takes down the features that an onlooker has made, [event, head, feature, slot].
+class FeatureLog final : public Observer {
+ public:
+  explicit FeatureLog(const ForesightScorer& scorer) : scorer_(scorer) {}
+  std::vector<std::vector<float>> rows;  // [event · heads + head]
+
+  void evicting(const EvictionView& view) override {
+    const EntryNetwork network = scorer_.network(0);
+    const int candidates = view.layer.lengths[0] - view.protection.recent;
+    for (int head = 0; head < view.layer.kv_heads; ++head) {
+      std::vector<float>& row = rows.emplace_back();
+      for (int f = 0; f < network.feature_count; ++f) {
+        std::vector<float> of_slots(static_cast<size_t>(candidates));
+        view.layer.backend.download(of_slots.data(), network.features.row(head * network.feature_count + f),
+                                    of_slots.size() * sizeof(float));
+        row.insert(row.end(), of_slots.begin(), of_slots.end());
+      }
+    }
+  }
+
+ private:
+  const ForesightScorer& scorer_;
+};
+
+// tests/data/foresight: the paper's features, of a cut that was drawn at random; the sums that the authors' training
+// has, too, have been compared with it there.
+TEST(ForesightScorerFeatures, AreThePapers) {
+  constexpr int kBudget = 36, kInterval = 33, kEvents = 3, kHeads = 2, kGroup = 2, kDim = 4, kFeatures = 6 * kGroup;
+  const SafetensorsFile file = SafetensorsFile::open(source_path("tests/data/foresight/expected.safetensors"));
+  const auto backend = make_backend("cpu");
+  const SourceInfo info = tiny_info(1, kHeads * kGroup, kHeads, kDim);
+  const auto by_token = [&](const char* name, int heads) {  // [heads, tokens, dim] there
+    const std::vector<float> from = file.read_f32(file.require(name));
+    const int64_t tokens = std::ssize(from) / heads / kDim;
+    std::vector<float> to;
+    for (int64_t t = 0; t < tokens; ++t) {
+      for (int64_t h = 0; h < heads; ++h) {
+        to.insert(to.end(), from.begin() + (h * tokens + t) * kDim, from.begin() + (h * tokens + t + 1) * kDim);
+      }
+    }
+    return to;
+  };
+  std::vector<float> keys = by_token("paper.k", kHeads), queries = by_token("paper.q", kHeads * kGroup);
+  // One token more, so that the third event does not end the text.
+  keys.resize(keys.size() + kHeads * kDim, 0);
+  queries.resize(queries.size() + kHeads * kGroup * kDim, 0);
+  const auto tokens = static_cast<int32_t>(std::ssize(keys) / kHeads / kDim);
+  TinySource source(*backend, info,
+                    {{.queries = {queries}, .keys = {keys}, .values = {keys}, .pre_rope_queries = {queries}}});
+
+  const std::vector<int32_t> drop = file.read_i32(file.require("paper.drop"));
+  std::vector<std::vector<int32_t>> rows;
+  for (int64_t row = 0; row < kEvents * kHeads; ++row) rows.push_back(slice(drop, row * kInterval, kInterval));
+  auto script = std::make_unique<Scripted>();
+  script->drops(rows);
+  Policy policy = policy_of("scripted", std::move(script));
+  auto scorer = std::make_unique<ForesightScorer>(ForesightShape{});
+  FeatureLog log(*scorer);
+  scorer->use(info, std::vector<float>(static_cast<size_t>(kHeads * elements_of(scorer->shape().parts(info))), 0.1F));
+  Policy onlooker = policy_of("foresight-kv", std::move(scorer));
+  const std::vector<int32_t> ids(static_cast<size_t>(tokens), 0);
+  const std::span<const int32_t> sequences[] = {ids};
+  Observer* const observers[] = {&log};
+  Policy* const onlookers[] = {&onlooker};
+  const int32_t lengths[] = {tokens};
+  replay({.backend = *backend,
+          .source = source,
+          .policy = policy,
+          .sequences = sequences,
+          .schedule = decode_schedule(lengths, kBudget, kInterval),
+          .budget = kBudget,
+          .interval = kInterval,
+          .observers = observers,
+          .onlookers = onlookers});
+
+  const std::vector<float> want = file.read_f32(file.require("paper.features"));  // [event, head, slot, feature]
+  ASSERT_EQ(log.rows.size(), static_cast<size_t>(kEvents * kHeads));
+  for (int64_t row = 0; row < kEvents * kHeads; ++row) {
+    for (int64_t f = 0; f < kFeatures; ++f) {
+      std::vector<double> of_feature;
+      for (int64_t slot = 0; slot < kBudget; ++slot) of_feature.push_back(want[(row * kBudget + slot) * kFeatures + f]);
+      // Sums of up to a hundred probabilities, each of an exponential of f32 logits, in both.
+      const double largest = *std::max_element(of_feature.begin(), of_feature.end());
+      expect_close(slice(log.rows[static_cast<size_t>(row)], f * kBudget, kBudget), of_feature,
+                   {.roundings = 200, .magnitude = largest});
+    }
+  }
+}
+
+class ForesightLearns : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::vector<TinySample> samples;
+    for (uint32_t s = 0; s < 3; ++s) samples.push_back(random_sample(info_, kLengths[s], s + 1));
+    source_ = std::make_unique<TinySource>(*backend_, info_, std::move(samples));
+    for (int32_t s = 0; s < 3; ++s) ids_.emplace_back(static_cast<size_t>(kLengths[s]), s);
+    sequences_.assign(ids_.begin(), ids_.end());
+    Params params("learn", {{"budget", "24", ""}, {"interval", "12", ""}, {"margin", "0.5", ""}});
+    training_.read(params);
+  }
+  // Σ over texts and layers.
+  double loss(const std::vector<float>& parameters, std::vector<double>& gradient) {
+    gradient.assign(parameters.size(), 0);
+    const auto measured =
+        training_.learn({.backend = *backend_, .source = *source_, .sequences = sequences_, .sample_numbers = numbers_},
+                        parameters, gradient);
+    EXPECT_EQ(measured[0].metric, "hinge_loss");
+    overlap_ = measured[1].value;
+    return measured[0].value * static_cast<double>(sequences_.size());
+  }
+
+  static constexpr int32_t kLengths[] = {90, 61, 37};  // of which the last has one event, at its last token but one
+  std::unique_ptr<Backend> backend_ = make_backend("cpu");
+  SourceInfo info_ = tiny_info(2, 4, 2, 8);
+  std::unique_ptr<TinySource> source_;
+  std::vector<std::vector<int32_t>> ids_;
+  std::vector<std::span<const int32_t>> sequences_;
+  const std::vector<int32_t> numbers_ = {0, 1, 2};
+  ForesightScorer scorer_{ForesightShape{}};
+  ForesightTraining training_{scorer_, "foresight-kv"};
+  double overlap_ = 0;
+};
+
+// Along the gradient and along directions of one head alone, against differences of the loss. The hinge is piecewise
+// linear in scores that bend, so a step is small and both sides of it are taken.
+TEST_F(ForesightLearns, ByTheSlopeOfItsLoss) {
+  std::vector<float> parameters = Weights(ForesightShape{}).parameters();
+  std::vector<double> gradient, ignored;
+  loss(parameters, gradient);
+  const auto per_head = static_cast<size_t>(std::ssize(parameters) / 4);
+  for (int head = -1; head < 4; ++head) {
+    double square = 0;
+    for (size_t i = 0; i < gradient.size(); ++i) {
+      if (head < 0 || i / per_head == static_cast<size_t>(head)) square += gradient[i] * gradient[i];
+    }
+    ASSERT_GT(square, 0);
+    const double length = 2e-3 / std::sqrt(square);
+    const auto at = [&](double sign) {
+      std::vector<float> moved = parameters;
+      for (size_t i = 0; i < moved.size(); ++i) {
+        if (head < 0 || i / per_head == static_cast<size_t>(head)) {
+          moved[i] = static_cast<float>(moved[i] + sign * length * gradient[i]);
+        }
+      }
+      return loss(moved, ignored);
+    };
+    EXPECT_NEAR((at(1) - at(-1)) / (2 * length) / square, 1, 0.02) << "head " << head;
+  }
+}
+
+TEST_F(ForesightLearns, ToEvictWhatGoldenEvicts) {
+  std::vector<float> parameters = training_.initial(info_, 1);
+  std::vector<double> gradient;
+  const double before = loss(parameters, gradient), overlap = overlap_;
+  for (int step = 0; step < 60; ++step) {
+    double square = 0;
+    for (const double g : gradient) square += g * g;
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      parameters[i] -= static_cast<float>(0.1 * gradient[i] / std::sqrt(square));
+    }
+    loss(parameters, gradient);
+  }
+  EXPECT_LT(loss(parameters, gradient), 0.8 * before);
+  EXPECT_GT(overlap_, overlap + 0.1);
+}
+
+// A text alone or between others has the same part in the gradient; texts add up.
+TEST_F(ForesightLearns, OfEachTextByItself) {
+  const std::vector<float> parameters = Weights(ForesightShape{}).parameters();
+  std::vector<double> together, alone, sum(parameters.size(), 0.0);
+  loss(parameters, together);
+  const std::vector<std::span<const int32_t>> all = sequences_;
+  for (const auto& ids : all) {
+    sequences_ = {ids};
+    loss(parameters, alone);
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += alone[i];
+  }
+  double largest = 0;
+  for (const double g : together) largest = std::max(largest, std::abs(g));
+  for (size_t i = 0; i < sum.size(); ++i) ASSERT_NEAR(together[i], sum[i], 1e-5 * largest) << i;
+}
+
+TEST_F(ForesightLearns, NothingFromALossThatIsNotANumber) {
+  std::vector<float> parameters = Weights(ForesightShape{}).parameters();
+  std::fill_n(parameters.end() - 20, 20, 3e38F);  // the last head's
+  std::vector<double> gradient;
+  EXPECT_EQ(test::user_error([&] { loss(parameters, gradient); }), "step 0: layer 1, KV head 1: the loss is nan");
+}
+
+TEST(ForesightKv, RefusesWhatItCannotKeep) {
+  expect_refused("foresight-kv", {}, 24, 0,
+                 "foresight-kv: one-shot compression is not covered (expected decode-time pruning with an interval)");
+  expect_refused("foresight-kv", {}, 24, 24, "foresight-kv: budget 24 must exceed the interval 24");
+  expect_refused("foresight-kv", {}, 20, 10,
+                 "foresight-kv: budget 20 and interval 10 are less than the 32 newest queries, which judge");
+  expect_bad_option("foresight-kv", {{"hidden", "12", ""}}, "foresight-kv: hidden = 12: expected 8, 16, 32 or 64");
+}
+
+TEST(ForesightKv, RefusesToLearnWhereGoldenCannotJudge) {
+  ForesightScorer scorer{ForesightShape{}};
+  ForesightTraining training(scorer, "foresight-kv");
+  EXPECT_EQ(test::user_error([&] {
+              Params params("learn", {{"budget", "100", ""}, {"interval", "64", ""}});
+              training.read(params);
+            }),
+            "learn: budget = 100: expected a multiple of the interval 64 that is above it");
+}
+
+}  // namespace
+}  // namespace kv::ref
