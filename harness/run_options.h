@@ -17,9 +17,10 @@ struct RunOptions {
   Start start = Start::kResume;
   Draw draw = Draw::kNow;  // kLater: no tables, plots and index.html until write_report (harness/report/report.h)
   Verbosity verbosity = Verbosity::kNormal;
+  double checkpoint_seconds = 15;            // of a training: what a kill loses at most
   std::filesystem::path weights{};           // where protocol train puts what it learned; empty: the model's folder
   std::vector<std::string> overrides{};      // as given to parse_spec, for the manifest
-  std::function<void()> after_case = [] {};  // called when a case is safe on disk
+  std::function<void()> after_case = [] {};  // called when a case is safe on disk, or a checkpoint
 };
 
 struct RunSummary {

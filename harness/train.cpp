@@ -27,8 +27,6 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-constexpr double kSecondsBetweenCheckpoints = 15;
-
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
 // The texts of all data entries of one model, one number each.
@@ -170,7 +168,7 @@ class Trainings {
       }
       progress_.done();
       progress_.going_on(fmt::format("step {}", training.steps_done()));
-      if (training.is_done() || seconds_since(saved) > kSecondsBetweenCheckpoints) {
+      if (training.is_done() || seconds_since(saved) >= options_.checkpoint_seconds) {
         save();
         saved = Clock::now();
         options_.after_case();

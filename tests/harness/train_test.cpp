@@ -1,0 +1,174 @@
+// Protocol train, from a spec to rows and weights, on the tiny Llama of tests/data.
+
+#include "harness/train.h"
+
+#include <fmt/format.h>
+
+#include <set>
+
+#include "harness/run.h"
+#include "sim/io/safetensors.h"
+#include "tests/support/run_fixture.h"
+
+namespace kv {
+namespace {
+
+constexpr int kSteps = 6;
+
+class Train : public RunFixture {
+ protected:
+  Train() { write_atomically(spec_file(), yaml()); }
+
+  static std::string yaml() {
+    return "# Does it learn?\nmodel: " + ref::source_path("tests/data/llama") +
+           "\n"
+           "protocol: train\n"
+           "data: [{name: noise, ids: ids.safetensors, tokens: 48}]\n"
+           "policies: [foresight-kv]\n"
+           "learn: {steps: 6, batch: 2, budget: 24, interval: 12, warm_up: 1}\n"
+           "samples: 3\n"
+           "seed: 5\n"
+           "tables: []\n";
+  }
+  RunOptions options(const std::string& out) const {
+    RunOptions options = RunFixture::options(out);
+    options.weights = folder_ / out;
+    options.checkpoint_seconds = 0;  // after every step
+    return options;
+  }
+  std::filesystem::path weights_of(const std::string& out) const { return folder_ / out / "foresight-kv.safetensors"; }
+  // Without what says when and where they were made.
+  std::map<std::string, std::vector<float>> tensors_of(const std::string& out) const {
+    const SafetensorsFile file = SafetensorsFile::open(weights_of(out));
+    std::map<std::string, std::vector<float>> tensors;
+    for (const TensorInfo& tensor : file.tensors()) tensors[tensor.name] = file.read_f32(tensor);
+    return tensors;
+  }
+  std::string refusal(const std::vector<std::string>& overrides) const {
+    const std::string message = test::user_error([&] { train(spec(overrides), options("refused")); });
+    return message.starts_with(spec_file().string()) ? message.substr(spec_file().string().size()) : message;
+  }
+};
+
+TEST_F(Train, WritesACurveAStepAndTheWeights) {
+  const RunSummary summary = train(spec(), options("out"));
+  EXPECT_EQ(summary.cases, kSteps);
+  EXPECT_EQ(summary.reused, 0);
+  std::map<std::string, std::set<double>> steps;
+  for (const Row& row : read_rows(folder_ / "out/rows.csv").rows) {
+    EXPECT_TRUE(row.value) << row.skipped;
+    EXPECT_EQ(row.policy, "foresight-kv");
+    steps[row.metric].insert(*row.x);
+  }
+  EXPECT_EQ(steps.size(), 4u);
+  for (const char* metric : {"hinge_loss", "evicted_overlap", "learning_rate", "gradient_norm"}) {
+    EXPECT_EQ(steps[metric], (std::set<double>{0, 1, 2, 3, 4, 5})) << metric;
+  }
+  EXPECT_EQ(tensors_of("out").size(), 4u);
+}
+
+TEST_F(Train, OnceDoneIsNotDoneAgain) {
+  train(spec(), options("out"));
+  const std::string rows = rows_of("out");
+  const auto tensors = tensors_of("out");
+  const RunSummary again = run_experiment(spec(), options("out"));  // kvlab run does it, too
+  EXPECT_EQ(again.reused, kSteps);
+  EXPECT_EQ(rows_of("out"), rows);
+  EXPECT_EQ(tensors_of("out"), tensors);
+  RunOptions fresh = options("out");
+  fresh.start = Start::kFresh;
+  EXPECT_EQ(train(spec(), fresh).reused, 0);
+  EXPECT_EQ(rows_of("out"), rows);
+}
+
+// Stopped after each of its checkpoints in turn, and gone on with: the same rows and weights.
+TEST_F(Train, GoesOnWhereItWasStopped) {
+  train(spec(), options("whole"));
+  for (int attempt = 0; attempt < kSteps; ++attempt) {
+    RunOptions stopping = options("pieces");
+    stopping.after_case = [] { throw std::runtime_error("stopped"); };
+    EXPECT_THROW(train(spec(), stopping), std::runtime_error) << attempt;
+  }
+  const RunSummary last = train(spec(), options("pieces"));
+  EXPECT_EQ(last.reused, kSteps);
+  EXPECT_EQ(rows_of("pieces"), rows_of("whole"));
+  EXPECT_EQ(tensors_of("pieces"), tensors_of("whole"));
+}
+
+// What was trained with other settings, or on another seed's texts, is no part of this.
+TEST_F(Train, LeavesOtherTrainingsCheckpointsAlone) {
+  train(spec(), options("out"));
+  EXPECT_EQ(train(spec({"learn.margin=0.5"}), options("out")).reused, 0);
+  EXPECT_EQ(train(spec({"seed=6"}), options("out")).reused, 0);
+  EXPECT_EQ(train(spec({"title=Other words"}), options("out")).reused, kSteps);
+}
+
+TEST_F(Train, ReinforcesWhatWasLearnedBefore) {
+  train(spec(), options("first"));
+  const std::vector<std::string> overrides = {"learn.stage=reinforced", "learn.start=" + weights_of("first").string(),
+                                              "learn.group=3", "learn.schedule=constant", "learn.reward=all"};
+  train(spec(overrides), options("second"));
+  std::set<std::string> metrics;
+  for (const Row& row : read_rows(folder_ / "second/rows.csv").rows) {
+    metrics.insert(row.metric);
+    if (row.metric == "kl" && *row.x == 0) {
+      EXPECT_EQ(*row.value, 0);  // it begins where it is held to
+    }
+    if (row.metric == "kl" && *row.x == kSteps - 1) {
+      EXPECT_GT(*row.value, 0);
+    }
+    if (row.metric == "reward_spread") {
+      EXPECT_GT(*row.value, 0);  // rollouts of a text differ
+    }
+  }
+  EXPECT_EQ(metrics, (std::set<std::string>{"reward", "reward_spread", "kl", "loss_increase", "learning_rate",
+                                            "gradient_norm"}));
+  EXPECT_NE(tensors_of("second"), tensors_of("first"));
+}
+
+// A reward that is always the same says nothing, and nothing is learned from it.
+TEST_F(Train, LearnsNothingFromNoReward) {
+  train(spec(), options("first"));
+  train(spec({"learn.stage=reinforced", "learn.start=" + weights_of("first").string(), "learn.group=2",
+              "learn.schedule=constant", "learn.reward=none"}),
+        options("second"));
+  EXPECT_EQ(tensors_of("second"), tensors_of("first"));
+}
+
+// Policies find the weights by name in the model's folder, or by path.
+TEST_F(Train, MakesWeightsThatAPolicyReads) {
+  train(spec(), options("out"));
+  const std::string decode =
+      test::replaced(RunFixture::yaml(), "policies: [full, streaming, h2o, random]",
+                     "policies: [full, {policy: foresight-kv, weights: " + weights_of("out").string() + "}]");
+  write_atomically(folder_ / "decode.yaml",
+                   test::replaced(decode, "axes: {budget: [16, 24], interval: 8}", "axes: {budget: 24, interval: 12}"));
+  const RunSummary summary = run_experiment(load_spec(folder_ / "decode.yaml"), RunFixture::options("decoded"));
+  EXPECT_EQ(summary.cases, 6);
+  EXPECT_EQ(summary.skipped, 0);
+}
+
+TEST_F(Train, RefusesWhatCannotBeLearned) {
+  EXPECT_EQ(refusal({"policies=[h2o]"}),
+            "--set policies=[h2o]: policy 'h2o' under protocol train learns nothing, expected a policy with weights "
+            "(kvlab list "
+            "policies)");
+  EXPECT_EQ(refusal({"data.noise.tokens=36"}),
+            ":4:27: data: 'noise': tokens = 36: expected at least 37, or nothing is learned from it");
+  EXPECT_EQ(refusal({"learn.budget=20"}),
+            "--set learn.budget=20: learn: budget = 20: expected a multiple of the interval 12 that is above it");
+  EXPECT_EQ(refusal({"learn.stage=reinforced"}),
+            "learn: start: stage reinforced goes on from weights, expected a name");
+  EXPECT_EQ(refusal({"axes={budget: 24}"}),
+            "--set axes={budget: 24}: axes = a map: protocol train has no axes, expected a policy for each variant");
+  EXPECT_EQ(refusal({"metrics=[loss]"}),
+            "--set metrics=[loss]: metrics = a list: protocol train measures its steps, expected no such key");
+  EXPECT_EQ(refusal({"batch=2"}),
+            "--set batch=2: batch = 2: expected as an option of the key 'learn': texts of a step");
+  EXPECT_TRUE(
+      refusal({"learn.stepz=3"})
+          .starts_with("--set learn.stepz=3: learn: stepz = 3: unknown option, did you mean 'steps'? (expected "));
+}
+
+}  // namespace
+}  // namespace kv

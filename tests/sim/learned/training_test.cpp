@@ -1,0 +1,144 @@
+#include "sim/learned/training.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include "sim/learned/learning_rate.h"
+#include "sim/source/source.h"
+#include "tests/support/backends.h"
+#include "tests/support/file_fixtures.h"
+#include "tests/support/tiny_source.h"
+
+namespace kv {
+namespace {
+
+// Learns to be (1, 2, 3): its loss is half the squared distance.
+class Distance final : public Learner {
+ public:
+  void read(Params&) override {}
+  std::vector<LearnedPart> parts(const SourceInfo&) const override { return {{"point", {3}}}; }
+  std::string file_name() const override { return "distance"; }
+  std::map<std::string, std::string> settings() const override { return {}; }
+  int64_t least_tokens() const override { return 1; }
+  std::vector<float> initial(const SourceInfo&, uint64_t) const override { return {0, 0, 0}; }
+  void use(const SourceInfo&, std::span<const float>) override {}
+  std::vector<Measured> learn(const LearnBatch&, std::span<const float> parameters,
+                              std::span<double> gradient) override {
+    double loss = 0;
+    for (size_t i = 0; i < 3; ++i) {
+      const double away = parameters[i] - static_cast<double>(i + 1);
+      gradient[i] += away * slope;
+      loss += away * away / 2;
+    }
+    return {{.metric = "loss", .value = loss}};
+  }
+  double slope = 1;
+};
+
+class TrainingSteps : public testing::Test {
+ protected:
+  std::vector<Measured> step(Training& training) {
+    return training.step({.backend = *backend_, .source = source_, .sequences = {}, .sample_numbers = {}});
+  }
+
+  std::unique_ptr<Backend> backend_ = make_backend("cpu");
+  ref::TinySource source_{*backend_, ref::tiny_info(1, 1, 1, 2), {}};
+  Distance learner_;
+};
+
+// The first step of warm-up has rate 0; of the second, Adam's step is the rate in each direction, up to ε.
+TEST_F(TrainingSteps, AreAdamsAtTheRateOfTheSchedule) {
+  const TrainingOptions options{.steps = 20, .rate = 0.5, .warm_up = 2, .clip = 100};
+  Training training(options, learner_, {0, 0, 0});
+  step(training);
+  EXPECT_EQ(std::vector<float>(training.parameters().begin(), training.parameters().end()),
+            (std::vector<float>{0, 0, 0}));
+  const std::vector<Measured> second = step(training);
+  for (const float moved : training.parameters()) EXPECT_NEAR(moved, 0.25, 1e-6);
+  ASSERT_EQ(second.size(), 3u);
+  EXPECT_EQ(second[0].metric, "loss");
+  EXPECT_EQ(second[0].value, 7);
+  EXPECT_EQ(second[1].metric, "learning_rate");
+  EXPECT_EQ(second[1].value, 0.5 * cosine_after_warm_up(1, 2, 20));
+  EXPECT_EQ(second[2].metric, "gradient_norm");
+  EXPECT_NEAR(second[2].value, std::sqrt(14.0), 1e-12);
+}
+
+TEST_F(TrainingSteps, EndNearWhereTheLossIsLeast) {
+  const TrainingOptions options{.steps = 400, .rate = 0.1};
+  Training training(options, learner_, {0, 0, 0});
+  while (!training.is_done()) step(training);
+  EXPECT_EQ(training.steps_done(), 400);
+  for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(training.parameters()[i], static_cast<double>(i + 1), 1e-2);
+}
+
+TEST_F(TrainingSteps, GoOnFromTheirStateToTheLastBit) {
+  const TrainingOptions options{.steps = 30, .rate = 0.1, .schedule = TrainingOptions::Schedule::kConstant};
+  Training whole(options, learner_, {0, 0, 0}), first(options, learner_, {0, 0, 0}),
+      second(options, learner_, {9, 9, 9});
+  for (int i = 0; i < 30; ++i) step(whole);
+  for (int i = 0; i < 11; ++i) step(first);
+  second.restore(first.state());
+  EXPECT_EQ(second.steps_done(), 11);
+  while (!second.is_done()) step(second);
+  EXPECT_TRUE(std::equal(whole.parameters().begin(), whole.parameters().end(), second.parameters().begin()));
+}
+
+TEST_F(TrainingSteps, RefuseAStateOfAnotherSize) {
+  const TrainingOptions options;
+  Training training(options, learner_, {0, 0, 0}), other(options, learner_, {0, 0});
+  EXPECT_EQ(test::user_error([&] { training.restore(other.state()); }),
+            "the checkpoint holds 2 parameters, expected 3");
+}
+
+TEST_F(TrainingSteps, ChangeNothingWhereTheGradientIsNoNumber) {
+  const TrainingOptions options;
+  Training training(options, learner_, {0, 0, 0});
+  step(training);
+  const Training::State before = training.state();
+  learner_.slope = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_EQ(test::user_error([&] { step(training); }), "step 1: the gradient is not finite");
+  const Training::State after = training.state();
+  EXPECT_EQ(after.step, before.step);
+  EXPECT_EQ(after.parameters, before.parameters);
+  EXPECT_EQ(after.adam.mean, before.adam.mean);
+}
+
+// Five texts, three a step: each round of five steps sees every text three times, each five in a row are all of them.
+TEST(TextsOfStep, GoRoundAllTextsInANewOrder) {
+  std::vector<int> seen;
+  for (int64_t i = 0; i < 50; ++i) {
+    const std::vector<int> texts = texts_of_step(i, 3, 5, 7);
+    EXPECT_EQ(texts, texts_of_step(i, 3, 5, 7));
+    seen.insert(seen.end(), texts.begin(), texts.end());
+  }
+  std::set<std::vector<int>> orders;
+  for (auto round = seen.begin(); round != seen.end(); round += 5) {
+    EXPECT_EQ(std::set<int>(round, round + 5).size(), 5u);
+    orders.insert({round, round + 5});
+  }
+  EXPECT_GT(orders.size(), 10u);
+  EXPECT_NE(texts_of_step(0, 64, 64, 7), texts_of_step(0, 64, 64, 8));
+}
+
+TEST(TrainingOptionsOfASpec, AreRefusedWhereTheyMeanNothing) {
+  const auto refusal = [](const char* key, const char* value) {
+    return test::user_error([&] {
+      Params params("learn", {{key, value, ""}});
+      TrainingOptions::read(params);
+    });
+  };
+  EXPECT_EQ(refusal("steps", "0"), "learn: steps = 0: expected at least 1");
+  EXPECT_EQ(refusal("steps", "10"), "learn: steps = 10: expected more than the warm-up's 10");
+  EXPECT_EQ(refusal("batch", "0"), "learn: batch = 0: expected at least 1");
+  EXPECT_EQ(refusal("rate", "0"), "learn: rate = 0: expected a number above 0");
+  EXPECT_EQ(refusal("clip", "-1"), "learn: clip = -1: expected a number above 0");
+  EXPECT_EQ(refusal("schedule", "linear"), "learn: schedule = linear: expected cosine | constant");
+}
+
+}  // namespace
+}  // namespace kv
