@@ -7,10 +7,10 @@ namespace kv {
 
 // Protocol train: for each model and policy of a spec, trains what the policy's slot learns (sim/learned/learner.h) on
 // the texts of all data entries together, and writes it to <model folder>/learned/, or options.weights where that is
-// given. Rows: what each step measured, x = step. Checkpoints in <out>/checkpoints follow every options.checkpoint_seconds:
-// a killed training goes on there and, on the CPU, ends with the same rows and the same weights. Checkpoints of other
-// code, inputs or settings are left alone. UserError: a model, text or loss that is of no use; where training has
-// begun, its last good checkpoint stays.
+// given. Rows: what each step measured, x = step. Checkpoints in <out>/checkpoints follow every
+// options.checkpoint_seconds: a killed training goes on there and, on the CPU, ends with the same rows and the same
+// weights. Checkpoints of other code, inputs or settings are left alone. UserError: a model, text or loss that is of no
+// use; where training has begun, its last good checkpoint stays.
 RunSummary train(const Spec& spec, const RunOptions& options);
 
 }  // namespace kv
