@@ -215,7 +215,8 @@ ReplayResult Loop::finish() {
   result_.sequences = accounts_.close(cache);
   const auto pages = static_cast<size_t>(cache.peak_pages());
   result_.peak_kv_bytes = pages * cache.kv_page_bytes();
-  result_.peak_column_bytes = pages * column_page_bytes(scorer_needs(args_.policy).columns(args_.source.info().group()));
+  result_.peak_column_bytes =
+      pages * column_page_bytes(scorer_needs(args_.policy).columns(args_.source.info().group()));
   result_.end_kv_bytes = static_cast<size_t>(cache.used_pages()) * cache.kv_page_bytes();
   return std::move(result_);
 }
