@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <numeric>
 
 #include "harness/protocols/batch_memory.h"
@@ -5,21 +7,42 @@
 #include "harness/protocols/protocol.h"
 #include "harness/protocols/replay_runner.h"
 #include "harness/spec/case_check.h"
+#include "harness/spec/places.h"
+#include "kernels/error.h"
+#include "sim/policy/policy.h"
 
 namespace kv {
 namespace {
+
+constexpr std::string_view kCutBy = "cut_by";
+constexpr std::string_view kGolden = "golden";
+
+// Golden has to keep the budget, too, and what others measure would be golden's.
+void check_onlooker(const CaseCheck& check, int budget, int interval) {
+  at(check.where_of({"budget"}), [&] { check_decode(make_policy(kGolden, {}), budget, interval); });
+  for (const Component& metric : check.spec.metrics) {
+    if (metric.name == "evicted_overlap") continue;
+    throw UserError(
+        fmt::format("{}: metric '{}' is of who evicts, which with cut_by = golden is not the policy; "
+                    "expected evicted_overlap alone",
+                    metric.where, metric.name));
+  }
+}
 
 void check_decode_case(const CaseCheck& check) {
   if (!check.policy.scorer) return;
   const int budget = check.candidate.count("budget"), interval = check.candidate.count("interval");
   if (budget == 0 || interval == 0) check.refuse("needs the axes budget and interval");
   check.check_pruning(budget, interval);
+  if (check.candidate.word(kCutBy) == kGolden) check_onlooker(check, budget, interval);
 }
 
 // Events fall at B + kL, so statistics in blocks of the greatest common divisor begin at all of them.
 BaselineNeeds decode_needs(const Case& unit_case) {
   const int budget = unit_case.count("budget"), interval = unit_case.count("interval");
-  return {.statistics_block = budget > 0 && interval > 0 ? std::gcd(budget, interval) : 0};
+  BaselineNeeds needs{.statistics_block = budget > 0 && interval > 0 ? std::gcd(budget, interval) : 0};
+  if (unit_case.word(kCutBy) == kGolden) needs.merge(make_policy(kGolden, {}).future_needs());
+  return needs;
 }
 
 EvictionPlan plan_pruning(const Spec& spec, const Case& unit_case, const Policy& policy,
@@ -28,7 +51,8 @@ EvictionPlan plan_pruning(const Spec& spec, const Case& unit_case, const Policy&
   for (const Sample* sample : samples) lengths.push_back(static_cast<int32_t>(sample->ids.size()));
   const int budget = unit_case.count("budget");
   const int interval = policy.scorer->interval(unit_case.count("interval"));
-  return {decode_schedule(lengths, budget, interval, spec.prefill_chunk), budget, interval};
+  const std::string cut_by(unit_case.word(kCutBy) == kGolden ? kGolden : "");
+  return {decode_schedule(lengths, budget, interval, spec.prefill_chunk), budget, interval, cut_by};
 }
 
 const RegisterProtocol decode{{
@@ -36,7 +60,9 @@ const RegisterProtocol decode{{
     .summary = "a text is read token by token, as if generated, and pruned to a budget as it grows",
     .is_default = true,
     .axes = {token_axis("budget", "entries that a head keeps at an event, on average"),
-             token_axis("interval", "tokens from one event to the next")},
+             token_axis("interval", "tokens from one event to the next"),
+             cutting(word_axis(std::string(kCutBy), {"itself", std::string(kGolden)},
+                               "who evicts: the policy itself, or golden while it looks on (metric evicted_overlap)"))},
     .starter = R"(data:
   - {task: reason, tokens: 512}             # a task: kvlab list tasks, kvlab describe reason
   - {name: prose, task: book, tokens: 512}  # or a file: {text: my.txt, tokens: 512}

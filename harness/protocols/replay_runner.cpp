@@ -189,10 +189,13 @@ ReplayRunner::Outcome ReplayRunner::replay_case(const Case& unit_case) {
     metric->begin_case(view);
     observers.push_back(metric.get());
   }
+  std::optional<Policy> cutter;
+  if (!plan.cut_by.empty()) cutter = make_policy(plan.cut_by, {});
+  Policy* const onlooker[] = {&policy};
   Outcome outcome;
   outcome.result = replay({.backend = lane.backend(),
                            .source = lane.source(),
-                           .policy = policy,
+                           .policy = cutter ? *cutter : policy,
                            .sequences = sequences_,
                            .schedule = plan.schedule,
                            .budget = plan.budget,
@@ -200,12 +203,13 @@ ReplayRunner::Outcome ReplayRunner::replay_case(const Case& unit_case) {
                            .seed = batch_.spec.seed,
                            .sample_numbers = numbers_,
                            .baseline = &full,
-                           .observers = observers});
+                           .observers = observers,
+                           .onlookers = std::span(onlooker).first(cutter ? 1 : 0)});
   for (const auto& metric : metrics) metric->report(outcome.result, outcome.measured);
-  policy.allocation->report(outcome.measured);
+  if (!cutter) policy.allocation->report(outcome.measured);
   for (size_t s = 0; s < sequences_.size(); ++s) {
-    outcome.failures.push_back(
-        compare(expected_of(plan.schedule, s), outcome.result.sequences[s], unit_case.allocation.name == "uniform"));
+    outcome.failures.push_back(compare(expected_of(plan.schedule, s), outcome.result.sequences[s],
+                                       cutter || unit_case.allocation.name == "uniform"));
   }
   return outcome;
 }

@@ -27,6 +27,7 @@ struct EvictionPlan {
   Schedule schedule;
   int budget = 0;  // as BatchShape has them
   int interval = 0;
+  std::string cut_by{};  // a policy that evicts in place of the case's own, which looks on; empty: it evicts itself
 };
 
 // What a protocol makes of a case with a scorer over these samples. UserError where the policy cannot do that.

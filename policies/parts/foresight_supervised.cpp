@@ -7,9 +7,9 @@
 
 #include "kernels/error.h"
 #include "kernels/pairwise_hinge.h"
-#include "kernels/select_top.h"
 #include "policies/parts/row_gradients.h"
 #include "sim/replay/baseline_pass.h"
+#include "sim/replay/evicted_overlap.h"
 #include "sim/replay/replay.h"
 
 namespace kv {
@@ -26,7 +26,6 @@ class ForesightSupervised::RowLosses final : public Observer {
         due_(batch.backend, rows_, info_.kv_heads),
         loss_(batch.backend, DType::kF32, rows_),
         pairs_(batch.backend, DType::kI32, rows_),
-        counts_(batch.backend, DType::kI32, rows_),
         layers_(static_cast<size_t>(info_.layers)) {
     for (Layer& layer : layers_) {
       layer.with_pairs.assign(batch.sequences.size(), 0);
@@ -95,29 +94,10 @@ class ForesightSupervised::RowLosses final : public Observer {
   }
 
   void note_overlap(const EvictionView& view) {
-    counts_.upload(view.kept.data(), view.kept.size_bytes());
-    const int64_t pitch = view.layer.pitch;
-    const Slots<uint8_t> its = its_keep_.reserve_slots<uint8_t>(batch_.backend, rows_, pitch);
-    batch_.backend.select_top({.cache = view.layer.cache,
-                               .scores = view.onlookers.front().scores,
-                               .counts = counts_.ref().as<int32_t>(),
-                               .sinks = view.protection.sinks,
-                               .recent = view.protection.recent,
-                               .rows_due = due_.on_device(),
-                               .keep = its});
-    std::vector<uint8_t> ours(its.bytes()), golden(its.bytes());
-    batch_.backend.download(ours.data(), its.data, ours.size());
-    batch_.backend.download(golden.data(), view.keep.data, golden.size());
-    for (int64_t row = 0; row < rows_; ++row) {
-      if (!due_.is_due(row)) continue;
-      int64_t both = 0, evicted = 0;
-      for (int64_t slot = 0; slot < view.layer.lengths[static_cast<size_t>(row)]; ++slot) {
-        const auto at = static_cast<size_t>(row * pitch + slot);
-        evicted += golden[at] == 0;
-        both += golden[at] == 0 && ours[at] == 0;
-      }
+    for (const std::optional<double>& share : agreement_.of(view, view.onlookers.front())) {
+      if (!share) continue;
       ++rows_seen_;
-      overlap_ += static_cast<double>(both) / static_cast<double>(evicted);
+      overlap_ += *share;
     }
   }
 
@@ -127,8 +107,9 @@ class ForesightSupervised::RowLosses final : public Observer {
   int64_t rows_;
   RowGradients gradients_;
   DueRows due_;
-  Tensor loss_, pairs_, counts_;  // [rows]
-  Tensor slope_, its_keep_;       // [rows, pitch]
+  Tensor loss_, pairs_;  // [rows]
+  Tensor slope_;         // [rows, pitch]
+  EvictedOverlap agreement_;
   std::vector<Layer> layers_;
   double overlap_ = 0;
   int64_t rows_seen_ = 0;
