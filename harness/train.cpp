@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <map>
 #include <memory>
 
 #include "harness/checkpoint.h"
@@ -19,6 +20,7 @@
 #include "harness/subject.h"
 #include "kernels/error.h"
 #include "sim/io/hash.h"
+#include "sim/io/safetensors.h"
 #include "sim/learned/learned_file.h"
 
 namespace kv {
@@ -67,6 +69,7 @@ class Trainings {
         folder_(options.out),
         hashes_(hash_inputs(spec, grid_)),
         progress_(options.verbosity, static_cast<int>(training_options_.steps * trainings())) {
+    check_weights();
     if (options.start == Start::kFresh) fs::remove_all(checkpoints());
     std::error_code error;
     fs::create_directories(checkpoints(), error);
@@ -83,6 +86,25 @@ class Trainings {
   static TrainingOptions options_of(const Spec& spec, const Grid& grid) {
     Policy policy = make_case_policy(spec, grid.workloads.front().cases.front());
     return read_training(spec, learner_of(policy));
+  }
+
+  // What would be found out only after hours: weights that one training writes over another's, or cannot write.
+  void check_weights() const {
+    for (const ModelIdentity& identity : grid_.models) {
+      std::map<fs::path, std::string> writers;
+      for (const Case& policy_case : grid_.workloads.front().cases) {
+        Policy policy = make_case_policy(spec_, policy_case);
+        const Component& component = spec_.policies[static_cast<size_t>(policy_case.policy)];
+        const fs::path path = weights_path(learner_of(policy), identity);
+        check_replaceable(path);
+        const auto [found, is_new] = writers.emplace(path, component.label);
+        if (is_new) continue;
+        throw UserError(
+            fmt::format("{}: policy '{}' would write over the weights of '{}', {}; expected another option "
+                        "'weights' for each",
+                        component.where, component.label, found->second, path.string()));
+      }
+    }
   }
 
   fs::path checkpoints() const { return options_.out / "checkpoints"; }
@@ -125,7 +147,7 @@ class Trainings {
       hashes_.profiles.push_back({subject.name(), start.path.filename().string(), start.sha256});
     }
     progress_.doing(fmt::format("{} on {}", label, subject.name()));
-    run_steps(training, source, texts, file, done, label);
+    run_steps(training, learner, source, texts, file, done, label);
     write_learned(weights_path(learner, identity),
                   {.learner = policy.name,
                    .model = subject.name(),
@@ -149,8 +171,8 @@ class Trainings {
     return std::move(*found);
   }
 
-  void run_steps(Training& training, Source& source, Texts& texts, const fs::path& file, Checkpoint& done,
-                 const std::string& label) {
+  void run_steps(Training& training, const Learner& learner, Source& source, Texts& texts, const fs::path& file,
+                 Checkpoint& done, const std::string& label) {
     const Clock::time_point begin = Clock::now();
     const double before = done.seconds;
     const auto save = [&] {
@@ -161,7 +183,7 @@ class Trainings {
     Clock::time_point saved = begin;
     while (!training.is_done()) {
       try {
-        note_step(run_step(training, source, texts), done);
+        note_step(run_step(training, learner, source, texts), done);
       } catch (const UserError& error) {
         if (training.steps_done() > 0) save();
         throw UserError(fmt::format("{}: {}: {}", spec_.file, label, error.what()));
@@ -176,11 +198,16 @@ class Trainings {
     }
   }
 
-  std::vector<Measured> run_step(Training& training, Source& source, Texts& texts) {
+  std::vector<Measured> run_step(Training& training, const Learner& learner, Source& source, Texts& texts) {
     const int64_t step = training.steps_done();
     const std::vector<int> numbers = texts_of_step(step, training_options_.batch, texts.count(), spec_.seed);
     std::vector<Sample> samples;
-    for (const int number : numbers) samples.push_back(texts.text(number));
+    for (const int number : numbers) {
+      samples.push_back(texts.text(number));
+      if (std::ssize(samples.back().ids) >= learner.least_tokens()) continue;
+      throw UserError(fmt::format("text {} has {} tokens, expected at least {}", number, samples.back().ids.size(),
+                                  learner.least_tokens()));
+    }
     std::vector<std::span<const int32_t>> sequences;
     for (const Sample& sample : samples) sequences.emplace_back(sample.ids);
     return training.step({.backend = *backend_,

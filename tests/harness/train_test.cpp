@@ -148,6 +148,22 @@ TEST_F(Train, MakesWeightsThatAPolicyReads) {
   EXPECT_EQ(summary.skipped, 0);
 }
 
+TEST_F(Train, RefusesToWriteOverItsOwnWeights) {
+  const std::string message =
+      refusal({"policies=[foresight-kv, {policy: foresight-kv, inputs: attention, label: blind}]"});
+  EXPECT_TRUE(message.ends_with("policy 'blind' would write over the weights of 'foresight-kv', " +
+                                weights_of("refused").string() + "; expected another option 'weights' for each"))
+      << message;
+}
+
+// Found before the first step, not after the last.
+TEST_F(Train, RefusesAPlaceThatIsNoFile) {
+  std::filesystem::create_directories(weights_of("refused"));
+  EXPECT_EQ(refusal({}),
+            weights_of("refused").string() + ": cannot create: it is a folder, expected a file or a new name");
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "refused/checkpoints"));
+}
+
 TEST_F(Train, RefusesWhatCannotBeLearned) {
   EXPECT_EQ(refusal({"policies=[h2o]"}),
             "--set policies=[h2o]: policy 'h2o' under protocol train learns nothing, expected a policy with weights "
