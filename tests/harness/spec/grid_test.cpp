@@ -139,7 +139,7 @@ TEST(Grid, RefusesAnIntervalThatMayLeaveAHeadLessThanItsWindowAtTheAxis) {
 
 TEST(Grid, RefusesAxesOfTheOtherProtocolAndMissingOnes) {
   EXPECT_EQ(error_of(std::string(kHead) + "policies: [h2o]\naxes: {keep: 0.5}"),
-            "s.yaml:4:14: axes: keep does not belong to protocol decode (expected budget and interval)");
+            "s.yaml:4:14: axes: keep does not belong to protocol decode (expected budget and interval and cut_by)");
   EXPECT_EQ(error_of(std::string(kHead) + "policies: [h2o]\naxes: {budget: 64}"),
             "s.yaml:3:12: policy 'h2o' under protocol decode needs the axes budget and interval");
   EXPECT_EQ(error_of(std::string(kHead) + "policies: [keydiff]\nprotocol: one-shot"),
