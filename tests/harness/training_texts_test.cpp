@@ -1,0 +1,96 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <unordered_map>
+
+#include "harness/protocols/protocol.h"
+#include "harness/spec/grid.h"
+#include "harness/spec/spec_reader.h"
+#include "harness/subject.h"
+#include "tests/support/paths.h"
+
+namespace kv {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kWindow = 64;     // tokens; whoever shares twice as many in a row shares a window
+constexpr int kTrained = 64;    // texts of a training that are looked at
+constexpr int kEvaluated = 16;  // texts of an evaluation's data entry
+
+// Polynomial hash of every window of the ids that begins at a multiple of `step`.
+template <class Visit>
+void for_each_window(const std::vector<int32_t>& ids, size_t step, const Visit& visit) {
+  constexpr uint64_t kBase = 0x9E3779B97F4A7C15;
+  uint64_t hash = 0, leaving = 1;  // of the window that ends here; weight of the token that leaves it
+  for (int i = 0; i < kWindow; ++i) leaving *= kBase;
+  for (size_t end = 1; end <= ids.size(); ++end) {
+    hash = hash * kBase + static_cast<uint64_t>(ids[end - 1]) + 1;
+    if (end > kWindow) hash -= leaving * (static_cast<uint64_t>(ids[end - 1 - kWindow]) + 1);
+    if (end >= kWindow && (end - kWindow) % step == 0) visit(hash);
+  }
+}
+
+// Calls visit(text) for the first `count` texts of each data entry of a spec.
+template <class Visit>
+void for_each_text(const Spec& spec, int count, const Visit& visit) {
+  const auto backend = make_backend("cpu");
+  const Grid grid = make_grid(spec);
+  const std::unique_ptr<Subject> subject = open_subject(*backend, spec, 0, grid.models.front());
+  for (const Workload& workload : grid.workloads) {
+    for (const Sample& sample : subject->samples(workload, 0, std::min(count, workload.samples))) visit(sample.ids);
+  }
+}
+
+std::vector<Spec> specs_of_the_reference_model() {
+  std::vector<Spec> specs;
+  for (const auto& entry : fs::directory_iterator(ref::source_path("experiments"))) {
+    if (entry.path().extension() != ".yaml") continue;
+    Spec spec = load_spec(entry.path());
+    if (spec.models.size() == 1 && spec.models.front().source.text.ends_with("models/reference")) specs.push_back(spec);
+  }
+  return specs;
+}
+
+TEST(TrainingTexts, AreReadByNoEvaluation) {
+  const std::vector<Spec> specs = specs_of_the_reference_model();
+  std::unordered_map<uint64_t, std::string> trained;
+  for (const Spec& spec : specs) {
+    if (!spec.protocol->learns) continue;
+    for_each_text(spec, kTrained, [&](const std::vector<int32_t>& ids) {
+      for_each_window(ids, kWindow, [&](uint64_t hash) { trained.emplace(hash, spec.name); });
+    });
+  }
+  ASSERT_GT(trained.size(), 3 * kTrained * 2048 / kWindow * 9 / 10);
+  int64_t windows = 0;
+  for (const Spec& spec : specs) {
+    if (spec.protocol->name != "decode") continue;  // the others read contexts and questions, which nobody trains on
+    std::map<std::string, int> shared;
+    for_each_text(spec, kEvaluated, [&](const std::vector<int32_t>& ids) {
+      for_each_window(ids, 1, [&](uint64_t hash) {
+        ++windows;
+        if (const auto found = trained.find(hash); found != trained.end()) ++shared[found->second];
+      });
+    });
+    for (const auto& [training, count] : shared)
+      ADD_FAILURE() << spec.name << " shares " << count << " with " << training;
+  }
+  EXPECT_GT(windows, 1000000);
+}
+
+TEST(TrainingTexts, WouldBeFoundIfShared) {
+  std::vector<int32_t> text(300), other(200, 7);
+  for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<int32_t>(i * i % 97);
+  std::unordered_map<uint64_t, int> seen;
+  for_each_window(text, kWindow, [&](uint64_t hash) { seen.emplace(hash, 0); });
+  other.insert(other.end(), text.begin() + 90, text.begin() + 90 + 2 * kWindow);
+  int found = 0;
+  for_each_window(other, 1, [&](uint64_t hash) { found += static_cast<int>(seen.count(hash)); });
+  EXPECT_GE(found, 1);
+}
+
+}  // namespace
+}  // namespace kv
