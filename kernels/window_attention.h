@@ -16,28 +16,42 @@ struct WindowAttentionArgs {
     // Logits first maximised over the group's query heads, softmax over the slots older than the window only.
     // scores[row, 0, slot] for slots [0, length − window); the group dimension of the output is 1.   (001, R-KV code)
     kGroupMaxOlder,
-    // As kPerQueryHead, but three sums of it: over the newest suffixes[k] of the window's queries, k < 3.
+    // As kPerQueryHead, but sums of it: over the newest suffixes[k] of the window's queries, k < suffix_count.
     // scores[row · planes + k · group + g, slot].       (001's features; with the newest queries alone, the rest of an
     // interval's comes from the attention's own sums)
     kSuffixSums,
+    // As kPerQueryHead, but the largest, the smallest and the sum over the window's queries, in this order; a query
+    // that
+    // does not see an entry gives it 0.
+    // scores[row · planes + k · group + g, slot], k < 3.                            (features of 001's training code)
+    kExtremes,
   };
-  static constexpr int kSuffixes = 3;
+  static constexpr int kMostSuffixes = 4;
+  static constexpr int kExtremeCount = 3;
   Mode mode = Mode::kPerQueryHead;
   ConstRef queries;  // [sequences, window, q_heads, head_dim], post-RoPE, oldest first
   PagedView cache;
   int window = 0;  // <= length of every due row
   int q_heads = 0;
   float scale = 0;
-  int suffixes[kSuffixes] = {};       // each <= window
-  int planes = 0;                     // of kSuffixSums: vectors that a row has in scores, >= 3 · group
+  int suffix_count = 0;               // 3 or 4
+  int suffixes[kMostSuffixes] = {};   // each <= window
+  int planes = 0;                     // of kSuffixSums and kExtremes: vectors that a row has in scores
   const uint8_t* rows_due = nullptr;  // [rows], 0 = skip; null = all
   Slots<float> scores;                // vectors a row: group, 1 or planes
 };
 
-// The vectors of kSuffixSums have their place.
+// Statistics of each query head that a mode with planes writes; 0 for the others.
+inline int statistics_of(const WindowAttentionArgs& args) {
+  if (args.mode == WindowAttentionArgs::Mode::kSuffixSums) return args.suffix_count;
+  return args.mode == WindowAttentionArgs::Mode::kExtremes ? WindowAttentionArgs::kExtremeCount : 0;
+}
+
+// They have their place.
 inline void check_planes(const WindowAttentionArgs& args) {
-  const int needed = WindowAttentionArgs::kSuffixes * (args.q_heads / args.cache.kv_heads);
-  KV_CHECK(args.mode != WindowAttentionArgs::Mode::kSuffixSums || args.planes >= needed);
+  KV_CHECK(args.mode != WindowAttentionArgs::Mode::kSuffixSums || args.suffix_count == 3 || args.suffix_count == 4);
+  const int statistics = statistics_of(args);
+  KV_CHECK(statistics == 0 || args.planes >= statistics * (args.q_heads / args.cache.kv_heads));
 }
 
 namespace cpu {

@@ -1,5 +1,7 @@
 #include "kernels/attention_columns.h"
 
+#include <utility>
+
 #include "kernels/check.h"
 #include "kernels/cpu/page_gather.h"
 #include "kernels/cpu/parallel.h"
@@ -9,11 +11,11 @@ namespace kv::cpu {
 void attention_columns_add(const AttentionColumnsAddArgs& args) {
   const PagedView& cache = args.cache;
   const int64_t heads = cache.kv_heads, group = args.group;
-  KV_CHECK(cache.column_width >= 3 * group);
+  KV_CHECK(cache.column_width >= columns_needed(args));
   parallel_for(args.segment_count * heads, [&](int64_t task) {
     const Segment& segment = args.segments[task / heads];
-    if (segment.count == 0) return;
     const bool is_early = segment.first_position < args.early_tokens;
+    if (segment.count == 0) return;
     const int64_t row = int64_t{segment.sequence} * heads + task % heads;
     for (int64_t slot = 0; slot < cache.lengths[row]; ++slot) {
       float* columns = args.pool_columns + pool_index(cache, row, slot) * cache.column_width;
@@ -33,20 +35,23 @@ void attention_columns_add(const AttentionColumnsAddArgs& args) {
 void attention_columns_fold(const AttentionColumnsFoldArgs& args) {
   const PagedView& cache = args.cache;
   const int64_t group = args.group;
-  KV_CHECK(cache.column_width >= 3 * group && args.first_plane + 3 * group <= args.planes);
+  KV_CHECK(cache.column_width >= columns_needed(args) && args.first_plane + planes_written(args) <= args.planes);
   parallel_for(cache.rows, [&](int64_t row) {
     if (args.rows_due && !args.rows_due[row]) return;
+    const bool is_counted = args.rows_counted && args.rows_counted[row];
     const int64_t plane = row * args.planes + args.first_plane;
     for (int64_t slot = 0; slot < cache.lengths[row]; ++slot) {
       float* columns = args.pool_columns + pool_index(cache, row, slot) * cache.column_width;
       for (int64_t h = 0; h < group; ++h) {
-        float &cumulative = columns[h], &decayed = columns[group + h], &recent = columns[2 * group + h];
-        cumulative += recent;
-        decayed = args.decay * decayed + recent;
-        args.features.row(plane + h)[slot] = recent;
-        args.features.row(plane + group + h)[slot] = cumulative;
-        args.features.row(plane + 2 * group + h)[slot] = decayed;
-        recent = 0;
+        float &cumulative = columns[h], &decayed = columns[group + h];
+        const auto feature = [&](int64_t f) -> float& { return args.features.row(plane + f * group + h)[slot]; };
+        const float recent = args.has_recent ? std::exchange(columns[2 * group + h], 0) : feature(0);
+        const float counted = is_counted ? recent : 0;
+        cumulative += recent - counted;
+        decayed = args.decay * (decayed - counted) + recent;
+        for (int64_t copy = 0; copy < args.recent_planes; ++copy) feature(copy) = recent;
+        feature(args.recent_planes) = cumulative;
+        feature(args.recent_planes + 1) = decayed;
       }
     }
   });

@@ -51,7 +51,7 @@ void score_per_head(const WindowAttentionArgs& args, int64_t row, int group, flo
 // The sums of the newest suffixes, each over its own queries: a query that is in two is added to both.
 void score_suffixes(const WindowAttentionArgs& args, int64_t row, int group, float* logits) {
   const int64_t length = args.cache.lengths[row];
-  for (int64_t plane = 0; plane < WindowAttentionArgs::kSuffixes * group; ++plane) {
+  for (int64_t plane = 0; plane < int64_t{args.suffix_count} * group; ++plane) {
     std::fill_n(args.scores.row(row * args.planes + plane), length, 0.0f);
   }
   for (int g = 0; g < group; ++g) {
@@ -59,11 +59,36 @@ void score_suffixes(const WindowAttentionArgs& args, int64_t row, int group, flo
       float* p = logits + (g * args.window + i) * length;
       const int64_t visible = length - args.window + i + 1;
       const float factor = 1.0f / exp_row(p, visible, largest(p, visible));
-      for (int k = 0; k < WindowAttentionArgs::kSuffixes; ++k) {
+      for (int k = 0; k < args.suffix_count; ++k) {
         if (i < args.window - args.suffixes[k]) continue;
         float* sums = args.scores.row(row * args.planes + k * group + g);
 #pragma omp simd
         for (int64_t j = 0; j < visible; ++j) sums[j] += p[j] * factor;
+      }
+    }
+  }
+}
+
+void score_extremes(const WindowAttentionArgs& args, int64_t row, int group, float* logits) {
+  const int64_t length = args.cache.lengths[row];
+  for (int g = 0; g < group; ++g) {
+    const auto scores_of = [&](int64_t k) { return args.scores.row(row * args.planes + k * group + g); };
+    float *highest = scores_of(0), *lowest = scores_of(1), *sums = scores_of(2);
+    for (int64_t i = 0; i < args.window; ++i) {
+      float* p = logits + (g * args.window + i) * length;
+      const int64_t visible = length - args.window + i + 1;
+      const float factor = 1.0f / exp_row(p, visible, largest(p, visible));
+      std::fill(p + visible, p + length, 0.0f);
+      if (i == 0) {
+        for (int64_t j = 0; j < length; ++j) highest[j] = lowest[j] = sums[j] = p[j] * factor;
+        continue;
+      }
+#pragma omp simd
+      for (int64_t j = 0; j < length; ++j) {
+        const float probability = p[j] * factor;
+        highest[j] = probability > highest[j] ? probability : highest[j];
+        lowest[j] = probability < lowest[j] ? probability : lowest[j];
+        sums[j] += probability;
       }
     }
   }
@@ -107,6 +132,8 @@ void score_row(const WindowAttentionArgs& args, int64_t row) {
       return score_group_max(args, row, group, logits.data(), columns);
     case Mode::kSuffixSums:
       return score_suffixes(args, row, group, logits.data());
+    case Mode::kExtremes:
+      return score_extremes(args, row, group, logits.data());
   }
 }
 

@@ -15,8 +15,8 @@ __global__ void add_kernel(AttentionColumnsAddArgs args, int64_t tiles) {
   const Segment segment = args.segments[at.row / cache.kv_heads];
   const int64_t row = int64_t{segment.sequence} * cache.kv_heads + at.row % cache.kv_heads;
   const int64_t slot = at.first + threadIdx.x;
-  if (segment.count == 0 || slot >= cache.lengths[row]) return;
   const bool is_early = segment.first_position < args.early_tokens;
+  if (segment.count == 0 || slot >= cache.lengths[row]) return;
   float* columns = args.pool_columns + place_of(cache, row, slot) * cache.column_width;
   for (int h = 0; h < args.group; ++h) {
     const float sum = args.sums.row(row * args.group + h)[slot];
@@ -35,31 +35,34 @@ __global__ void fold_kernel(AttentionColumnsFoldArgs args, int64_t tiles) {
   const int64_t slot = at.first + threadIdx.x;
   if (!is_due(args.rows_due, at.row) || slot >= cache.lengths[at.row]) return;
   float* columns = args.pool_columns + place_of(cache, at.row, slot) * cache.column_width;
+  const bool is_counted = args.rows_counted && args.rows_counted[at.row];
   const int64_t plane = at.row * args.planes + args.first_plane;
   const int group = args.group;
   for (int h = 0; h < group; ++h) {
-    const float recent = columns[2 * group + h];
-    const float cumulative = columns[h] + recent;
-    const float decayed = args.decay * columns[group + h] + recent;
+    const auto feature = [&](int f) -> float& { return args.features.row(plane + f * group + h)[slot]; };
+    const float recent = args.has_recent ? columns[2 * group + h] : feature(0);
+    const float counted = is_counted ? recent : 0;
+    const float cumulative = columns[h] + (recent - counted);
+    const float decayed = args.decay * (columns[group + h] - counted) + recent;
     columns[h] = cumulative;
     columns[group + h] = decayed;
-    columns[2 * group + h] = 0;
-    args.features.row(plane + h)[slot] = recent;
-    args.features.row(plane + group + h)[slot] = cumulative;
-    args.features.row(plane + 2 * group + h)[slot] = decayed;
+    if (args.has_recent) columns[2 * group + h] = 0;
+    for (int copy = 0; copy < args.recent_planes; ++copy) feature(copy) = recent;
+    feature(args.recent_planes) = cumulative;
+    feature(args.recent_planes + 1) = decayed;
   }
 }
 
 }  // namespace
 
 void attention_columns_add(const AttentionColumnsAddArgs& args) {
-  KV_CHECK(args.cache.column_width >= 3 * args.group);
+  KV_CHECK(args.cache.column_width >= columns_needed(args));
   const int64_t tiles = ceil_div(args.cache.max_length, kThreads);
   launch(add_kernel, args.segment_count * args.cache.kv_heads * tiles, kThreads, 0, args, tiles);
 }
 
 void attention_columns_fold(const AttentionColumnsFoldArgs& args) {
-  KV_CHECK(args.cache.column_width >= 3 * args.group && args.first_plane + 3 * args.group <= args.planes);
+  KV_CHECK(args.cache.column_width >= columns_needed(args) && args.first_plane + planes_written(args) <= args.planes);
   const int64_t tiles = ceil_div(args.cache.max_length, kThreads);
   launch(fold_kernel, args.cache.rows * tiles, kThreads, 0, args, tiles);
 }

@@ -262,18 +262,56 @@ __global__ void combine_normalisers(WindowAttentionArgs args, Work work) {
   if (lane == 0 && used > 0) work.normalisers[vector] = {largest, 1 / sum};
 }
 
-// Where a head's scores go, those of its k-th suffix.
-template <bool MaxOfGroup, int Suffixes>
+// What add_probabilities makes of a slot's probabilities: a mean, sums over several suffixes of the queries, or the
+// largest, the smallest and the sum.
+struct Mean {
+  static constexpr int kCount = 1;
+  __device__ static float start(int) { return 0; }
+  __device__ static void take(const WindowAttentionArgs&, int, float probability, float (&values)[1][4], int e) {
+    values[0][e] += probability;
+  }
+  __device__ static float combine(int, float a, float b) { return a + b; }
+};
+
+template <int Suffixes>
+struct SuffixSums {
+  static constexpr int kCount = Suffixes;
+  __device__ static float start(int) { return 0; }
+  __device__ static void take(const WindowAttentionArgs& args, int newer, float probability,
+                              float (&values)[Suffixes][4], int e) {
+#pragma unroll
+    for (int k = 0; k < Suffixes; ++k) {
+      if (newer <= args.suffixes[k]) values[k][e] += probability;
+    }
+  }
+  __device__ static float combine(int, float a, float b) { return a + b; }
+};
+
+struct Extremes {
+  static constexpr int kCount = WindowAttentionArgs::kExtremeCount;
+  __device__ static float start(int k) { return k == 1 ? kInfinity : 0; }
+  __device__ static void take(const WindowAttentionArgs&, int newer, float probability, float (&values)[kCount][4],
+                              int e) {
+    if (newer <= 0) return;  // beyond the window
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) values[k][e] = combine(k, values[k][e], probability);
+  }
+  __device__ static float combine(int k, float a, float b) {
+    return k == 0 ? fmaxf(a, b) : k == 1 ? fminf(a, b) : a + b;
+  }
+};
+
+// Where a head's k-th statistic goes.
+template <bool MaxOfGroup, class Statistics>
 __device__ int64_t vector_at(const WindowAttentionArgs& args, const Work& work, int64_t row, int k, int g) {
   if (MaxOfGroup) return row;
-  return Suffixes > 1 ? row * args.planes + k * work.group + g : row * work.group + g;
+  return Statistics::kCount > 1 ? row * args.planes + k * work.group + g : row * work.group + g;
 }
 
-// scores = mean over the window's queries of their probabilities, or sums over several suffixes of them. A lane's two
-// columns are of the same two heads in all tiles of eight: it sums these, tile by tile of queries; then the lanes that
-// share them add up.
-template <int D, bool MaxOfGroup, int Suffixes>
-__global__ void __launch_bounds__(KeyTile<D>::kThreads, Suffixes == 1 ? 3 : 2)
+// scores = statistics of the window's queries' probabilities. A lane's two columns are of the same two heads in all
+// tiles of eight: it combines these, tile by tile of queries; then the lanes that share them combine theirs.
+template <int D, bool MaxOfGroup, class Statistics>
+__global__ void __launch_bounds__(KeyTile<D>::kThreads, Statistics::kCount == 1 ? 3 : 2)
     add_probabilities(WindowAttentionArgs args, Work work) {
   using Tile = KeyTile<D>;
   extern __shared__ __align__(128) unsigned char shared[];
@@ -284,7 +322,13 @@ __global__ void __launch_bounds__(KeyTile<D>::kThreads, Suffixes == 1 ? 3 : 2)
   Logits<D, MaxOfGroup> logits{args, work, reinterpret_cast<bf16*>(shared), row, tile * Tile::kKeys, {}};
   const int64_t columns = columns_of<MaxOfGroup>(args, row);
   logits.hold_keys(columns, head_tile);
-  float totals[Suffixes][Tile::kM][4] = {};
+  constexpr int kCount = Statistics::kCount;
+  float totals[kCount][Tile::kM][4];
+#pragma unroll
+  for (int k = 0; k < kCount; ++k) {
+#pragma unroll
+    for (int i = 0; i < 4 * Tile::kM; ++i) totals[k][i / 4][i % 4] = Statistics::start(k);
+  }
   for (int first = 0; first < args.window; first += work.tile_queries()) {
     float x[Tile::kM][8][4];
     if (first > 0) __syncthreads();  // the previous tile's normalisers have been used
@@ -297,7 +341,12 @@ __global__ void __launch_bounds__(KeyTile<D>::kThreads, Suffixes == 1 ? 3 : 2)
     logits.compute(first, head_tile, x);
 #pragma unroll
     for (int m = 0; m < Tile::kM; ++m) {
-      float sums[Suffixes][4] = {};
+      float values[kCount][4];
+#pragma unroll
+      for (int k = 0; k < kCount; ++k) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) values[k][e] = Statistics::start(k);
+      }
 #pragma unroll
       for (int n = 0; n < 8; ++n) {
 #pragma unroll
@@ -305,41 +354,38 @@ __global__ void __launch_bounds__(KeyTile<D>::kThreads, Suffixes == 1 ? 3 : 2)
           const Normaliser normaliser = normalisers[logits.column(n, e)];
           const float probability = exp2_fast(x[m][n][e] - normaliser.largest) * normaliser.inverse_sum;
           const int newer = args.window - first - (logits.column(n, e) >> work.head_shift);  // queries from this one on
-#pragma unroll
-          for (int k = 0; k < Suffixes; ++k) {
-            if (Suffixes == 1 || newer <= args.suffixes[k]) sums[k][e] += probability;
-          }
+          Statistics::take(args, newer, probability, values, e);
         }
       }
 #pragma unroll
-      for (int k = 0; k < Suffixes; ++k) {
+      for (int k = 0; k < kCount; ++k) {
 #pragma unroll
-        for (int e = 0; e < 4; ++e) totals[k][m][e] += sums[k][e];
+        for (int e = 0; e < 4; ++e) totals[k][m][e] = Statistics::combine(k, totals[k][m][e], values[k][e]);
       }
     }
   }
   // Where the group is maximised away all heads have the same sum; adding them up is exact, as is their number.
   const int heads = MaxOfGroup ? 1 : work.heads();
-  const auto weight = static_cast<float>(Suffixes > 1 ? 1 : MaxOfGroup ? args.window << work.head_shift : args.window);
+  const auto weight = static_cast<float>(kCount > 1 ? 1 : MaxOfGroup ? args.window << work.head_shift : args.window);
 #pragma unroll
-  for (int k = 0; k < Suffixes; ++k) {
+  for (int k = 0; k < kCount; ++k) {
 #pragma unroll
     for (int m = 0; m < Tile::kM; ++m) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         float& a = totals[k][m][2 * half];
         float& b = totals[k][m][2 * half + 1];
-        if (heads == 1) a = b = a + b;
+        if (heads == 1) a = b = Statistics::combine(k, a, b);
         for (int lanes = max(1, heads / 2); lanes < 4; lanes *= 2) {
-          a += __shfl_xor_sync(kWarp, a, lanes);
-          b += __shfl_xor_sync(kWarp, b, lanes);
+          a = Statistics::combine(k, a, __shfl_xor_sync(kWarp, a, lanes));
+          b = Statistics::combine(k, b, __shfl_xor_sync(kWarp, b, lanes));
         }
         const int64_t slot = logits.slot(m, 2 * half);
         if (slot >= columns) continue;
         for (int e = 0; e < 2; ++e) {
           const int h = threadIdx.x % 4 * 2 + e, g = (head_tile << work.head_shift) + h;
           if (h >= heads || (!MaxOfGroup && g >= work.group)) continue;
-          args.scores.row(vector_at<MaxOfGroup, Suffixes>(args, work, row, k, g))[slot] =
+          args.scores.row(vector_at<MaxOfGroup, Statistics>(args, work, row, k, g))[slot] =
               totals[k][m][2 * half + e] / weight;
         }
       }
@@ -347,7 +393,7 @@ __global__ void __launch_bounds__(KeyTile<D>::kThreads, Suffixes == 1 ? 3 : 2)
   }
 }
 
-template <int D, bool MaxOfGroup, int Suffixes = 1>
+template <int D, bool MaxOfGroup, class Statistics = Mean>
 void score(const WindowAttentionArgs& args) {
   using Tile = KeyTile<D>;
   const int group = args.q_heads / args.cache.kv_heads;
@@ -376,7 +422,7 @@ void score(const WindowAttentionArgs& args) {
   constexpr size_t bytes = Logits<D, MaxOfGroup>::kSharedBytes;
   launch(partial_normalisers<D, MaxOfGroup>, blocks, Tile::kThreads, bytes, args, work);
   launch(combine_normalisers<D, MaxOfGroup>, ceil_div(vectors, 4), 128, 0, args, work);
-  launch(add_probabilities<D, MaxOfGroup, Suffixes>, blocks, Tile::kThreads, bytes, args, work);
+  launch(add_probabilities<D, MaxOfGroup, Statistics>, blocks, Tile::kThreads, bytes, args, work);
 }
 
 }  // namespace
@@ -393,7 +439,10 @@ void window_attention(const WindowAttentionArgs& args) {
       case Mode::kGroupMaxOlder:
         return score<width, true>(args);
       case Mode::kSuffixSums:
-        return score<width, false, WindowAttentionArgs::kSuffixes>(args);
+        return args.suffix_count == 3 ? score<width, false, SuffixSums<3>>(args)
+                                      : score<width, false, SuffixSums<4>>(args);
+      case Mode::kExtremes:
+        return score<width, false, Extremes>(args);
     }
   });
 }

@@ -16,7 +16,7 @@ namespace {
 constexpr float kDecay = 0.9F;  // of attention, an interval
 // Features of a query head: sums over the newest 8, 16, 32 queries, over the interval's, over all, decayed.
 constexpr int kFeatures = 6;
-constexpr int kSuffixes[WindowAttentionArgs::kSuffixes] = {8, 16, ForesightScorer::kWindow};
+constexpr int kSuffixes[3] = {8, 16, ForesightScorer::kWindow};
 
 }  // namespace
 
@@ -123,7 +123,7 @@ void ForesightScorer::score(const LayerView& view, const ScoreOutput& out) {
                              .rows_due = out.rows_due,
                              .scores = features};
   // No further back than the interval, so that none is more than the sum over it.
-  for (int k = 0; k < WindowAttentionArgs::kSuffixes; ++k) window.suffixes[k] = std::min(kSuffixes[k], interval_);
+  for (int k = 0; k < 3; ++k) window.suffixes[k] = std::min(kSuffixes[k], interval_);
   view.backend.window_attention(window);
   view.backend.attention_columns_fold({.cache = view.cache,
                                        .rows_due = out.rows_due,
@@ -132,7 +132,7 @@ void ForesightScorer::score(const LayerView& view, const ScoreOutput& out) {
                                        .pool_columns = view.columns,
                                        .features = features,
                                        .planes = planes,
-                                       .first_plane = WindowAttentionArgs::kSuffixes * group_});
+                                       .first_plane = 3 * group_});
   view.backend.rate_entries({.cache = view.cache,
                              .network = network(view.layer),
                              .rows_due = out.rows_due,

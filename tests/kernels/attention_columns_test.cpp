@@ -42,6 +42,23 @@ TEST_P(AttentionColumns, TakeABlocksSumsByWhereItBegins) {
   EXPECT_EQ(cache.download().columns, want);
 }
 
+TEST_P(AttentionColumns, CanTakeAllAsEarly) {
+  KV_BACKEND_OR_SKIP(backend);
+  ref::PagedCache cache(*backend, ref::random_rows({20}, 1, 16, 5, 2));
+  const std::vector<float> sums = ref::random_values(kPitch, 9);
+  const Tensor device_sums = ref::upload_array(*backend, sums);
+  Tensor words = ref::upload_segments(*backend, {{0, 0, 1, 1 << 20}});
+  backend->attention_columns_add({.cache = cache.view(),
+                                  .segments = ref::segments_of(words),
+                                  .segment_count = 1,
+                                  .sums = device_sums.slots<float>(kPitch),
+                                  .early_tokens = AttentionColumnsAddArgs::kAllEarly,
+                                  .pool_columns = cache.pool_columns()});
+  std::vector<float> want = cache.rows().columns[0];
+  for (size_t i = 0; i < want.size(); ++i) want[i] += sums[i / 2];
+  EXPECT_EQ(cache.download().columns[0], want);
+}
+
 TEST_P(AttentionColumns, FoldAtAnEventAndBecomeFeatures) {
   KV_BACKEND_OR_SKIP(backend);
   constexpr int kPlanes = 8, kFirst = 1;
@@ -84,6 +101,42 @@ TEST_P(AttentionColumns, FoldAtAnEventAndBecomeFeatures) {
         EXPECT_EQ(is[h], feature(1));
         EXPECT_EQ(is[kGroup + h], feature(2));
         EXPECT_EQ(is[2 * kGroup + h], 0);
+      }
+    }
+  }
+}
+
+// The interval's sums come from elsewhere, in the first feature; of row 1 they are in both columns already.
+TEST_P(AttentionColumns, FoldSumsThatAreGiven) {
+  KV_BACKEND_OR_SKIP(backend);
+  constexpr int kTwoColumns = 2 * kGroup, kCopies = 4, kPlanes = (kCopies + 2) * kGroup;
+  const std::vector<int32_t> lengths = {40, 17};
+  ref::PagedCache cache(*backend, ref::random_rows(lengths, 2, 16, 5, kTwoColumns));
+  const std::vector<float> given = ref::random_values(std::ssize(lengths) * kPlanes * kPitch, 3);
+  Tensor features = ref::upload_array(*backend, given);
+  Tensor counted = ref::upload_array(*backend, std::vector<uint8_t>{0, 1});
+  backend->attention_columns_fold({.cache = cache.view(),
+                                   .group = kGroup,
+                                   .decay = 0.75F,
+                                   .has_recent = false,
+                                   .rows_counted = ref::data_of<uint8_t>(counted),
+                                   .pool_columns = cache.pool_columns(),
+                                   .features = features.slots<float>(kPitch),
+                                   .planes = kPlanes,
+                                   .recent_planes = kCopies});
+  const std::vector<float> got = ref::download_array<float>(features);
+  const std::vector<std::vector<float>> before = cache.rows().columns, after = cache.download().columns;
+  for (int64_t row = 0; row < std::ssize(lengths); ++row) {
+    for (int64_t slot = 0; slot < lengths[row]; ++slot) {
+      for (int h = 0; h < kGroup; ++h) {
+        const auto at = [&](int64_t f) { return (row * kPlanes + f * kGroup + h) * kPitch + slot; };
+        const double recent = given[at(0)], again = row == 1 ? recent : 0;
+        for (int64_t copy = 0; copy < kCopies; ++copy) EXPECT_EQ(got[at(copy)], given[at(0)]);
+        const float* was = &before[row][slot * kTwoColumns];
+        ref::expect_close(got[at(kCopies)], was[h] + recent - again, {.roundings = 3});
+        ref::expect_close(got[at(kCopies + 1)], 0.75 * (was[kGroup + h] - again) + recent, {.roundings = 4});
+        EXPECT_EQ(after[row][slot * kTwoColumns + h], got[at(kCopies)]);
+        EXPECT_EQ(after[row][slot * kTwoColumns + kGroup + h], got[at(kCopies + 1)]);
       }
     }
   }

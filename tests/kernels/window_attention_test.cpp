@@ -21,9 +21,10 @@ struct Case {
   int group = 1;
   int dim = 16;
   Mode mode = Mode::kPerQueryHead;
+  int suffixes = 3;  // that are asked for
 };
 
-constexpr int kTestedSuffixes[WindowAttentionArgs::kSuffixes] = {5, 16, 32};
+constexpr int kTestedSuffixes[WindowAttentionArgs::kMostSuffixes] = {5, 16, 32, 37};
 
 int64_t vectors_of(const Case& c) {
   switch (c.mode) {
@@ -32,7 +33,9 @@ int64_t vectors_of(const Case& c) {
     case Mode::kGroupMaxOlder:
       return 1;
     case Mode::kSuffixSums:
-      return int64_t{WindowAttentionArgs::kSuffixes} * c.group + 1;  // one that nobody may touch
+      return int64_t{c.suffixes} * c.group + 1;  // one that nobody may touch
+    case Mode::kExtremes:
+      return int64_t{WindowAttentionArgs::kExtremeCount} * c.group + 1;
   }
   return 0;
 }
@@ -43,16 +46,18 @@ std::vector<float> window_attention(Backend& backend, const Case& c, const ref::
   Tensor device_queries = ref::upload_activations(backend, queries);
   Tensor device_due = ref::upload_array(backend, due);
   Tensor scores(backend, DType::kF32, cache.rows().rows() * vectors * pitch);
-  backend.window_attention({.mode = c.mode,
-                            .queries = device_queries.ref(),
-                            .cache = cache.view(),
-                            .window = c.window,
-                            .q_heads = c.kv_heads * c.group,
-                            .scale = 1 / std::sqrt(static_cast<float>(c.dim)),
-                            .suffixes = {kTestedSuffixes[0], kTestedSuffixes[1], kTestedSuffixes[2]},
-                            .planes = static_cast<int>(vectors),
-                            .rows_due = due.empty() ? nullptr : ref::data_of<uint8_t>(device_due),
-                            .scores = scores.slots<float>(pitch)});
+  backend.window_attention(
+      {.mode = c.mode,
+       .queries = device_queries.ref(),
+       .cache = cache.view(),
+       .window = c.window,
+       .q_heads = c.kv_heads * c.group,
+       .scale = 1 / std::sqrt(static_cast<float>(c.dim)),
+       .suffix_count = c.suffixes,
+       .suffixes = {kTestedSuffixes[0], kTestedSuffixes[1], kTestedSuffixes[2], kTestedSuffixes[3]},
+       .planes = static_cast<int>(vectors),
+       .rows_due = due.empty() ? nullptr : ref::data_of<uint8_t>(device_due),
+       .scores = scores.slots<float>(pitch)});
   backend.synchronize();
   return ref::download_array<float>(scores);
 }
@@ -122,38 +127,82 @@ TEST_P(WindowAttention, AgreesWithDoubleArithmeticForTheMaximumOverTheGroup) {
   expect_agreement(*backend, {.window = 3, .kv_heads = 1, .group = 5, .mode = mode}, {40}, {});
 }
 
+// want(row)[k · group + g] are a row's statistics, those of a row that is not due empty; nothing else is written.
+template <class Want>
+void expect_statistics(Backend& backend, const Case& c, const Want& want_of) {
+  const std::vector<int32_t> lengths = {37, 40, 64, 100, 47, 600};
+  const std::vector<uint8_t> due = {1, 1, 1, 1, 0, 1};
+  const ref::PagedCache cache(backend, ref::random_rows(lengths, c.kv_heads, c.dim, 5, 0, 3), 1);
+  const int64_t pitch = 603;
+  const std::vector<float> queries =
+      ref::rounded(backend, ref::random_values(3 * c.window * c.kv_heads * c.group * c.dim, 6));
+  const std::vector<float> got = window_attention(backend, c, cache, queries, pitch, due);
+  const int64_t vectors = vectors_of(c);
+  for (int64_t row = 0; row < std::ssize(lengths); ++row) {
+    std::vector<std::vector<double>> want(vectors - 1);
+    if (due[row]) want = want_of(row_queries(c, queries, row), cache.rows().keys[row]);
+    for (int64_t v = 0; v < vectors - 1; ++v) {
+      const int64_t base = (row * vectors + v) * pitch, count = static_cast<int64_t>(want[v].size());
+      ref::expect_close(ref::slice(got, base, count), want[v], probability_tolerance(c, want[v]));
+      ref::expect_untouched(got, base + count, base + pitch);
+    }
+    ref::expect_untouched(got, ((row + 1) * vectors - 1) * pitch, (row + 1) * vectors * pitch);
+  }
+}
+
 // Sums over the newest `suffix` queries are `suffix` times the mean over a window of that size.
 TEST_P(WindowAttention, AgreesWithDoubleArithmeticForSumsOverSuffixes) {
   KV_BACKEND_OR_SKIP(backend);
-  const std::vector<int32_t> lengths = {32, 33, 64, 100, 47, 600};
-  for (const int group : {1, 2, 3, 8}) {
-    const Case c{.window = 32, .kv_heads = 2, .group = group, .dim = 64, .mode = Mode::kSuffixSums};
-    const ref::PagedCache cache(*backend, ref::random_rows(lengths, c.kv_heads, c.dim, 5, 0, 3), 1);
-    const int64_t pitch = 603;
-    const std::vector<float> queries =
-        ref::rounded(*backend, ref::random_values(3 * c.window * c.kv_heads * group * c.dim, 6));
-    const std::vector<uint8_t> due = {1, 1, 1, 1, 0, 1};
-    const std::vector<float> got = window_attention(*backend, c, cache, queries, pitch, due);
-    for (int64_t row = 0; row < std::ssize(lengths); ++row) {
-      for (int k = 0; k < WindowAttentionArgs::kSuffixes; ++k) {
-        const int64_t suffix = kTestedSuffixes[k], vector = int64_t{group} * c.dim;
-        const std::vector<float> q =
-            ref::slice(row_queries(c, queries, row), (c.window - suffix) * vector, suffix * vector);
-        std::vector<std::vector<double>> want(group);
-        if (due[row]) {
-          want = ref::window_attention_per_head(q, cache.rows().keys[row], static_cast<int>(suffix), group, c.dim,
-                                                1 / std::sqrt(static_cast<float>(c.dim)));
+  for (const int suffixes : {3, 4}) {
+    for (const int group : {1, 2, 3, 8}) {
+      const Case c{.window = kTestedSuffixes[suffixes - 1],
+                   .kv_heads = 2,
+                   .group = group,
+                   .dim = 64,
+                   .mode = Mode::kSuffixSums,
+                   .suffixes = suffixes};
+      expect_statistics(*backend, c, [&](const std::vector<float>& queries, const std::vector<float>& keys) {
+        std::vector<std::vector<double>> want;
+        for (int k = 0; k < suffixes; ++k) {
+          const int64_t suffix = kTestedSuffixes[k], vector = int64_t{group} * c.dim;
+          for (std::vector<double>& mean : ref::window_attention_per_head(
+                   ref::slice(queries, (c.window - suffix) * vector, suffix * vector), keys, static_cast<int>(suffix),
+                   group, c.dim, 1 / std::sqrt(static_cast<float>(c.dim)))) {
+            for (double& p : mean) p *= static_cast<double>(suffix);
+            want.push_back(mean);
+          }
         }
+        return want;
+      });
+    }
+  }
+}
+
+// Query by query, each a window of its own over the entries that it sees.
+TEST_P(WindowAttention, AgreesWithDoubleArithmeticForExtremes) {
+  KV_BACKEND_OR_SKIP(backend);
+  for (const auto& [group, window] :
+       {std::pair(1, 1), std::pair(1, 32), std::pair(2, 37), std::pair(3, 7), std::pair(8, 33)}) {
+    const Case c{.window = window, .kv_heads = 2, .group = group, .dim = 64, .mode = Mode::kExtremes};
+    expect_statistics(*backend, c, [&](const std::vector<float>& queries, const std::vector<float>& keys) {
+      const int64_t vector = int64_t{group} * c.dim, length = std::ssize(keys) / c.dim;
+      std::vector<std::vector<double>> want(3 * group, std::vector<double>(length));
+      for (int64_t i = 0; i < window; ++i) {
+        const std::vector<std::vector<double>> seen = ref::window_attention_per_head(
+            ref::slice(queries, i * vector, vector), ref::slice(keys, 0, (length - window + i + 1) * c.dim), 1, group,
+            c.dim, 1 / std::sqrt(static_cast<float>(c.dim)));
         for (int64_t g = 0; g < group; ++g) {
-          for (double& p : want[g]) p *= static_cast<double>(suffix);
-          const int64_t base = (row * vectors_of(c) + k * group + g) * pitch;
-          const auto count = static_cast<int64_t>(want[g].size());
-          ref::expect_close(ref::slice(got, base, count), want[g], probability_tolerance(c, want[g]));
-          ref::expect_untouched(got, base + count, base + pitch);
+          for (int64_t slot = 0; slot < length; ++slot) {
+            const double p = slot < std::ssize(seen[g]) ? seen[g][slot] : 0;
+            double &highest = want[g][slot], &lowest = want[group + g][slot];
+            highest = i == 0 ? p : std::max(highest, p);
+            lowest = i == 0 ? p : std::min(lowest, p);
+            want[2 * group + g][slot] += p;
+          }
         }
       }
-      ref::expect_untouched(got, ((row + 1) * vectors_of(c) - 1) * pitch, (row + 1) * vectors_of(c) * pitch);
-    }
+      return want;
+    });
   }
 }
 
