@@ -23,6 +23,7 @@ namespace kv {
 namespace {
 
 constexpr std::string_view kName = "foresight-kv";
+constexpr std::string_view kInitial = "initial";
 
 class ForesightKv final : public ForesightScorer {
  public:
@@ -32,16 +33,20 @@ class ForesightKv final : public ForesightScorer {
         training_(*this, weights_) {}
 
   std::vector<InputFile> check(const ModelIdentity& model, std::string_view) const override {
+    if (weights_ == kInitial) return {};
     // A model that is not there has learned nothing either; whoever opens it says that it is missing.
     if (std::error_code error; !model.files().empty() && !std::filesystem::exists(model.files(), error)) return {};
     return {check_learned(learned_path(model.folder(), weights_), kName, model, shape().settings())};
   }
 
-  void load(std::span<const InputFile> files) override { learned_ = load_learned(files.front(), kName); }
+  void load(std::span<const InputFile> files) override {
+    if (!files.empty()) learned_ = load_learned(files.front(), kName);
+  }
 
   void begin(const BatchShape& batch) override {
     const SourceInfo& info = *batch.source;
     if (!learned_.parts.empty()) use(info, parameters_as(learned_, shape().parts(info), kName));
+    if (weights_ == kInitial) use(info, training_.initial(info, batch.seed));
     ForesightScorer::begin(batch);
   }
 
@@ -52,7 +57,8 @@ class ForesightKv final : public ForesightScorer {
     const std::string name =
         params.text("weights",
                     "what was learned: a file learned/<weights>.safetensors in the model's folder (without: "
-                    "foresight-kv), or the path of one");
+                    "foresight-kv), or the path of one; initial: those that a training begins with, which foresee "
+                    "nothing but take as long");
     return name.empty() ? std::string(kName) : name;
   }
 

@@ -28,6 +28,12 @@ std::shared_ptr<std::vector<Policy>> policies_of(const UnitBatch& workload) {
   return policies;
 }
 
+int largest_interval(const UnitBatch& workload) {
+  int largest = 0;
+  for (const Case& unit_case : workload.workload.cases) largest = std::max(largest, unit_case.count("interval"));
+  return largest;
+}
+
 int64_t longest_sample(const UnitBatch& workload) {
   if (workload.workload.tokens > 0) return workload.workload.tokens;
   int64_t longest = 1;
@@ -54,8 +60,10 @@ int64_t longest_answer(const UnitBatch& workload) {
 BatchBytes replay_memory(const UnitBatch& workload) {
   Source& source = workload.subject.source(0, 1);
   return [&backend = workload.backend, &source, longest = longest_sample(workload), policies = policies_of(workload),
-          chunk = workload.spec.prefill_chunk, needs = workload.needs](int samples) {
-    const RunShape shape = full_cache(source.info(), samples, longest, std::max(chunk, kPlainBlock));
+          chunk = workload.spec.prefill_chunk, interval = largest_interval(workload),
+          needs = workload.needs](int samples) {
+    RunShape shape = full_cache(source.info(), samples, longest, std::max(chunk, kPlainBlock));
+    shape.interval = interval;
     size_t most = 0;
     for (const Policy& policy : *policies) {
       most = std::max(most, run_footprint(backend, source, policy, shape).total());
@@ -67,8 +75,9 @@ BatchBytes replay_memory(const UnitBatch& workload) {
 BatchBytes answer_memory(const UnitBatch& workload) {
   ModelSource& source = *workload.subject.model();
   return [&backend = workload.backend, &source, longest = longest_answer(workload), policies = policies_of(workload),
-          chunk = workload.spec.prefill_chunk](int samples) {
+          chunk = workload.spec.prefill_chunk, interval = largest_interval(workload)](int samples) {
     RunShape shape = full_cache(source.info(), samples, longest, chunk);
+    shape.interval = interval;
     shape.logits = samples * source.vocab();
     std::vector<Policy*> ranking;
     for (Policy& policy : *policies) {

@@ -116,7 +116,8 @@ Footprint LatencyRunner::footprint(const TimedRun& timed, int batch) const {
                         .pages = batch * sequence.pages(),
                         .longest = sequence.longest(),
                         .tokens = batch * block,
-                        .logits = int64_t{batch} * source.vocab()});
+                        .logits = int64_t{batch} * source.vocab(),
+                        .interval = timed.interval});
 }
 
 std::vector<Row> LatencyRunner::measure(const TimedRun& timed, int batch) {

@@ -4,6 +4,7 @@
 
 #include "kernels/tensor.h"
 #include "policies/parts/accumulated_attention.h"
+#include "policies/parts/marked_sequences.h"
 
 namespace kv {
 
@@ -19,19 +20,14 @@ class CachedQueries {
   void score(const LayerView& view, const ScoreOutput& out, AccumulatedAttention::Normalize normalize);
 
  private:
-  // Sequences, each a segment with or without tokens, whose whole blocks count: those that had their first event.
-  struct Counted {
-    std::vector<Segment> segments;
-    Tensor on_device;
-  };
   void add_window(const LayerView& view, const ScoreOutput& out, const std::vector<Segment>& segments);
 
   int queries_ = 0;
   int interval_ = 0;
   AccumulatedAttention attention_;
-  std::vector<Counted> layers_;
-  Tensor windowed_;  // [sequences] segments
-  Tensor mean_;      // [rows, group, pitch]
+  MarkedSequences counted_;  // whose whole blocks count: those that had their first event
+  Tensor windowed_;          // [sequences] segments
+  Tensor mean_;              // [rows, group, pitch]
 };
 
 }  // namespace kv

@@ -14,14 +14,26 @@ namespace kv {
 namespace {
 
 constexpr float kDecay = 0.9F;  // of attention, an interval
-// Features of a query head: sums over the newest 8, 16, 32 queries, over the interval's, over all, decayed.
-constexpr int kFeatures = 6;
-constexpr int kSuffixes[3] = {8, 16, ForesightScorer::kWindow};
+constexpr int kSuffixes[] = {8, 16, ForesightScorer::kWindow};
+constexpr int kSumsInCode = 4;  // the same one, by mistake
+
+int features_of_head(ForesightShape::Features features) { return features == ForesightShape::Features::kPaper ? 6 : 8; }
 
 }  // namespace
 
 ForesightShape ForesightShape::read(Params& params) {
   ForesightShape shape;
+  if (params.get("features", "paper", {"paper", "code"},
+                 "of the attention received, a query head: six as in the paper, or eight as the released training has "
+                 "them (largest, smallest and sum over the interval's queries, three copies of it, all, decayed)") ==
+      "code") {
+    shape.features = Features::kCode;
+  }
+  shape.recomputes_sums =
+      params.get("sums", "kept", {"kept", "recomputed"},
+                 "over an interval's queries: kept by every block's attention, or recomputed at the event from the "
+                 "queries, which are cached (always with features: code); the same numbers, another cost") ==
+      "recomputed";
   shape.reads_entry = params.get("inputs", "attention+kv", {"attention+kv", "attention"},
                                  "what the network reads: key and value of an entry and the attention it received, or "
                                  "the attention alone (001 Table 5)") == "attention+kv";
@@ -33,13 +45,15 @@ ForesightShape ForesightShape::read(Params& params) {
 }
 
 std::map<std::string, std::string> ForesightShape::settings() const {
-  return {{"features", "paper"},
+  return {{"features", features == Features::kPaper ? "paper" : "code"},
           {"inputs", reads_entry ? "attention+kv" : "attention"},
           {"hidden", std::to_string(hidden)}};
 }
 
 EntryNetwork ForesightShape::network(const SourceInfo& info) const {
-  return {.entry_dim = reads_entry ? info.head_dim : 0, .feature_count = kFeatures * info.group(), .hidden = hidden};
+  return {.entry_dim = reads_entry ? info.head_dim : 0,
+          .feature_count = features_of_head(features) * info.group(),
+          .hidden = hidden};
 }
 
 std::vector<LearnedPart> ForesightShape::parts(const SourceInfo& info) const {
@@ -63,7 +77,13 @@ EntryNetwork ForesightScorer::network(int layer) const {
   return network;
 }
 
-Needs ForesightScorer::needs() const { return {.head_columns = 3, .column_sums = true, .window_queries = kWindow}; }
+Needs ForesightScorer::needs() const {
+  const bool recomputes = shape_.recomputes();
+  return {.head_columns = recomputes ? 2 : 3,
+          .column_sums = true,
+          .window_queries = shape_.features == ForesightShape::Features::kPaper ? kWindow : 0,
+          .interval_queries = recomputes};
+}
 
 Protection ForesightScorer::protects(int, int interval) const { return {.recent = interval}; }
 
@@ -91,6 +111,7 @@ void ForesightScorer::begin(const BatchShape& shape) {
   budget_ = shape.budget;
   interval_ = shape.interval;
   draw_.begin(shape, keeps_features_);
+  unpruned_.begin(shape, shape_.recomputes());
   on_device_ = Tensor(*shape.backend, DType::kF32, std::ssize(parameters_));
   on_device_.upload(parameters_.data(), parameters_.size() * sizeof(float));
   const size_t kept = keeps_features_ ? static_cast<size_t>(info.layers) : 1;
@@ -99,46 +120,80 @@ void ForesightScorer::begin(const BatchShape& shape) {
 }
 
 void ForesightScorer::observe(const LayerView& view) {
+  const bool recomputes = shape_.recomputes();
+  if (recomputes && !unpruned_.any(view.layer)) return;
   view.backend.attention_columns_add({.cache = view.cache,
-                                      .segments = view.device_segments,
+                                      .segments = recomputes ? unpruned_.segments(view.layer) : view.device_segments,
                                       .segment_count = std::ssize(view.segments),
                                       .sums = view.column_sums,
                                       .group = group_,
-                                      .early_tokens = budget_,
+                                      .early_tokens = recomputes ? AttentionColumnsAddArgs::kAllEarly : budget_,
                                       .pool_columns = view.columns});
 }
 
 void ForesightScorer::score(const LayerView& view, const ScoreOutput& out) {
   const size_t at = keeps_features_ ? static_cast<size_t>(view.layer) : 0;
-  const int planes = network_.feature_count;
-  const Slots<float> features = features_[at].reserve_slots<float>(view.backend, view.rows() * planes, view.pitch);
+  const Slots<float> features =
+      features_[at].reserve_slots<float>(view.backend, view.rows() * network_.feature_count, view.pitch);
   views_[at] = features;
-  WindowAttentionArgs window{.mode = WindowAttentionArgs::Mode::kSuffixSums,
-                             .queries = view.window_queries,
-                             .cache = view.cache,
-                             .window = view.window,
-                             .q_heads = view.q_heads,
-                             .scale = view.scale,
-                             .planes = planes,
-                             .rows_due = out.rows_due,
-                             .scores = features};
-  // No further back than the interval, so that none is more than the sum over it.
-  for (int k = 0; k < 3; ++k) window.suffixes[k] = std::min(kSuffixes[k], interval_);
-  view.backend.window_attention(window);
-  view.backend.attention_columns_fold({.cache = view.cache,
-                                       .rows_due = out.rows_due,
-                                       .group = group_,
-                                       .decay = kDecay,
-                                       .pool_columns = view.columns,
-                                       .features = features,
-                                       .planes = planes,
-                                       .first_plane = 3 * group_});
+  sum_attention(view, out, features);
+  fold(view, out, features);
   view.backend.rate_entries({.cache = view.cache,
                              .network = network(view.layer),
                              .rows_due = out.rows_due,
                              .drop_newest = interval_,
                              .output = draw_.is_drawn() ? out.ties : out.scores});
   if (draw_.is_drawn()) draw_.draw(view, out);
+}
+
+void ForesightScorer::sum_attention(const LayerView& view, const ScoreOutput& out, Slots<float> features) const {
+  const bool is_code = shape_.features == ForesightShape::Features::kCode;
+  WindowAttentionArgs window{
+      .mode = is_code ? WindowAttentionArgs::Mode::kExtremes : WindowAttentionArgs::Mode::kSuffixSums,
+      .queries = view.window_queries,
+      .cache = view.cache,
+      .window = view.window,
+      .q_heads = view.q_heads,
+      .scale = view.scale,
+      .suffix_count = shape_.recomputes() ? 4 : 3,
+      .planes = network_.feature_count,
+      .rows_due = out.rows_due,
+      .scores = features};
+  // No further back than the interval, so that none is more than the sum over it.
+  for (int k = 0; k < 3; ++k) window.suffixes[k] = std::min(kSuffixes[k], interval_);
+  window.suffixes[3] = interval_;
+  view.backend.window_attention(window);
+}
+
+void ForesightScorer::fold(const LayerView& view, const ScoreOutput& out, Slots<float> features) {
+  const bool is_code = shape_.features == ForesightShape::Features::kCode;
+  view.backend.attention_columns_fold({.cache = view.cache,
+                                       .rows_due = out.rows_due,
+                                       .group = group_,
+                                       .decay = kDecay,
+                                       .has_recent = !shape_.recomputes(),
+                                       .rows_counted = rows_counted(view, out),
+                                       .pool_columns = view.columns,
+                                       .features = features,
+                                       .planes = network_.feature_count,
+                                       .first_plane = (is_code ? 2 : 3) * group_,
+                                       .recent_planes = is_code ? kSumsInCode : 1});
+}
+
+// Of sequences at their first event, which was summed with all before it; from then on it is events that add.
+const uint8_t* ForesightScorer::rows_counted(const LayerView& view, const ScoreOutput& out) {
+  if (!unpruned_.any(view.layer)) return nullptr;
+  std::vector<uint8_t> counted(static_cast<size_t>(view.rows()), 0);
+  for (int row = 0; row < view.rows(); ++row) {
+    counted[static_cast<size_t>(row)] = unpruned_.is_marked(view.layer, row / kv_heads_) ? 1 : 0;
+  }
+  for (int s = 0; s < std::ssize(out.sequences_due); ++s) {
+    if (out.sequences_due[static_cast<size_t>(s)] != 0) unpruned_.mark(view.layer, s, false);
+  }
+  unpruned_.upload(view.layer);
+  counted_.reserve(view.backend, DType::kU8, std::ssize(counted));
+  counted_.upload(counted.data(), counted.size());
+  return counted_.ref().as<uint8_t>();
 }
 
 }  // namespace kv

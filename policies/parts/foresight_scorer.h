@@ -9,6 +9,7 @@
 #include "kernels/rate_entries.h"
 #include "kernels/tensor.h"
 #include "policies/parts/eviction_draw.h"
+#include "policies/parts/marked_sequences.h"
 #include "sim/learned/learner.h"
 #include "sim/policy/params.h"
 #include "sim/policy/scorer.h"
@@ -17,9 +18,17 @@ namespace kv {
 
 // What shapes ForesightKV's network; files that say another thing are refused.
 struct ForesightShape {
+  // Of each query head. Paper: sums over the newest 8, 16, 32 queries, over the interval's, over all, decayed. Code:
+  // largest, smallest, sum over the interval's four times, over all, decayed, as the released training computes them.
+  enum class Features : uint8_t { kPaper, kCode };
+  Features features = Features::kPaper;
   bool reads_entry = true;  // x begins with key and value
   int hidden = 16;
+  // The interval's sums are computed at the event from its queries, not kept by the attention of every block: the same
+  // numbers at another cost, so files know nothing of it. The code's features are always.
+  bool recomputes_sums = false;
 
+  bool recomputes() const { return recomputes_sums || features == Features::kCode; }
   static ForesightShape read(Params& params);
   std::map<std::string, std::string> settings() const;
   EntryNetwork network(const SourceInfo& info) const;
@@ -27,8 +36,9 @@ struct ForesightShape {
 };
 
 // ForesightKV's features and network (001, Sec. 3.2), which its policy decides by and its training learns. Entry
-// columns hold what was attended since the last event and before it; sums over the newest 8, 16 and 32 queries come
-// from these at the event. y = −φ of the paper: high stays. What leaves is drawn (EvictionDraw); y itself are the ties.
+// columns hold what was attended since the last event and before it, or the latter alone; sums over the newest queries
+// come from these at the event. y = −φ of the paper: high stays. What leaves is drawn (EvictionDraw); y itself are the
+// ties.
 class ForesightScorer : public Scorer {
  public:
   static constexpr int kWindow = 32;
@@ -51,9 +61,15 @@ class ForesightScorer : public Scorer {
   void check_budget(int kept, int interval) const override;
   void begin(const BatchShape& shape) override;
   void observe(const LayerView& view) override;
+  bool reads_column_sums() const override { return !shape_.recomputes() || unpruned_.any(); }
   void score(const LayerView& view, const ScoreOutput& out) override;
 
  private:
+  // Both write the features of the interval's queries; columns are folded into the others.
+  void sum_attention(const LayerView& view, const ScoreOutput& out, Slots<float> features) const;
+  void fold(const LayerView& view, const ScoreOutput& out, Slots<float> features);
+  const uint8_t* rows_counted(const LayerView& view, const ScoreOutput& out);
+
   ForesightShape shape_;
   EvictionDraw draw_;
   EntryNetwork network_;           // without features and parameters
@@ -62,6 +78,8 @@ class ForesightScorer : public Scorer {
   int kv_heads_ = 0, group_ = 1;
   int budget_ = 0, interval_ = 0;
   bool keeps_features_ = false;
+  MarkedSequences unpruned_;      // until its first event all that a sequence attends is summed; used where recomputed
+  Tensor counted_;                // [rows]
   std::vector<Tensor> features_;  // [layers], or one for all, of [rows · features, pitch]
   std::vector<Slots<const float>> views_;
 };

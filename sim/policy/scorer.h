@@ -36,6 +36,8 @@ class Scorer : public Slot {
   // Interval the policy really runs at (the original H2O prunes after every token).
   virtual int interval(int wanted) const { return wanted; }
   virtual void observe(const LayerView&) {}  // after every block's attention
+  // Whether column sums of the next blocks are still read, of those that needs() asks for; once false, it stays so.
+  virtual bool reads_column_sums() const { return needs().column_sums; }
   virtual void score(const LayerView&, const ScoreOutput&) = 0;
 };
 

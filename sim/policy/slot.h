@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -26,10 +27,11 @@ struct InputFile {
 
 // What a slot wants prepared. A source that lacks it refuses the policy before step 0.
 struct Needs {
-  int entry_columns = 0;     // floats of state per cache entry (scorers)
-  int head_columns = 0;      // as many more for each query head of the group
-  bool column_sums = false;  // attention column sums of each block (scorers)
-  int window_queries = 0;    // the newest post-RoPE queries of every sequence (scorers)
+  int entry_columns = 0;          // floats of state per cache entry (scorers)
+  int head_columns = 0;           // as many more for each query head of the group
+  bool column_sums = false;       // attention column sums of each block (scorers)
+  int window_queries = 0;         // the newest post-RoPE queries of every sequence (scorers)
+  bool interval_queries = false;  // window_queries, but no fewer than an interval has tokens
   bool pre_rope_queries = false;
   // observe() works on the host (its lengths, its segments, uploads) at every step. Without it observe() only calls
   // ops, which generation may record once for many steps; view.lengths and view.segments are then those of the
@@ -37,6 +39,7 @@ struct Needs {
   bool host_steps = false;
   std::optional<BaselineNeeds> future{};  // the full-cache pass with at least that: an oracle
 
+  int window(int interval) const { return interval_queries ? std::max(window_queries, interval) : window_queries; }
   int columns(int group) const { return entry_columns + head_columns * group; }  // of an entry, in all
 };
 

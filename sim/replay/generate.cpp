@@ -99,6 +99,7 @@ RunShape shape_of(const GenerateArgs& args, int interval) {
     tokens += std::min<int64_t>(std::ssize(args.prompts[s]) - present, args.prefill_chunk);
   }
   RunShape shape = run_shape(resident_bounds(args, interval), tokens);
+  shape.interval = interval;
   shape.logits = shape.sequences * args.source.vocab();
   return shape;
 }

@@ -42,6 +42,7 @@ Loop::Loop(const LoopArgs& args)
              .onlookers = args.onlookers,
              .observers = args.observers,
              .sequences = args.sequences,
+             .interval = args.interval,
              .time_phases = args.time_phases}),
       watch_(args.backend),
       accounts_(args.sequences) {

@@ -15,7 +15,7 @@ std::vector<Ranker> rankers_of(const PassArgs& args) {
   int first_column = 0;
   const auto add = [&](Policy& policy) {
     if (!policy.scorer) return;
-    rankers.emplace_back(args.backend, args.source.info(), *policy.scorer, args.sequences, first_column);
+    rankers.emplace_back(args.backend, args.source.info(), *policy.scorer, args.sequences, args.interval, first_column);
     first_column += rankers.back().needs().columns(args.source.info().group());
   };
   add(args.policy);
@@ -44,10 +44,9 @@ Pass::Pass(const PassArgs& args)
       observe_seconds_(rankers_.size(), 0),
       score_seconds_(rankers_.size(), 0) {
   for (const Observer* observer : args.observers) {
-    column_sums_wanted_ |= observer->observer_needs().column_sums;
+    column_sums_observed_ |= observer->observer_needs().column_sums;
     column_max_wanted_ |= observer->observer_needs().column_max;
   }
-  for (const Ranker& ranker : rankers_) column_sums_wanted_ |= ranker.needs().column_sums;
 }
 
 void Pass::resume(Cache cache, std::vector<int32_t> done) {
@@ -60,6 +59,10 @@ void Pass::start(std::span<const int32_t> counts, int steps) {
   block_ = make_block(args_.backend, done_, counts);
   for (size_t s = 0; s < done_.size(); ++s) done_[s] += counts[s];
   cache_.grow(block_.segments, steps);
+  // Asked here, not at every step: what is recorded after this goes on with it, and a scorer that stops reading sums
+  // may be given them.
+  column_sums_wanted_ = column_sums_observed_;
+  for (const Ranker& ranker : rankers_) column_sums_wanted_ |= ranker.reads_column_sums();
 }
 
 void Pass::run(TokenLosses& losses) {

@@ -22,6 +22,7 @@ struct PassArgs {
   std::span<Policy* const> onlookers;  // their scorers are the next ones; they change nothing
   std::span<Observer* const> observers;
   int sequences = 0;
+  int interval = 0;         // as in BatchShape
   bool time_phases = true;  // attention, observation and scoring
 };
 
@@ -73,7 +74,7 @@ class Pass {
   Block block_;
   std::vector<int32_t> done_;
   Due due_;
-  bool column_sums_wanted_ = false;
+  bool column_sums_observed_ = false, column_sums_wanted_ = false;
   bool column_max_wanted_ = false;
   Tensor column_sums_, column_max_, outputs_;
   PhaseTimer timer_;

@@ -30,19 +30,20 @@ class Ranker::RecentQueries {
   Tensor queries_;
 };
 
-Ranker::Ranker(Backend& backend, const SourceInfo& info, Scorer& scorer, int sequences, int first_column)
+Ranker::Ranker(Backend& backend, const SourceInfo& info, Scorer& scorer, int sequences, int interval, int first_column)
     : backend_(backend),
       scorer_(scorer),
       needs_(scorer.needs()),
+      window_(needs_.window(interval)),
       first_column_(first_column),
       score_memory_(static_cast<size_t>(info.layers)),
       tie_memory_(static_cast<size_t>(info.layers)),
       scores_(static_cast<size_t>(info.layers)),
       ties_(static_cast<size_t>(info.layers)) {
-  if (needs_.window_queries == 0) return;
+  if (window_ == 0) return;
   const int64_t query = static_cast<int64_t>(info.q_heads) * info.head_dim;
   for (int layer = 0; layer < info.layers; ++layer) {
-    recent_.emplace_back(backend, sequences, needs_.window_queries, query);
+    recent_.emplace_back(backend, sequences, window_, query);
   }
 }
 
@@ -61,9 +62,9 @@ LayerView Ranker::seen(LayerView layer) const {
     layer.columns = nullptr;
     layer.cache.columns = nullptr;
   }
-  if (!needs_.column_sums) layer.column_sums = {};
+  if (!scorer_.reads_column_sums()) layer.column_sums = {};
   if (!recent_.empty()) {
-    layer.window = needs_.window_queries;
+    layer.window = window_;
     layer.window_queries = recent_[static_cast<size_t>(layer.layer)].view();
   }
   return layer;

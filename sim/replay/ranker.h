@@ -16,11 +16,12 @@ namespace kv {
 class Ranker {
  public:
   // Its columns are [first_column, first_column + needs().columns(group)) of the cache's.
-  Ranker(Backend& backend, const SourceInfo& info, Scorer& scorer, int sequences, int first_column);
+  Ranker(Backend& backend, const SourceInfo& info, Scorer& scorer, int sequences, int interval, int first_column);
   ~Ranker();
   Ranker(Ranker&&) noexcept;
 
   const Needs& needs() const { return needs_; }
+  bool reads_column_sums() const { return scorer_.reads_column_sums(); }
 
   // Takes up the block's queries of a layer, before it is attended.
   void push(int layer, const Block& block, ConstRef queries);
@@ -38,6 +39,7 @@ class Ranker {
   Backend& backend_;
   Scorer& scorer_;
   Needs needs_;
+  int window_;  // queries
   int first_column_;
   std::vector<RecentQueries> recent_;              // [layers]; empty where no window is wanted
   std::vector<Tensor> score_memory_, tie_memory_;  // [layers]

@@ -25,8 +25,9 @@ int64_t largest_block(const Schedule& schedule) {
 }  // namespace
 
 ReplayResult replay(const ReplayArgs& args) {
-  const RunShape shape =
+  RunShape shape =
       run_shape(resident_bounds(args.schedule, args.policy, args.source.info()), largest_block(args.schedule));
+  shape.interval = args.interval;
   require_memory(args.backend, run_footprint(args.backend, args.source, args.policy, shape, args.onlookers),
                  fmt::format("a batch of {} under {}", args.sequences.size(), args.policy.name));
   Stopwatch total(args.backend);

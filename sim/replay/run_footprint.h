@@ -17,6 +17,7 @@ struct RunShape {
   int64_t longest = 0;  // entries of one head at most
   int64_t tokens = 0;   // of the largest block
   int64_t logits = 0;   // f32 values held
+  int interval = 0;     // as in BatchShape
 };
 
 // resident [sequences]: of the whole run.

@@ -59,13 +59,14 @@ KV_OVER_BACKENDS(Runs, ForesightKvOn);
 TEST_P(ForesightKvOn, AgreesWithItsTranscription) {
   KV_BACKEND_OR_SKIP(backend);
   const test::TempFolder folder;
-  for (const bool reads_entry : {true, false}) {
+  for (const auto& [reads_entry, sums] : {std::pair(true, "kept"), {false, "kept"}, {true, "recomputed"}}) {
     const Weights weights({.reads_entry = reads_entry, .hidden = reads_entry ? 16 : 8});
     const std::string path = (folder / "weights.safetensors").string();
     weights.write(path);
     const Options options = {{"weights", path, ""},
                              {"inputs", reads_entry ? "attention+kv" : "attention", ""},
                              {"hidden", reads_entry ? "16" : "8", ""},
+                             {"sums", sums, ""},
                              {"sampling", "top", ""}};
     for (const auto& [budget, interval] : {std::pair(24, 12), {48, 40}}) {
       expect_agrees(*backend, "foresight-kv", options,
@@ -124,39 +125,53 @@ class FeatureLog final : public Observer {
   const ForesightScorer& scorer_;
 };
 
-// tests/data/foresight: the paper's features, of a cut that was drawn at random; the sums that the authors' training
-// has, too, have been compared with it there.
-TEST(ForesightScorerFeatures, AreThePapers) {
-  constexpr int kBudget = 36, kInterval = 33, kEvents = 3, kHeads = 2, kGroup = 2, kDim = 4, kFeatures = 6 * kGroup;
+// tests/data/foresight: what a cache looks like while what stands in `drop` is cut from it, and its features.
+struct RecordedCuts {
+  ForesightShape shape;
+  int budget, interval, dim;
+  std::string prefix, drop, features;  // names of tensors; those of a layer's `of_layers`
+  int layer = 0, of_layers = 1;
+  static constexpr int kEvents = 3, kHeads = 2, kGroup = 2;
+};
+
+void expect_features(const RecordedCuts& recorded) {
+  constexpr int kEvents = RecordedCuts::kEvents, kHeads = RecordedCuts::kHeads, kGroup = RecordedCuts::kGroup;
+  const int dim = recorded.dim;
   const SafetensorsFile file = SafetensorsFile::open(source_path("tests/data/foresight/expected.safetensors"));
+  const auto of_layer = [&](auto all) {
+    const int64_t size = std::ssize(all) / recorded.of_layers;
+    return slice(all, recorded.layer * size, size);
+  };
   const auto backend = make_backend("cpu");
-  const SourceInfo info = tiny_info(1, kHeads * kGroup, kHeads, kDim);
-  const auto by_token = [&](const char* name, int heads) {  // [heads, tokens, dim] there
-    const std::vector<float> from = file.read_f32(file.require(name));
-    const int64_t tokens = std::ssize(from) / heads / kDim;
+  const SourceInfo info = tiny_info(1, kHeads * kGroup, kHeads, dim);
+  const auto by_token = [&](const std::string& name, int heads) {  // [heads, tokens, dim] there
+    const std::vector<float> from = of_layer(file.read_f32(file.require(recorded.prefix + name)));
+    const int64_t tokens = std::ssize(from) / heads / dim;
     std::vector<float> to;
     for (int64_t t = 0; t < tokens; ++t) {
       for (int64_t h = 0; h < heads; ++h) {
-        to.insert(to.end(), from.begin() + (h * tokens + t) * kDim, from.begin() + (h * tokens + t + 1) * kDim);
+        to.insert(to.end(), from.begin() + (h * tokens + t) * dim, from.begin() + (h * tokens + t + 1) * dim);
       }
     }
     return to;
   };
-  std::vector<float> keys = by_token("paper.k", kHeads), queries = by_token("paper.q", kHeads * kGroup);
-  // One token more, so that the third event does not end the text.
-  keys.resize(keys.size() + kHeads * kDim, 0);
-  queries.resize(queries.size() + kHeads * kGroup * kDim, 0);
-  const auto tokens = static_cast<int32_t>(std::ssize(keys) / kHeads / kDim);
+  std::vector<float> keys = by_token("k", kHeads), queries = by_token("q", kHeads * kGroup);
+  // As far as the third event, and one token more, so that it does not end the text.
+  const int32_t tokens = recorded.budget + kEvents * recorded.interval + 1;
+  keys.resize(static_cast<size_t>(tokens) * kHeads * dim, 0);
+  queries.resize(static_cast<size_t>(tokens) * kHeads * kGroup * dim, 0);
   TinySource source(*backend, info,
                     {{.queries = {queries}, .keys = {keys}, .values = {keys}, .pre_rope_queries = {queries}}});
 
-  const std::vector<int32_t> drop = file.read_i32(file.require("paper.drop"));
+  const std::vector<int32_t> drop = of_layer(file.read_i32(file.require(recorded.drop)));
   std::vector<std::vector<int32_t>> rows;
-  for (int64_t row = 0; row < kEvents * kHeads; ++row) rows.push_back(slice(drop, row * kInterval, kInterval));
+  for (int64_t row = 0; row < kEvents * kHeads; ++row) {
+    rows.push_back(slice(drop, row * recorded.interval, recorded.interval));
+  }
   auto script = std::make_unique<Scripted>();
   script->drops(rows);
   Policy policy = policy_of("scripted", std::move(script));
-  auto scorer = std::make_unique<ForesightScorer>(ForesightShape{});
+  auto scorer = std::make_unique<ForesightScorer>(recorded.shape);
   FeatureLog log(*scorer);
   scorer->use(info, std::vector<float>(static_cast<size_t>(kHeads * elements_of(scorer->shape().parts(info))), 0.1F));
   Policy onlooker = policy_of("foresight-kv", std::move(scorer));
@@ -169,23 +184,53 @@ TEST(ForesightScorerFeatures, AreThePapers) {
           .source = source,
           .policy = policy,
           .sequences = sequences,
-          .schedule = decode_schedule(lengths, kBudget, kInterval),
-          .budget = kBudget,
-          .interval = kInterval,
+          .schedule = decode_schedule(lengths, recorded.budget, recorded.interval),
+          .budget = recorded.budget,
+          .interval = recorded.interval,
           .observers = observers,
           .onlookers = onlookers});
 
-  const std::vector<float> want = file.read_f32(file.require("paper.features"));  // [event, head, slot, feature]
+  const int64_t features = recorded.shape.network(info).feature_count;
+  const std::vector<float> want = of_layer(file.read_f32(file.require(recorded.features)));
+  ASSERT_EQ(std::ssize(want), kEvents * kHeads * recorded.budget * features);  // [event, head, slot, feature]
   ASSERT_EQ(log.rows.size(), static_cast<size_t>(kEvents * kHeads));
   for (int64_t row = 0; row < kEvents * kHeads; ++row) {
-    for (int64_t f = 0; f < kFeatures; ++f) {
+    for (int64_t f = 0; f < features; ++f) {
       std::vector<double> of_feature;
-      for (int64_t slot = 0; slot < kBudget; ++slot) of_feature.push_back(want[(row * kBudget + slot) * kFeatures + f]);
+      for (int64_t slot = 0; slot < recorded.budget; ++slot) {
+        of_feature.push_back(want[(row * recorded.budget + slot) * features + f]);
+      }
       // Sums of up to a hundred probabilities, each of an exponential of f32 logits, in both.
       const double largest = *std::max_element(of_feature.begin(), of_feature.end());
-      expect_close(slice(log.rows[static_cast<size_t>(row)], f * kBudget, kBudget), of_feature,
+      expect_close(slice(log.rows[static_cast<size_t>(row)], f * recorded.budget, recorded.budget), of_feature,
                    {.roundings = 200, .magnitude = largest});
     }
+  }
+}
+
+// Of a cut that was drawn at random; the sums that the authors' training has, too, have been compared with it there.
+TEST(ForesightScorerFeatures, AreThePapers) {
+  for (const bool recomputes : {false, true}) {
+    expect_features({.shape = {.recomputes_sums = recomputes},
+                     .budget = 36,
+                     .interval = 33,
+                     .dim = 4,
+                     .prefix = "paper.",
+                     .drop = "paper.drop",
+                     .features = "paper.features"});
+  }
+}
+
+TEST(ForesightScorerFeatures, AreThoseOfTheAuthorsTraining) {
+  for (const int layer : {0, 1}) {
+    expect_features({.shape = {.features = ForesightShape::Features::kCode},
+                     .budget = 24,
+                     .interval = 8,
+                     .dim = 8,
+                     .drop = "labels.drop",
+                     .features = "code.features",
+                     .layer = layer,
+                     .of_layers = 2});
   }
 }
 
