@@ -60,21 +60,23 @@ void window_attention(Device& device, Samples& samples, const Window& shape) {
   const int64_t rows = int64_t{shape.sequences} * heads.kv;
   const CacheLayer cache(
       backend, {.lengths = equal_lengths(rows, shape.length), .kv_heads = heads.kv, .head_dim = shape.head_dim});
-  const int group = shape.mode == Mode::kPerQueryHead ? heads.query / heads.kv : 1;
+  WindowAttentionArgs args{.mode = shape.mode,
+                           .window = shape.window,
+                           .q_heads = heads.query,
+                           .scale = scale_of(shape.head_dim),
+                           .suffix_count = 4,
+                           .suffixes = {8, 16, 32, shape.window}};
+  const int group = shape.mode == Mode::kGroupMaxOlder ? 1 : heads.query / heads.kv;
+  args.planes = std::max(1, statistics_of(args)) * group;
   const Tensor queries =
       random_activations(backend, int64_t{shape.sequences} * shape.window * heads.query * shape.head_dim, 5);
-  Tensor scores(backend, DType::kF32, rows * group * shape.length);
-  const Work work = {.bytes = cache.half_bytes() + 4.0 * group * cache.entries(),
+  Tensor scores(backend, DType::kF32, rows * args.planes * shape.length);
+  args.queries = queries.ref();
+  args.cache = cache.view();
+  args.scores = scores.slots<float>(shape.length);
+  const Work work = {.bytes = cache.half_bytes() + 4.0 * args.planes * cache.entries(),
                      .flops = 2.0 * shape.head_dim * shape.window * heads.query / heads.kv * cache.entries()};
-  samples.take(work, [&] {
-    backend.window_attention({.mode = shape.mode,
-                              .queries = queries.ref(),
-                              .cache = cache.view(),
-                              .window = shape.window,
-                              .q_heads = heads.query,
-                              .scale = scale_of(shape.head_dim),
-                              .scores = scores.slots<float>(shape.length)});
-  });
+  samples.take(work, [&] { backend.window_attention(args); });
 }
 
 const std::vector<Window> kCpuWindows = {
@@ -85,6 +87,9 @@ const std::vector<Window> kCpuWindows = {
 const std::vector<Window> kCudaWindows = {
     {"window_attention/64x2304 W8 d128", 64, 2304, 8, 128, Mode::kPerQueryHead},
     {"window_attention/64x2304 W8 d128 group max", 64, 2304, 8, 128, Mode::kGroupMaxOlder},
+    {"window_attention/64x2304 W32 d128 sums", 64, 2304, 32, 128, Mode::kSuffixSums},
+    {"window_attention/64x2304 W256 d128 sums", 64, 2304, 256, 128, Mode::kSuffixSums},
+    {"window_attention/64x2304 W256 d128 extremes", 64, 2304, 256, 128, Mode::kExtremes},
     {"window_attention/1x128K W8 d128", 1, 128 * 1024, 8, 128, Mode::kPerQueryHead},
     {"window_attention/1x128K W64 d128", 1, 128 * 1024, 64, 128, Mode::kPerQueryHead},
     {"window_attention/1x128K W256 d128", 1, 128 * 1024, 256, 128, Mode::kPerQueryHead},
@@ -327,6 +332,63 @@ void random_uniform(Device& device, Samples& samples) {
   });
 }
 
+// ForesightKV's features of the columns, and its network of 16 units: keys, values and features once.
+void columns_fold(Device& device, Samples& samples) {
+  const Event event = event_of(device);
+  Backend& backend = device.backend();
+  const int group = heads_of(device).query / heads_of(device).kv;
+  CacheLayer cache(backend, {.lengths = equal_lengths(event.rows, event.length),
+                             .kv_heads = heads_of(device).kv,
+                             .column_width = 3 * group,
+                             .positions_only = true});
+  Tensor features(backend, DType::kF32, event.rows * 3 * group * event.length);
+  samples.take({.bytes = (6.0 + 3.0) * 4 * group * entries_of(event)}, [&] {
+    backend.attention_columns_fold({.cache = cache.view(),
+                                    .group = group,
+                                    .pool_columns = cache.pool_columns(),
+                                    .features = features.slots<float>(event.length),
+                                    .planes = 3 * group});
+  });
+}
+
+void rate_entries(Device& device, Samples& samples) {
+  const Event event = event_of(device);
+  Backend& backend = device.backend();
+  const Heads heads = heads_of(device);
+  const CacheLayer cache = cache_of(device, event);
+  const int features = 6 * heads.query / heads.kv;
+  const Tensor given = random_floats(backend, event.rows * features * event.length, 2);
+  EntryNetwork network{.entry_dim = event.head_dim, .feature_count = features};
+  const Tensor parameters = random_floats(backend, heads.kv * network.parameter_count(), 3);
+  network.features = given.slots<float>(event.length);
+  network.parameters = parameters.ref().as<float>();
+  Tensor output(backend, DType::kF32, event.rows * event.length);
+  samples.take(
+      {.bytes = 2 * cache.half_bytes() + (4.0 * features + 4) * entries_of(event),
+       .flops = 2.0 * network.inputs() * network.hidden * entries_of(event)},
+      [&] {
+        backend.rate_entries({.cache = cache.view(), .network = network, .output = output.slots<float>(event.length)});
+      });
+}
+
+void draw_order(Device& device, Samples& samples) {
+  const Event event = event_of(device);
+  const CacheLayer cache = cache_of(device, event);
+  Backend& backend = device.backend();
+  const int64_t sequences = event.rows / heads_of(device).kv;
+  const Tensor numbers = upload(backend, std::vector<int32_t>(static_cast<size_t>(sequences), event.length));
+  const Tensor scores = random_floats(backend, event.rows * event.length, 4);
+  Tensor output(backend, DType::kF32, event.rows * event.length);
+  samples.take({.bytes = 8 * entries_of(event)}, [&] {
+    backend.draw_order({.cache = cache.view(),
+                        .scores = scores.slots<float>(event.length),
+                        .seed = 1,
+                        .numbers = numbers.ref().as<int32_t>(),
+                        .tokens_seen = numbers.ref().as<int32_t>(),
+                        .output = output.slots<float>(event.length)});
+  });
+}
+
 const Family kScores{[](Device& device) {
   for (const Window& shape : device.pick(kCpuWindows, kCudaWindows)) {
     device.add(shape.name, [shape](Device& on, Samples& samples) { window_attention(on, samples, shape); });
@@ -337,6 +399,9 @@ const Family kScores{[](Device& device) {
   device.add("redundancy/" + with_dim + " random", [](Device& on, Samples& s) { redundancy(on, s, false); });
   device.add("redundancy/" + with_dim + " similar", [](Device& on, Samples& s) { redundancy(on, s, true); });
   device.add("key_difference/" + with_dim, key_difference);
+  device.add("attention_columns_fold/" + shape, columns_fold);
+  device.add("rate_entries/" + with_dim, rate_entries);
+  device.add("draw_order/" + shape, draw_order);
   device.add("expected_attention/" + with_dim, expected_attention);
   const int block = device.pick(256, 8192), batch = device.pick(8, 64);
   device.add(fmt::format("query_moments/1x{}", block) + dim,
