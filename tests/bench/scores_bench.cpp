@@ -2,14 +2,17 @@
 
 #include <cmath>
 
+#include "kernels/attention_columns.h"
 #include "kernels/blend.h"
 #include "kernels/column_add.h"
+#include "kernels/draw_order.h"
 #include "kernels/expected_attention.h"
 #include "kernels/future_scores.h"
 #include "kernels/key_difference.h"
 #include "kernels/layer_mean.h"
 #include "kernels/pool.h"
 #include "kernels/random_uniform.h"
+#include "kernels/rate_entries.h"
 #include "kernels/redundancy.h"
 #include "kernels/visibility.h"
 #include "kernels/window_attention.h"
