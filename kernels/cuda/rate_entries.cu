@@ -1,6 +1,6 @@
 #include "kernels/rate_entries.h"
 
-#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/mma.cuh"
 
 namespace kv::cuda {
 
@@ -54,7 +54,7 @@ __device__ void add_vector(const bf16* vector, int dim, const float* weights, in
   for (; d < dim; ++d) add_input(to_f32(vector[d]), weights, first_input + d, a);
 }
 
-// A thread an entry, the hidden layer in registers.
+// A thread an entry, the hidden layer in registers: for the features alone, and for vectors of odd dimensions.
 template <int H>
 __global__ void __launch_bounds__(kThreads) rate_kernel(RateEntriesArgs args, int64_t tiles) {
   extern __shared__ __align__(16) float shared[];
@@ -85,6 +85,139 @@ __global__ void __launch_bounds__(kThreads) rate_kernel(RateEntriesArgs args, in
 #pragma unroll
   for (int h = 0; h < H; ++h) y += of.output_weights[h] * (a[h] * normal_below(a[h]));
   args.output.row(at.row)[slot] = y;
+}
+
+// Keys and values on the tensor cores. They are bf16, so that products with weights cut into three bf16 parts are as
+// exact as those of f32. A warp rates 32 entries, as two tiles of 16 rows; a lane reads 16 bytes of an entry's vector
+// at a time, which serve two products of depth 16: which values these take from a vector does not matter as long as the
+// weights are taken alike (Fragments).
+constexpr int kTensorThreads = 256, kEntriesAWarp = 32, kParts = 3;
+
+// The weights of keys and values as each lane wants them: [step of 16 inputs, tile of 8 units, part, lane].
+template <int H>
+struct Fragments {
+  static constexpr int kTiles = H / 8;
+  __host__ __device__ static size_t bytes(int entry_inputs) {
+    return sizeof(uint2) * entry_inputs / 16 * kTiles * kParts * 32;
+  }
+  uint2* parts;
+
+  __device__ const uint2& at(int step, int tile, int part, int lane) const {
+    return parts[((step * kTiles + tile) * kParts + part) * 32 + lane];
+  }
+  // Input `i` of the four that a lane holds of a step, of its vector.
+  __device__ static int input(int step, int lane, int i) { return step / 2 * 32 + lane % 4 * 8 + step % 2 * 4 + i; }
+
+  __device__ void cut(const float* weights, int steps) const {
+    for (int i = static_cast<int>(threadIdx.x); i < steps * kTiles * 32; i += kTensorThreads) {
+      const int lane = i % 32, tile = i / 32 % kTiles, step = i / 32 / kTiles;
+      float rest[4];
+      for (int k = 0; k < 4; ++k) rest[k] = weights[input(step, lane, k) * H + tile * 8 + lane / 4];
+      for (int part = 0; part < kParts; ++part) {
+        bf16 cut[4];
+        for (int k = 0; k < 4; ++k) {
+          cut[k] = __float2bfloat16(rest[k]);
+          rest[k] -= __bfloat162float(cut[k]);
+        }
+        parts[((step * kTiles + tile) * kParts + part) * 32 + lane] = {pair(cut[0], cut[1]), pair(cut[2], cut[3])};
+      }
+    }
+  }
+  __device__ static uint32_t pair(bf16 low, bf16 high) {
+    return __bfloat16_as_ushort(low) | uint32_t{__bfloat16_as_ushort(high)} << 16;
+  }
+};
+
+template <int H>
+__global__ void __launch_bounds__(kTensorThreads) rate_on_tensor_cores(RateEntriesArgs args, int64_t tiles) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  constexpr int kTiles = H / 8;
+  const EntryNetwork& network = args.network;
+  const PagedView& cache = args.cache;
+  const RowTile at = row_tile(tiles, kTensorThreads / 32 * kEntriesAWarp);
+  const int64_t count = cache.lengths[at.row] - args.drop_newest;
+  if (!is_due(args.rows_due, at.row) || at.first >= count) return;
+  const int dim = network.entry_dim, steps = 2 * dim / 16;
+  const Parameters of =
+      parameters_of(network.parameters + at.row % cache.kv_heads * network.parameter_count(), network.inputs(), H);
+  const Fragments<H> weights{reinterpret_cast<uint2*>(memory)};
+  weights.cut(of.weights, steps);
+  auto* feature_weights = reinterpret_cast<float*>(memory + Fragments<H>::bytes(2 * dim));
+  for (int i = static_cast<int>(threadIdx.x); i < network.feature_count * H; i += kTensorThreads) {
+    feature_weights[i] = of.weights[2 * dim * H + i];
+  }
+  __syncthreads();
+
+  const int lane = threadIdx.x % 32;
+  const int64_t first = at.first + threadIdx.x / 32 * kEntriesAWarp;
+  if (first >= count) return;
+  // The lane's rows: lane / 4 + 8 r. Those beyond the end are read as the last one, and not written.
+  int64_t places[4];
+  float a[4][kTiles][2];
+#pragma unroll
+  for (int r = 0; r < 4; ++r) {
+    places[r] = place_of(cache, at.row, min(first + lane / 4 + 8 * r, count - 1)) * dim + lane % 4 * 8;
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      for (int e = 0; e < 2; ++e) a[r][n][e] = of.bias[n * 8 + lane % 4 * 2 + e];
+    }
+  }
+  const auto* keys = static_cast<const bf16*>(cache.keys.data);
+  const auto* values = static_cast<const bf16*>(cache.values.data);
+#pragma unroll 2
+  for (int from = 0; from < 2 * dim; from += 32) {
+    const bf16* vectors = from < dim ? keys + from : values + (from - dim);
+    uint32_t x[4][4];
+#pragma unroll
+    for (int r = 0; r < 4; ++r) *reinterpret_cast<uint4*>(x[r]) = *reinterpret_cast<const uint4*>(vectors + places[r]);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+        for (int m = 0; m < 2; ++m) {
+          const uint32_t rows[4] = {x[2 * m][2 * half], x[2 * m + 1][2 * half], x[2 * m][2 * half + 1],
+                                    x[2 * m + 1][2 * half + 1]};
+          float sums[4] = {a[2 * m][n][0], a[2 * m][n][1], a[2 * m + 1][n][0], a[2 * m + 1][n][1]};
+#pragma unroll
+          for (int part = kParts - 1; part >= 0; --part) {
+            const uint2 w = weights.at(from / 16 + half, n, part, lane);
+            multiply_add(sums, rows, w.x, w.y);
+          }
+          a[2 * m][n][0] = sums[0], a[2 * m][n][1] = sums[1];
+          a[2 * m + 1][n][0] = sums[2], a[2 * m + 1][n][1] = sums[3];
+        }
+      }
+    }
+  }
+  // A lane reads the features of one entry; all lanes of a row take them from there.
+  const int64_t own = min(first + lane, count - 1);
+  for (int f = 0; f < network.feature_count; ++f) {
+    const float feature = network.features.row(at.row * network.feature_count + f)[own];
+    float x[4];
+#pragma unroll
+    for (int r = 0; r < 4; ++r) x[r] = __shfl_sync(kWarp, feature, lane / 4 + 8 * r);
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      const float2 w = *reinterpret_cast<const float2*>(feature_weights + f * H + n * 8 + lane % 4 * 2);
+#pragma unroll
+      for (int r = 0; r < 4; ++r) a[r][n][0] += x[r] * w.x, a[r][n][1] += x[r] * w.y;
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < 4; ++r) {
+    float y = 0;
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      for (int e = 0; e < 2; ++e) {
+        y += of.output_weights[n * 8 + lane % 4 * 2 + e] * (a[r][n][e] * normal_below(a[r][n][e]));
+      }
+    }
+    y += __shfl_xor_sync(kWarp, y, 1);
+    y += __shfl_xor_sync(kWarp, y, 2);
+    const int64_t slot = first + lane / 4 + 8 * r;
+    if (lane % 4 == 0 && slot < count) args.output.row(at.row)[slot] = y + *of.output_bias;
+  }
 }
 
 // What a block holds of its tile: inputs, and what each hidden unit's slope and output are.
@@ -168,6 +301,14 @@ void check(const Args& args) {
 
 template <int H>
 void rate_with(const RateEntriesArgs& args) {
+  const EntryNetwork& network = args.network;
+  if (network.entry_dim > 0 && network.entry_dim % 32 == 0) {
+    const int64_t tiles = ceil_div(args.cache.max_length, kTensorThreads / 32 * kEntriesAWarp);
+    const size_t shared =
+        Fragments<H>::bytes(2 * network.entry_dim) + static_cast<size_t>(network.feature_count * H) * sizeof(float);
+    launch(rate_on_tensor_cores<H>, args.cache.rows * tiles, kTensorThreads, shared, args, tiles);
+    return;
+  }
   const int64_t tiles = ceil_div(args.cache.max_length, kThreads);
   const size_t shared = static_cast<size_t>(args.network.parameter_count()) * sizeof(float);
   launch(rate_kernel<H>, args.cache.rows * tiles, kThreads, shared, args, tiles);

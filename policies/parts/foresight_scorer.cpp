@@ -111,7 +111,7 @@ void ForesightScorer::begin(const BatchShape& shape) {
   budget_ = shape.budget;
   interval_ = shape.interval;
   draw_.begin(shape, keeps_features_);
-  unpruned_.begin(shape, shape_.recomputes());
+  unpruned_.begin(shape, shape_.recomputes() && shape.filled == 0);
   on_device_ = Tensor(*shape.backend, DType::kF32, std::ssize(parameters_));
   on_device_.upload(parameters_.data(), parameters_.size() * sizeof(float));
   const size_t kept = keeps_features_ ? static_cast<size_t>(info.layers) : 1;

@@ -50,6 +50,7 @@ struct BatchShape {
   int sequences = 0;
   int budget = 0;    // kept entries a row after an event (decode-time pruning), 0 in one-shot compression
   int interval = 0;  // tokens between events, 0 in one-shot compression
+  int filled = 0;    // entries that stand in the cache already, as if earlier events had left them (a timed run)
   uint64_t seed = 0;
   std::span<const int32_t> sample_numbers;  // [sequences]: what a seeded policy mixes in, so batching changes nothing
   const Baseline* future = nullptr;         // non-null exactly where the slot's own needs() ask for it

@@ -135,6 +135,7 @@ class Generation {
                .sequences = static_cast<int>(args.prompts.size()),
                .budget = args.budget,
                .interval = interval_,
+               .filled = args.filled,
                .seed = args.seed,
                .sample_numbers = args.sample_numbers,
                .observers = args.observers,

@@ -64,6 +64,7 @@ BatchShape Loop::batch_shape() {
           .sequences = args_.sequences,
           .budget = args_.budget,
           .interval = args_.interval,
+          .filled = args_.filled,
           .seed = args_.seed,
           .sample_numbers = numbers_};
 }

@@ -26,6 +26,7 @@ struct LoopArgs {
   int sequences = 0;
   int budget = 0;  // as in ReplayArgs
   int interval = 0;
+  int filled = 0;  // as in BatchShape: fill() will be called
   uint64_t seed = 0;
   std::span<const int32_t> sample_numbers;
   const Baseline* baseline = nullptr;

@@ -27,8 +27,8 @@ struct Shape {
   int hidden;
   bool reads_entries = true;
 };
-const std::vector<Shape> kShapes = {{16, 6, 16},  {20, 1, 8},    {64, 12, 16},      {128, 24, 32},
-                                    {128, 8, 64}, {256, 48, 16}, {16, 6, 16, false}};
+const std::vector<Shape> kShapes = {{16, 6, 16},   {20, 1, 8},   {32, 5, 8},    {64, 12, 16},
+                                    {128, 24, 32}, {128, 8, 64}, {256, 48, 16}, {16, 6, 16, false}};
 
 // A cache with features and networks, on the backend and as a reference reads them.
 class Rated {
