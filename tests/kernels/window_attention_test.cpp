@@ -181,8 +181,11 @@ TEST_P(WindowAttention, AgreesWithDoubleArithmeticForSumsOverSuffixes) {
 // Query by query, each a window of its own over the entries that it sees.
 TEST_P(WindowAttention, AgreesWithDoubleArithmeticForExtremes) {
   KV_BACKEND_OR_SKIP(backend);
-  for (const auto& [group, window] :
-       {std::pair(1, 1), std::pair(1, 32), std::pair(2, 37), std::pair(3, 7), std::pair(8, 33)}) {
+  struct Shape {
+    int group, window;
+  };
+  for (const Shape shape : {Shape{1, 1}, Shape{1, 32}, Shape{2, 37}, Shape{3, 7}, Shape{8, 33}}) {
+    const int group = shape.group, window = shape.window;
     const Case c{.window = window, .kv_heads = 2, .group = group, .dim = 64, .mode = Mode::kExtremes};
     expect_statistics(*backend, c, [&](const std::vector<float>& queries, const std::vector<float>& keys) {
       const int64_t vector = int64_t{group} * c.dim, length = std::ssize(keys) / c.dim;
