@@ -64,11 +64,10 @@ class Trainings {
       : spec_(spec),
         options_(options),
         grid_(make_grid(spec)),
-        training_options_(options_of(spec, grid_)),
         backend_(make_backend(spec.device)),
         folder_(options.out),
         hashes_(hash_inputs(spec, grid_)),
-        progress_(options.verbosity, static_cast<int>(training_options_.steps * trainings())) {
+        progress_(options.verbosity, all_steps()) {
     check_weights();
     if (options.start == Start::kFresh) fs::remove_all(checkpoints());
     std::error_code error;
@@ -82,20 +81,18 @@ class Trainings {
   }
 
  private:
-  // Those of every training are the same for all policies.
-  static TrainingOptions options_of(const Spec& spec, const Grid& grid) {
-    Policy policy = make_case_policy(spec, grid.workloads.front().cases.front());
-    return read_training(spec, learner_of(policy));
-  }
+  // The same for every model.
+  const std::vector<Case>& cases() const { return grid_.workloads.front().cases; }
+  int all_steps() const { return static_cast<int>(steps_of(spec_, cases()) * std::ssize(spec_.models)); }
 
   // What would be found out only after hours: weights that one training writes over another's, or cannot write.
   void check_weights() const {
     for (const ModelIdentity& identity : grid_.models) {
       std::map<fs::path, std::string> writers;
-      for (const Case& policy_case : grid_.workloads.front().cases) {
+      for (const Case& policy_case : cases()) {
         Policy policy = make_case_policy(spec_, policy_case);
         const Component& component = spec_.policies[static_cast<size_t>(policy_case.policy)];
-        const fs::path path = weights_path(learner_of(policy), identity);
+        const fs::path path = weights_path(learner_of(policy), policy_case, identity);
         check_replaceable(path);
         const auto [found, is_new] = writers.emplace(path, component.label);
         if (is_new) continue;
@@ -108,13 +105,12 @@ class Trainings {
   }
 
   fs::path checkpoints() const { return options_.out / "checkpoints"; }
-  int64_t trainings() const { return std::ssize(spec_.models) * std::ssize(spec_.policies); }
 
   void train_model(int model) {
     const ModelIdentity& identity = grid_.models[static_cast<size_t>(model)];
     const std::unique_ptr<Subject> subject = open_subject(*backend_, spec_, model, identity);
     Texts texts(*subject, grid_, model);
-    for (const Case& policy_case : grid_.workloads.front().cases) train_policy(policy_case, identity, *subject, texts);
+    for (const Case& policy_case : cases()) train_policy(policy_case, identity, *subject, texts);
   }
 
   // One that other texts, settings or code began is another's.
@@ -122,11 +118,13 @@ class Trainings {
     std::string key = fmt::format("{}\n{}\n", code_identity(), subject.fingerprint());
     for (const auto& [fact, text] : backend_->accelerator()) key += fmt::format("{} {}\n", fact, text);
     for (const auto& [name, value] : spec_.row_keys) {
-      if (name != "policies" && name != "model" && name != "models") key += fmt::format("{} {}\n", name, value);
+      if (name != "policies" && name != "model" && name != "models" && name != "axes")
+        key += fmt::format("{} {}\n", name, value);
     }
     for (const auto& [name, sha256] : hashes_.data) key += fmt::format("{} {}\n", name, sha256);
     for (const auto& [name, sha256] : hashes_.tokenizers) key += fmt::format("{} {}\n", name, sha256);
     for (const InputFile& file : begun) key += file.sha256 + "\n";
+    for (const GivenParam& setting : policy_case.settings) key += fmt::format("{} {}\n", setting.key, setting.text);
     key += make_case_policy(spec_, policy_case).scorer_name;
     return sha256_hex(key);
   }
@@ -134,21 +132,21 @@ class Trainings {
   void train_policy(const Case& policy_case, const ModelIdentity& identity, Subject& subject, Texts& texts) {
     Policy policy = make_case_policy(spec_, policy_case);
     Learner& learner = learner_of(policy);
-    read_training(spec_, learner);
+    const TrainingOptions options = read_training(spec_, policy_case, learner);
     const std::vector<InputFile> begun = learner.check(identity);
     learner.load(begun);
     Source& source = subject.source(0, 1);
     const SourceInfo& info = source.info();
-    Training training(training_options_, learner, learner.initial(info, spec_.seed));
+    Training training(options, learner, learner.initial(info, options.seed));
     const fs::path file = checkpoints() / (key_of(policy_case, subject, begun).substr(0, 24) + ".safetensors");
     Checkpoint done = resume(file, training);
-    const std::string& label = spec_.policies[static_cast<size_t>(policy_case.policy)].label;
+    const std::string label = label_of(policy_case);
     for (const InputFile& start : begun) {
       hashes_.profiles.push_back({subject.name(), start.path.filename().string(), start.sha256});
     }
     progress_.doing(fmt::format("{} on {}", label, subject.name()));
-    run_steps(training, learner, source, texts, file, done, label);
-    write_learned(weights_path(learner, identity),
+    run_steps(options, training, learner, source, texts, file, done, label);
+    write_learned(weights_path(learner, policy_case, identity),
                   {.learner = policy.name,
                    .model = subject.name(),
                    .fingerprint = subject.fingerprint(),
@@ -158,8 +156,15 @@ class Trainings {
                    .kv_heads = info.kv_heads,
                    .parts = learner.parts(info),
                    .parameters = {training.parameters().begin(), training.parameters().end()}});
-    add_rows(done, label, subject.name());
+    add_rows(done, policy_case, subject.name());
     seconds_ += done.seconds;
+  }
+
+  // As a complaint or the progress names it.
+  std::string label_of(const Case& policy_case) const {
+    std::string label = spec_.policies[static_cast<size_t>(policy_case.policy)].label;
+    for (const std::string& value : policy_case.axes) label += value.empty() ? "" : " " + value;
+    return label;
   }
 
   Checkpoint resume(const fs::path& file, Training& training) {
@@ -171,8 +176,8 @@ class Trainings {
     return std::move(*found);
   }
 
-  void run_steps(Training& training, const Learner& learner, Source& source, Texts& texts, const fs::path& file,
-                 Checkpoint& done, const std::string& label) {
+  void run_steps(const TrainingOptions& options, Training& training, const Learner& learner, Source& source,
+                 Texts& texts, const fs::path& file, Checkpoint& done, const std::string& label) {
     const Clock::time_point begin = Clock::now();
     const double before = done.seconds;
     const auto save = [&] {
@@ -183,7 +188,7 @@ class Trainings {
     Clock::time_point saved = begin;
     while (!training.is_done()) {
       try {
-        note_step(run_step(training, learner, source, texts), done);
+        note_step(run_step(options, training, learner, source, texts), done);
       } catch (const UserError& error) {
         if (training.steps_done() > 0) save();
         throw UserError(fmt::format("{}: {}: {}", spec_.file, label, error.what()));
@@ -198,9 +203,10 @@ class Trainings {
     }
   }
 
-  std::vector<Measured> run_step(Training& training, const Learner& learner, Source& source, Texts& texts) {
+  std::vector<Measured> run_step(const TrainingOptions& options, Training& training, const Learner& learner,
+                                 Source& source, Texts& texts) {
     const int64_t step = training.steps_done();
-    const std::vector<int> numbers = texts_of_step(step, training_options_.batch, texts.count(), spec_.seed);
+    const std::vector<int> numbers = texts_of_step(step, options.batch, texts.count(), options.seed);
     std::vector<Sample> samples;
     for (const int number : numbers) {
       samples.push_back(texts.text(number));
@@ -215,7 +221,7 @@ class Trainings {
                           .sequences = sequences,
                           .sample_numbers = numbers,
                           .prefill_chunk = spec_.prefill_chunk,
-                          .seed = spec_.seed,
+                          .seed = options.seed,
                           .step = step});
   }
 
@@ -229,21 +235,28 @@ class Trainings {
     done.values.push_back(std::move(values));
   }
 
-  fs::path weights_path(const Learner& learner, const ModelIdentity& identity) const {
+  // Points of the axes have a file each, named after them; an axis of names of files has named it.
+  fs::path weights_path(const Learner& learner, const Case& policy_case, const ModelIdentity& identity) const {
     const fs::path model = identity.folder().empty() ? options_.out : identity.folder();
     fs::path path = learned_path(model, learner.file_name());
+    std::string name = path.stem().string();
+    for (const std::string& value : policy_case.axes) {
+      if (!value.empty() && value != learner.file_name()) name += "-" + value;
+    }
+    path.replace_filename(name + path.extension().string());
     if (!options_.weights.empty()) path = options_.weights / path.filename();
     std::error_code error;  // a folder that cannot be made is one that cannot be written to
     fs::create_directories(path.parent_path(), error);
     return path;
   }
 
-  void add_rows(const Checkpoint& done, const std::string& label, const std::string& model) {
+  void add_rows(const Checkpoint& done, const Case& policy_case, const std::string& model) {
     Row blank{.experiment = spec_.name,
               .model = model,
-              .policy = label,
+              .policy = spec_.policies[static_cast<size_t>(policy_case.policy)].label,
               .device = spec_.device,
-              .seed = static_cast<int64_t>(spec_.seed)};
+              .seed = static_cast<int64_t>(spec_.seed),
+              .axes = policy_case.axes};
     for (const DataSpec& data : spec_.data) blank.data += (blank.data.empty() ? "" : "+") + data.name;
     for (size_t step = 0; step < done.values.size(); ++step) {
       for (size_t i = 0; i < done.metrics.size(); ++i) {
@@ -253,7 +266,7 @@ class Trainings {
   }
 
   void finish() {
-    summary_.cases = static_cast<int>(training_options_.steps * trainings());
+    summary_.cases = all_steps();
     summary_.markdown = write_results(folder_, spec_, options_.draw, rows_,
                                       manifest_json({.spec = &spec_,
                                                      .overrides = options_.overrides,
@@ -267,7 +280,6 @@ class Trainings {
   const Spec& spec_;
   const RunOptions& options_;
   Grid grid_;
-  TrainingOptions training_options_;
   std::unique_ptr<Backend> backend_;
   ResultFolder folder_;
   InputHashes hashes_;

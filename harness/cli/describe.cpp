@@ -81,10 +81,8 @@ void describe_protocol(const Protocol& protocol) {
   if (!protocol.axes.empty()) fmt::print("axes\n");
   print_axes(protocol);
   for (const ProtocolKey& key : protocol.keys) {
-    fmt::print("key '{}': {}\n", key.name, key.help);
-    Params params(key.name);
-    key.read(params);
-    print_options(params.declared());
+    fmt::print("key '{}': {}{}\n", key.name, key.help, key.as_axes ? "; each of them may be an axis" : "");
+    print_options(key.options());
   }
   fmt::print("start from one: kvlab new FILE --protocol {0}; it runs with kvlab {1}\n", protocol.name, protocol.verb);
 }

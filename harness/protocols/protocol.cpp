@@ -42,6 +42,22 @@ std::vector<std::string> Protocol::axis_names() const {
   return names;
 }
 
+std::vector<DeclaredParam> ProtocolKey::options() const {
+  Params params(name);
+  read(params);
+  return params.declared();
+}
+
+const ProtocolKey* Protocol::find_key_of_axis(std::string_view axis) const {
+  for (const ProtocolKey& key : keys) {
+    if (!key.as_axes) continue;
+    for (const DeclaredParam& option : key.options()) {
+      if (option.key == axis) return &key;
+    }
+  }
+  return nullptr;
+}
+
 RegisterProtocol::RegisterProtocol(Protocol protocol) {
   const std::string name = protocol.name;
   KV_CHECK(!protocol.open || protocol.samples_repeat || protocol.memory);

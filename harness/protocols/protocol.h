@@ -36,6 +36,9 @@ struct ProtocolKey {
   std::string name;
   std::string help;
   std::function<void(Params&)> read;
+  bool as_axes = false;  // each option may be an axis instead; its value reaches the cases as a ProtocolAxis's does
+
+  std::vector<DeclaredParam> options() const;
 };
 
 // What a protocol says of a workload as a whole, before its units.
@@ -80,6 +83,8 @@ struct Protocol {
 
   const ProtocolAxis* find_axis(std::string_view axis) const;  // null: none of its own
   std::vector<std::string> axis_names() const;
+  // The key that has this axis among its options; null: none.
+  const ProtocolKey* find_key_of_axis(std::string_view axis) const;
 };
 
 // Registers from a static object in the protocol's .cpp.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "harness/protocols/protocol.h"
+#include "harness/spec/axis_owners.h"
 #include "harness/spec/case_check.h"
 #include "harness/spec/case_policy.h"
 #include "harness/spec/grid.h"
@@ -13,10 +14,9 @@
 namespace kv {
 namespace {
 
-// Without an axis each policy is one training; metrics are what its steps measure.
+// Each policy at each point of the axes is one training; metrics are what its steps measure.
 void check_train(const Spec& spec) {
   spec.refuse_key("trace", "protocol train runs a model, expected the key 'model'");
-  spec.refuse_key("axes", "protocol train has no axes, expected a policy for each variant");
   spec.refuse_key("metrics", "protocol train measures its steps, expected no such key");
   spec.refuse_key("batch", "expected as an option of the key 'learn': texts of a step");
   for (const DataSpec& data : spec.data) {
@@ -42,11 +42,22 @@ void read_all_options(Params& params) {
   }
 }
 
+// All texts are of every training: what an axis changes of them would be mixed.
+void refuse_axes_of_data(const CaseCheck& check) {
+  const AxisOwners owners(check.spec);
+  for (const GivenParam& param : check.point) {
+    if (!owners.is_of_data(param.key)) continue;
+    throw UserError(fmt::format("{}: axes: '{}' changes the texts; protocol train expects another spec for others",
+                                param.where, param.key));
+  }
+}
+
 void check_train_case(const CaseCheck& check) {
+  refuse_axes_of_data(check);
   Policy policy = make_case_policy(check.spec, check.candidate);
   Learner* const learner = find_learner(policy);
   if (!learner) check.refuse("learns nothing, expected a policy with weights (kvlab list policies)");
-  read_training(check.spec, *learner);
+  read_training(check.spec, check.candidate, *learner);
   for (const DataSpec& data : check.spec.data) {
     if (data.tokens.value_or(0) == 0 || *data.tokens >= learner->least_tokens()) continue;
     throw UserError(fmt::format("{}: data: '{}': tokens = {}: expected at least {}, or nothing is learned from it",
@@ -57,10 +68,9 @@ void check_train_case(const CaseCheck& check) {
 std::string train_plan(const Spec& spec, const Grid& grid) {
   int64_t texts = 0;
   for (const Workload& workload : grid.workloads) texts += workload.model == 0 ? workload.samples : 0;
-  Policy first = make_case_policy(spec, grid.workloads.front().cases.front());
-  const TrainingOptions options = read_training(spec, learner_of(first));
-  return fmt::format("{}: {} steps of {} of {} texts, for each of {} policies and {} models", spec.name, options.steps,
-                     options.batch, texts, spec.policies.size(), spec.models.size());
+  const std::vector<Case>& cases = grid.workloads.front().cases;
+  return fmt::format("{}: {} steps on {} texts, in {} trainings for each of {} models", spec.name,
+                     steps_of(spec, cases), texts, cases.size(), spec.models.size());
 }
 
 const RegisterProtocol train_protocol{{
@@ -70,7 +80,8 @@ const RegisterProtocol train_protocol{{
     .verb = "train",
     .keys = {{.name = std::string(kLearnKey),
               .help = "how it is trained: steps, texts a step, learning rate; and what the policy's own training asks",
-              .read = read_all_options}},
+              .read = read_all_options,
+              .as_axes = true}},
     .starter = R"(data:
   - {task: reason, tokens: 512, samples: 64}  # texts, drawn anew: kvlab list tasks
 learn:                                        # kvlab describe train
@@ -87,12 +98,23 @@ learn:                                        # kvlab describe train
 
 }  // namespace
 
-TrainingOptions read_training(const Spec& spec, Learner& learner) {
-  return spec.read_options(kLearnKey, [&](Params& params) {
-    const TrainingOptions options = TrainingOptions::read(params);
+TrainingOptions read_training(const Spec& spec, const Case& policy_case, Learner& learner) {
+  const auto read = [&](Params& params) {
+    TrainingOptions options = TrainingOptions::read(params);
+    if (options.seed == 0) options.seed = spec.seed;
     learner.read(params);
     return options;
-  });
+  };
+  return spec.read_options(kLearnKey, read, policy_case.settings);
+}
+
+int64_t steps_of(const Spec& spec, std::span<const Case> cases) {
+  int64_t steps = 0;
+  for (const Case& policy_case : cases) {
+    Policy policy = make_case_policy(spec, policy_case);
+    steps += read_training(spec, policy_case, learner_of(policy)).steps;
+  }
+  return steps;
 }
 
 Learner& learner_of(Policy& policy) {

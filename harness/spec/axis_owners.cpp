@@ -73,6 +73,7 @@ bool AxisOwners::applies_to_task(const DataSpec& data, const std::string& column
 AxisOwner AxisOwners::classify(const GivenParam& param) const {
   const std::string& column = param.key;
   if (spec_.protocol->find_axis(column)) return AxisOwner::kProtocol;
+  if (const ProtocolKey* key = spec_.protocol->find_key_of_axis(column)) return check_protocol_key(param, key->name);
   if (column == kTokensAxis && spec_.protocol->reads_data) return check_tokens(param);
   if (column == kAllocationAxis) return check_allocations(param);
   bool task = false, policy = false;
@@ -94,6 +95,11 @@ AxisOwner AxisOwners::classify(const GivenParam& param) const {
   if (policy) return AxisOwner::kPolicy;
   refuse_of_another(param, *spec_.protocol);
   refuse_unknown(param);
+}
+
+AxisOwner AxisOwners::check_protocol_key(const GivenParam& param, const std::string& key) const {
+  if (sets(spec_.options_of(key), param.key)) refuse_twice(param, key);
+  return AxisOwner::kProtocolKey;
 }
 
 AxisOwner AxisOwners::check_allocations(const GivenParam& param) const {
@@ -118,6 +124,10 @@ std::vector<std::string> AxisOwners::known_axes() const {
   const auto add = [&](const std::string& name) {
     if (std::find(known.begin(), known.end(), name) == known.end()) known.push_back(name);
   };
+  for (const ProtocolKey& key : spec_.protocol->keys) {
+    if (!key.as_axes) continue;
+    for (const DeclaredParam& option : key.options()) add(option.key);
+  }
   for (const DeclaredParam& axis : shared_axes()) {
     if (axis.key != kTokensAxis || spec_.protocol->reads_data) add(axis.key);
   }

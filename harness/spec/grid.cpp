@@ -240,6 +240,9 @@ class GridMaker {
         target.settings.push_back(param);
         return true;
       }
+      case AxisOwner::kProtocolKey:
+        target.settings.push_back(param);
+        return true;
       case AxisOwner::kPolicy:
         if (!owners_.applies_to_policy(static_cast<size_t>(target.policy), param.key)) return false;
         target.options.push_back(param);

@@ -90,11 +90,14 @@ struct Spec {
   std::vector<std::string> axis_columns() const;
   // Options of one of the protocol's own keys; none where the spec does not have it.
   std::vector<GivenParam> options_of(std::string_view protocol_key) const;
-  // What `read` returns for that key's options. `read` has to ask its Params for every option that the key has: one
-  // that it did not ask for is a UserError (Params::finish), as is a value that it does not take.
+  // What `read` returns for that key's options, and those that axes set in its place. `read` has to ask its Params for
+  // every option that the key has: one that it did not ask for is a UserError (Params::finish), as is a value that it
+  // does not take.
   template <typename Read>
-  auto read_options(std::string_view protocol_key, Read read) const {
-    Params params(std::string(protocol_key), options_of(protocol_key));
+  auto read_options(std::string_view protocol_key, Read read, std::vector<GivenParam> of_axes = {}) const {
+    std::vector<GivenParam> given = options_of(protocol_key);
+    given.insert(given.end(), of_axes.begin(), of_axes.end());
+    Params params(std::string(protocol_key), std::move(given));
     auto options = read(params);
     params.finish();
     return options;

@@ -54,6 +54,8 @@ TrainingOptions TrainingOptions::read(Params& params) {
                          ? Schedule::kCosine
                          : Schedule::kConstant;
   options.clip = positive_option(params, "clip", fallback.clip, "bound of the gradient's norm");
+  options.seed = static_cast<uint64_t>(count_option(
+      params, "training_seed", 0, 0, "of the order of texts, of draws and of initial weights; 0: the spec's seed"));
   if (options.schedule == Schedule::kCosine && options.steps <= options.warm_up) {
     params.fail("steps", fmt::format("expected more than the warm-up's {}", options.warm_up));
   }

@@ -20,7 +20,8 @@ struct TrainingOptions {
   double rate = 0.01;
   int64_t warm_up = 10;
   Schedule schedule = Schedule::kCosine;
-  double clip = 1;  // bound of the gradient's norm
+  double clip = 1;    // bound of the gradient's norm
+  uint64_t seed = 0;  // of the order of texts, of draws and of initial parameters; 0: the spec's
 
   static TrainingOptions read(Params& params);
 };

@@ -135,6 +135,30 @@ TEST_F(Train, LearnsNothingFromNoReward) {
   EXPECT_EQ(tensors_of("second"), tensors_of("first"));
 }
 
+// Each point of the axes is a training of its own: other rows, other weights, and for one that stands alone the same.
+TEST_F(Train, TrainsAtEveryPointOfTheAxes) {
+  const RunSummary summary = train(spec({"axes={margin: [0.01, 0.5], training_seed: [5, 6]}"}), options("axes"));
+  EXPECT_EQ(summary.cases, 4 * kSteps);
+  const RowTable table = read_rows(folder_ / "axes/rows.csv");
+  EXPECT_EQ(table.axes, (std::vector<std::string>{"margin", "training_seed"}));
+  std::map<std::vector<std::string>, std::vector<double>> losses;
+  for (const Row& row : table.rows) {
+    if (row.metric == "hinge_loss") losses[row.axes].push_back(*row.value);
+  }
+  std::set<std::vector<double>> different;
+  for (const auto& [point, values] : losses) different.insert(values);
+  EXPECT_EQ(different.size(), 4u);
+  for (const char* name : {"0.01-5", "0.01-6", "0.5-5", "0.5-6"}) {
+    EXPECT_TRUE(std::filesystem::exists(folder_ / "axes" / fmt::format("foresight-kv-{}.safetensors", name))) << name;
+  }
+  train(spec(), options("alone"));  // seed 5, margin 0.01
+  for (const Row& row : read_rows(folder_ / "alone/rows.csv").rows) {
+    if (row.metric == "hinge_loss") {
+      EXPECT_EQ(*row.value, (losses[{"0.01", "5"}][static_cast<size_t>(*row.x)]));
+    }
+  }
+}
+
 // Policies find the weights by name in the model's folder, or by path.
 TEST_F(Train, MakesWeightsThatAPolicyReads) {
   train(spec(), options("out"));
@@ -175,8 +199,14 @@ TEST_F(Train, RefusesWhatCannotBeLearned) {
             "--set learn.budget=20: learn: budget = 20: expected a multiple of the interval 12 that is above it");
   EXPECT_EQ(refusal({"learn.stage=reinforced"}),
             "learn: start: stage reinforced goes on from weights, expected a name");
-  EXPECT_EQ(refusal({"axes={budget: 24}"}),
-            "--set axes={budget: 24}: axes = a map: protocol train has no axes, expected a policy for each variant");
+  EXPECT_EQ(refusal({"axes={budget: 36}"}),
+            "--set axes={budget: 36}: axes: 'budget' is set by 'learn', too; expected one of them");
+  EXPECT_EQ(refusal({"axes={margin: [0.1, much]}"}),
+            "--set axes={margin: [0.1, much]}: learn: margin = much: expected a finite number");
+  EXPECT_EQ(refusal({"data=[{name: noise, ids: " + ref::source_path("tests/data/llama/ids.safetensors") + "}]",
+                     "axes={tokens: [48, 64]}"}),
+            "--set axes={tokens: [48, 64]}: axes: 'tokens' changes the texts; protocol train expects another spec for "
+            "others");
   EXPECT_EQ(refusal({"metrics=[loss]"}),
             "--set metrics=[loss]: metrics = a list: protocol train measures its steps, expected no such key");
   EXPECT_EQ(refusal({"batch=2"}),
