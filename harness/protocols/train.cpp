@@ -69,8 +69,8 @@ std::string train_plan(const Spec& spec, const Grid& grid) {
   int64_t texts = 0;
   for (const Workload& workload : grid.workloads) texts += workload.model == 0 ? workload.samples : 0;
   const std::vector<Case>& cases = grid.workloads.front().cases;
-  return fmt::format("{}: {} steps on {} texts in all (trainings: {}, models: {})", spec.name,
-                     steps_of(spec, cases), texts, cases.size(), spec.models.size());
+  return fmt::format("{}: {} steps on {} texts in all (trainings: {}, models: {})", spec.name, steps_of(spec, cases),
+                     texts, cases.size(), spec.models.size());
 }
 
 const RegisterProtocol train_protocol{{
