@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <charconv>
+#include <ranges>
 #include <utility>
 
 #include "kernels/random_normal.h"
@@ -15,6 +18,58 @@ namespace {
 constexpr std::string_view kOwner = "foresight-kv";
 constexpr float kDeviation = 0.02F;  // of initial parameters: the authors' initializer_range
 
+constexpr std::string_view kBudget = "budget", kInterval = "interval", kSettings = "settings";
+
+std::optional<int> whole_number(std::string_view text) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
+}
+
+// "1024/256 512/128"
+std::vector<PruningSetting> parse_settings(std::string_view text, const Params& params) {
+  std::vector<PruningSetting> settings;
+  for (const auto word : std::views::split(text, ' ')) {
+    const std::string_view pair(word.begin(), word.end());
+    if (pair.empty()) continue;
+    const size_t slash = std::min(pair.find('/'), pair.size());
+    const std::optional<int> budget = whole_number(pair.substr(0, slash));
+    const std::optional<int> interval = whole_number(pair.substr(std::min(slash + 1, pair.size())));
+    if (!budget || !interval) params.fail(kSettings, fmt::format("'{}': expected BUDGET/INTERVAL", pair));
+    settings.push_back({*budget, *interval});
+  }
+  return settings;
+}
+
+void check_setting(const PruningSetting& setting, std::string_view key, const Params& params) {
+  const auto [budget, interval] = setting;
+  const std::string pair = key == kSettings ? fmt::format("{}/{}: ", budget, interval) : "";
+  if (interval < 1 || budget % interval != 0 || budget <= interval) {
+    params.fail(key, fmt::format("{}expected a multiple of the interval {} that is above it", pair, interval));
+  }
+  if (budget + interval < ForesightScorer::kWindow) {
+    params.fail(key, fmt::format("{}expected at least {} with the interval, the newest queries, which judge", pair,
+                                 ForesightScorer::kWindow));
+  }
+}
+
+std::vector<PruningSetting> read_settings(Params& params) {
+  PruningSetting single;
+  single.budget = option_at_least(params, 1, kBudget, single.budget,
+                                  "entries that a head keeps at an event, a multiple of interval");
+  single.interval = option_at_least(params, 1, kInterval, single.interval, "tokens from one event to the next");
+  const std::string several = params.text(
+      kSettings, "budgets and intervals that steps take in turn, as 1024/256 512/128, in place of budget and interval");
+  if (params.has(kSettings) && (params.has(kBudget) || params.has(kInterval))) {
+    params.fail(kSettings, "expected these or budget and interval, not both");
+  }
+  std::vector<PruningSetting> settings = parse_settings(several, params);
+  const bool is_single = settings.empty();
+  if (is_single) settings.push_back(single);
+  for (const PruningSetting& setting : settings) check_setting(setting, is_single ? kBudget : kSettings, params);
+  return settings;
+}
+
 }  // namespace
 
 ForesightTraining::ForesightTraining(ForesightScorer& scorer, std::string file_name)
@@ -24,15 +79,21 @@ void ForesightTraining::read(Params& params) {
   is_reinforced_ = params.get("stage", "supervised", {"supervised", "reinforced"},
                               "supervised: from what Golden Eviction evicts; reinforced: from what its own evictions "
                               "do to the model's losses") == "reinforced";
-  budget_ = option_at_least(params, 1, "budget", 1024, "entries that a head keeps at an event, a multiple of interval");
-  interval_ = option_at_least(params, 1, "interval", 256, "tokens from one event to the next");
+  settings_ = read_settings(params);
   start_ = params.text("start", "weights to begin with, a name as the policy's `weights`; stage reinforced needs one");
-  if (budget_ % interval_ != 0 || budget_ <= interval_) {
-    params.fail("budget", fmt::format("expected a multiple of the interval {} that is above it", interval_));
-  }
   if (is_reinforced_ && start_.empty()) params.fail("start", "stage reinforced goes on from weights, expected a name");
   supervised_.read(params);
   reinforced_.read(params);
+}
+
+int64_t ForesightTraining::least_tokens() const {
+  int64_t most = 0;
+  for (const auto& [budget, interval] : settings_) most = std::max(most, int64_t{budget} + interval + 1);
+  return most;
+}
+
+const PruningSetting& ForesightTraining::setting_of(int64_t step) const {
+  return settings_[static_cast<size_t>(step % std::ssize(settings_))];
 }
 
 std::vector<InputFile> ForesightTraining::check(const ModelIdentity& model) const {
@@ -54,9 +115,10 @@ std::vector<float> ForesightTraining::initial(const SourceInfo& info, uint64_t s
 
 std::vector<Measured> ForesightTraining::learn(const LearnBatch& batch, std::span<const float> parameters,
                                                std::span<double> gradient) {
-  if (!is_reinforced_) return supervised_.learn(batch, budget_, interval_, parameters, gradient);
+  const auto& [budget, interval] = setting_of(batch.step);
+  if (!is_reinforced_) return supervised_.learn(batch, budget, interval, parameters, gradient);
   reinforced_.set_reference(initial(batch.source.info(), batch.seed));
-  return reinforced_.learn(batch, budget_, interval_, parameters, gradient);
+  return reinforced_.learn(batch, budget, interval, parameters, gradient);
 }
 
 }  // namespace kv

@@ -12,6 +12,11 @@
 
 namespace kv {
 
+// What a training prunes to, and how often.
+struct PruningSetting {
+  int budget = 1024, interval = 256;
+};
+
 // Trains ForesightKV's weights: first from Golden's evictions (foresight_supervised.h), then, on what came of that, by
 // what the model's losses say of its own (foresight_reinforced.h).
 class ForesightTraining final : public Learner {
@@ -23,8 +28,8 @@ class ForesightTraining final : public Learner {
   std::vector<LearnedPart> parts(const SourceInfo& info) const override { return scorer_.shape().parts(info); }
   std::string file_name() const override { return file_name_; }
   std::map<std::string, std::string> settings() const override { return scorer_.shape().settings(); }
-  // One event, and a token behind it.
-  int64_t least_tokens() const override { return budget_ + interval_ + 1; }
+  // One event at each setting, and a token behind it.
+  int64_t least_tokens() const override;
   std::vector<InputFile> check(const ModelIdentity& model) const override;
   void load(std::span<const InputFile> files) override;
   std::vector<float> initial(const SourceInfo& info, uint64_t seed) const override;
@@ -33,10 +38,13 @@ class ForesightTraining final : public Learner {
                               std::span<double> gradient) override;
 
  private:
+  // Steps take the settings in turn, so that weights know features of every size: sums grow with the interval.
+  const PruningSetting& setting_of(int64_t step) const;
+
   ForesightScorer& scorer_;
   std::string file_name_;
   bool is_reinforced_ = false;
-  int budget_ = 1024, interval_ = 256;
+  std::vector<PruningSetting> settings_{PruningSetting{}};
   std::string start_;  // name of the weights to begin with
   LearnedFile begun_;  // they
   ForesightSupervised supervised_;

@@ -7,6 +7,7 @@
 
 #include "kernels/check.h"
 #include "kernels/error.h"
+#include "kernels/half.h"
 #include "sim/io/hash.h"
 #include "sim/io/mapped_file.h"
 #include "sim/io/safetensors.h"
@@ -54,8 +55,9 @@ void require_format(const SafetensorsFile& file, std::string_view owner) {
 
 LearnedPart part_of(const SafetensorsFile& file, const TensorInfo& tensor, LearnedFile& learned,
                     std::string_view owner) {
-  const bool plausible = tensor.dtype == Dtype::kF32 && tensor.shape.size() >= 2 && tensor.shape[0] > 0 &&
-                         tensor.shape[1] > 0 && tensor.shape[0] <= kMostHeads && tensor.shape[1] <= kMostHeads &&
+  const bool is_float = tensor.dtype == Dtype::kF16 || tensor.dtype == Dtype::kF32;
+  const bool plausible = is_float && tensor.shape.size() >= 2 && tensor.shape[0] > 0 && tensor.shape[1] > 0 &&
+                         tensor.shape[0] <= kMostHeads && tensor.shape[1] <= kMostHeads &&
                          tensor.shape[0] * tensor.shape[1] <= kMostHeads;
   const bool is_first = learned.parts.empty();
   if (plausible && is_first) {
@@ -63,8 +65,8 @@ LearnedPart part_of(const SafetensorsFile& file, const TensorInfo& tensor, Learn
     learned.kv_heads = static_cast<int>(tensor.shape[1]);
   }
   if (!plausible || tensor.shape[0] != learned.layers || tensor.shape[1] != learned.kv_heads) {
-    throw UserError(fmt::format("{}: {}: tensor '{}' is {} {}, expected F32 [layers, KV heads, …] as the others", owner,
-                                file.name(), tensor.name, dtype_name(tensor.dtype), shape_text(tensor.shape)));
+    throw UserError(fmt::format("{}: {}: tensor '{}' is {} {}, expected F16 or F32 [layers, KV heads, …] as the others",
+                                owner, file.name(), tensor.name, dtype_name(tensor.dtype), shape_text(tensor.shape)));
   }
   return {.name = tensor.name, .shape = {tensor.shape.begin() + 2, tensor.shape.end()}};
 }
@@ -80,6 +82,19 @@ void read_part(const SafetensorsFile& file, size_t index, LearnedFile& learned, 
   for_each_head(learned, index, [&](int64_t from, int64_t to, int64_t count) {
     std::copy_n(values.begin() + from, count, learned.parameters.begin() + to);
   });
+}
+
+std::vector<uint16_t> narrowed(std::span<const float> values, std::string_view part,
+                               const std::filesystem::path& path) {
+  std::vector<uint16_t> narrow;
+  narrow.reserve(values.size());
+  for (const float value : values) {
+    narrow.push_back(f32_to_f16(value));
+    if (std::isfinite(value) && !std::isfinite(f16_to_f32(narrow.back()))) {
+      throw UserError(fmt::format("{}: a parameter of '{}' is {}, beyond what f16 holds", path.string(), part, value));
+    }
+  }
+  return narrow;
 }
 
 LearnedFile parse(const SafetensorsFile& file, std::string_view owner) {
@@ -137,13 +152,14 @@ void write_learned(const std::filesystem::path& path, const LearnedFile& learned
   for (const auto& [name, value] : learned.settings) metadata[std::string(kSetting) + name] = value;
   std::vector<TensorDecl> tensors;
   for (const LearnedPart& part : learned.parts) {
-    tensors.push_back({.name = part.name, .dtype = Dtype::kF32, .shape = stored_shape(learned, part)});
+    tensors.push_back({.name = part.name, .dtype = Dtype::kF16, .shape = stored_shape(learned, part)});
   }
   SafetensorsWriter writer(path, std::move(tensors), std::move(metadata));
   for (size_t i = 0; i < learned.parts.size(); ++i) {
     for_each_head(learned, i, [&](int64_t, int64_t from, int64_t count) {
-      writer.write_values(learned.parts[i].name,
-                          std::span(learned.parameters).subspan(static_cast<size_t>(from), static_cast<size_t>(count)));
+      const std::string& part = learned.parts[i].name;
+      const auto values = std::span(learned.parameters).subspan(static_cast<size_t>(from), static_cast<size_t>(count));
+      writer.write_values<uint16_t>(part, narrowed(values, part, path));
     });
   }
   writer.finish();

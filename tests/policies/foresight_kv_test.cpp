@@ -3,6 +3,7 @@
 #include <cmath>
 #include <memory>
 
+#include "kernels/half.h"
 #include "policies/parts/foresight_scorer.h"
 #include "policies/parts/foresight_training.h"
 #include "sim/io/safetensors.h"
@@ -30,7 +31,7 @@ struct Weights {
     const int64_t elements = elements_of(shape.parts(info));
     for (uint32_t head = 0; head < 2; ++head) {
       of_heads.push_back(random_values(elements, 31 + head));
-      for (float& weight : of_heads.back()) weight *= 0.5F;
+      for (float& weight : of_heads.back()) weight = f16_to_f32(f32_to_f16(0.5F * weight));  // as a file holds them
     }
   }
   std::vector<float> parameters() const {
@@ -327,6 +328,28 @@ TEST_F(ForesightLearns, OfEachTextByItself) {
   for (size_t i = 0; i < sum.size(); ++i) ASSERT_NEAR(together[i], sum[i], 1e-5 * largest) << i;
 }
 
+// A step of several settings learns what it would by its own alone.
+TEST_F(ForesightLearns, SettingsInTurn) {
+  const std::vector<float> parameters = Weights(ForesightShape{}).parameters();
+  const auto gradient_of = [&](std::vector<GivenParam> given, int64_t step) {
+    Params params("learn", std::move(given));
+    training_.read(params);
+    std::vector<double> gradient(parameters.size(), 0);
+    training_.learn(
+        {.backend = *backend_, .source = *source_, .sequences = sequences_, .sample_numbers = numbers_, .step = step},
+        parameters, gradient);
+    return gradient;
+  };
+  const std::vector<GivenParam> both = {{"settings", "24/12 28/14", ""}};
+  const std::vector<double> wide = gradient_of({{"budget", "24", ""}, {"interval", "12", ""}}, 0);
+  const std::vector<double> narrow = gradient_of({{"budget", "28", ""}, {"interval", "14", ""}}, 0);
+  EXPECT_NE(wide, narrow);
+  EXPECT_EQ(gradient_of(both, 0), wide);
+  EXPECT_EQ(gradient_of(both, 1), narrow);
+  EXPECT_EQ(gradient_of(both, 2), wide);
+  EXPECT_EQ(training_.least_tokens(), 28 + 14 + 1);
+}
+
 TEST_F(ForesightLearns, NothingFromALossThatIsNotANumber) {
   std::vector<float> parameters = Weights(ForesightShape{}).parameters();
   std::fill_n(parameters.end() - 20, 20, 3e38F);  // the last head's
@@ -351,6 +374,27 @@ TEST(ForesightKv, RefusesToLearnWhereGoldenCannotJudge) {
               training.read(params);
             }),
             "learn: budget = 100: expected a multiple of the interval 64 that is above it");
+}
+
+TEST(ForesightKv, RefusesSettingsThatAreNone) {
+  ForesightScorer scorer{ForesightShape{}};
+  ForesightTraining training(scorer, "foresight-kv");
+  const auto refusal = [&](std::vector<GivenParam> given) {
+    return test::user_error([&] {
+      Params params("learn", std::move(given));
+      training.read(params);
+    });
+  };
+  EXPECT_EQ(refusal({{"settings", "1024/256 512", ""}}),
+            "learn: settings = 1024/256 512: '512': expected BUDGET/INTERVAL");
+  EXPECT_EQ(refusal({{"settings", "1024/256 100/64", ""}}),
+            "learn: settings = 1024/256 100/64: 100/64: expected a multiple of the interval 64 that is above it");
+  EXPECT_EQ(refusal({{"settings", "64/0", ""}}),
+            "learn: settings = 64/0: 64/0: expected a multiple of the interval 0 that is above it");
+  EXPECT_EQ(refusal({{"budget", "20", ""}, {"interval", "10", ""}}),
+            "learn: budget = 20: expected at least 32 with the interval, the newest queries, which judge");
+  EXPECT_EQ(refusal({{"settings", "64/32", ""}, {"interval", "32", ""}}),
+            "learn: settings = 64/32: expected these or budget and interval, not both");
 }
 
 }  // namespace

@@ -74,6 +74,33 @@ TEST_F(LearnedFiles, HoldATensorAPart) {
   EXPECT_EQ(file.metadata().at("setting.hidden"), "2");
 }
 
+TEST_F(LearnedFiles, HoldNumbersOfElevenBits) {
+  LearnedFile learned = example();
+  learned.parameters[0] = 1 + 0x1p-11F;  // halfway, to the even one
+  learned.parameters[1] = -0.1F;
+  written(learned);
+  const std::vector<float> read = parameters_as(read_learned(path_, "learner"), learned.parts, "learner");
+  EXPECT_EQ(read[0], 1);
+  EXPECT_NEAR(read[1], -0.1F, 0.1F * 0x1p-11F);
+  learned.parameters[1] = 70000;
+  EXPECT_EQ(user_error([&] { write_learned(path_, learned); }),
+            path_.string() + ": a parameter of 'matrix' is 70000, beyond what f16 holds");
+}
+
+// As they were written before.
+TEST_F(LearnedFiles, OfSinglePrecisionAreRead) {
+  const std::vector<float> values = {1.0F / 3, 2, 3, 4};
+  const TensorData tensors[] = {{.name = "w", .dtype = Dtype::kF32, .shape = {2, 2}, .data = values.data()}};
+  write_safetensors(path_, tensors,
+                    {{"format", "kvlab-learned"},
+                     {"version", "1"},
+                     {"learner", "learner"},
+                     {"model", "tiny"},
+                     {"model_sha256", "0"},
+                     {"made", "{}"}});
+  EXPECT_EQ(read_learned(path_, "learner").parameters, values);
+}
+
 TEST_F(LearnedFiles, GiveTheirPartsInAnyOrder) {
   const LearnedFile learned = example();
   const std::vector<LearnedPart> turned = {learned.parts[2], learned.parts[0], learned.parts[1]};
@@ -147,7 +174,7 @@ TEST_F(LearnedFiles, AreRefusedWhereTheyAreNotOfTheFormat) {
   EXPECT_EQ(refusal(), "learner: " + file + " lacks 'model' in its metadata; `kvlab train SPEC` makes one");
   write(good, {4});
   EXPECT_EQ(refusal(),
-            "learner: " + file + ": tensor 'w' is F32 [4], expected F32 [layers, KV heads, …] as the others");
+            "learner: " + file + ": tensor 'w' is F32 [4], expected F16 or F32 [layers, KV heads, …] as the others");
 }
 
 TEST_F(LearnedFiles, AreRefusedWhereTheyChangeBetweenCheckAndUse) {
