@@ -5,7 +5,6 @@
 
 #include "harness/files.h"
 #include "harness/own_data.h"
-#include "harness/shipped.h"
 #include "harness/spec/model_choice.h"
 #include "harness/spec/own_options.h"
 #include "harness/subject.h"
@@ -20,9 +19,9 @@ namespace fs = std::filesystem;
 
 std::string file_sha256(const fs::path& file) { return sha256_hex(read_file(file)); }
 
-// Of the bytes of the texts that tasks draw from, packed or not; empty where none are shipped.
-std::string shipped_text_sha256(const Spec& spec) {
-  const fs::path folder = find_shipped("experiments/data", fs::path(spec.file).parent_path());
+// Of the bytes of the texts that tasks draw from, packed or not; empty where there are none.
+std::string text_sha256(const Spec& spec) {
+  const fs::path folder = text_folder(spec);
   if (folder.empty()) return "";
   Sha256 hash;
   for (const char* name : {"books.jsonl", "code.jsonl", "gsm8k.jsonl"}) {
@@ -35,11 +34,11 @@ std::string shipped_text_sha256(const Spec& spec) {
 
 InputHashes::Named hash_data(const Spec& spec) {
   InputHashes::Named hashes;
-  std::string shipped;
+  std::string texts;
   for (const DataSpec& data : spec.data) {
     if (data.kind == DataKind::kTask) {
-      if (shipped.empty()) shipped = shipped_text_sha256(spec);
-      if (!shipped.empty()) hashes.emplace_back(data.name, shipped);
+      if (texts.empty()) texts = text_sha256(spec);
+      if (!texts.empty()) hashes.emplace_back(data.name, texts);
     } else if (data.kind != DataKind::kOwn) {
       hashes.emplace_back(data.name, file_sha256(resolve_path(spec, data.source)));
     }

@@ -29,6 +29,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kShippedText = "experiments/data";
+
+TextData load_text(const fs::path& folder) { return folder.empty() ? TextData{} : TextData::load(folder); }
+
 SubjectIdentity identity_of_model(const Spec& spec, const ModelChoice& choice, const ModelIdentity& identity) {
   if (choice.random) {
     const NamedModel& shape = find_named_model(choice.source.text);
@@ -182,7 +186,7 @@ class ModelSubject final : public Subject {
   }
 
   const TextData& text() {
-    if (!text_) text_ = load_shipped_text(fs::path(spec_.file).parent_path());
+    if (!text_) text_ = load_text(text_folder(spec_));
     return *text_;
   }
 
@@ -341,10 +345,12 @@ void refuse_text(const ModelChoice& choice) {
                   choice.source.where, choice.source.text));
 }
 
-TextData load_shipped_text(const fs::path& from) {
-  const fs::path folder = find_shipped("experiments/data", from);
-  return folder.empty() ? TextData{} : TextData::load(folder);
+fs::path text_folder(const Spec& spec) {
+  if (!spec.texts.text.empty()) return resolve_path(spec, spec.texts);
+  return find_shipped(kShippedText, fs::path(spec.file).parent_path());
 }
+
+TextData load_shipped_text() { return load_text(find_shipped(kShippedText)); }
 
 std::vector<int32_t> read_ids(const fs::path& path) {
   const SafetensorsFile file = SafetensorsFile::open(path);

@@ -64,8 +64,12 @@ std::unique_ptr<Subject> open_subject(Backend& backend, const Spec& spec, int mo
 // Throws the UserError for data that needs the tokenizer of a model without one.
 [[noreturn]] void refuse_text(const ModelChoice& choice);
 
+// The folder that a spec's tasks draw from: its own, or experiments/data; empty where that is not here. UserError where
+// the spec's is not.
+std::filesystem::path text_folder(const Spec& spec);
+
 // Text of the tasks; without the shipped folder it holds no documents, and tasks that need some say so.
-TextData load_shipped_text(const std::filesystem::path& from = {});
+TextData load_shipped_text();
 
 // ids of the tensor input_ids, of shape [T] or [1, T].
 std::vector<int32_t> read_ids(const std::filesystem::path& file);

@@ -82,7 +82,7 @@ void add(KeyText& key, const Case& unit_case, const Spec& spec, const BaselineNe
 // Models, traces and data are in the key as the bytes they hold, samples and batch as those of the unit's batch,
 // policies and axes as the case; file, question, title, tables and plots change no row.
 void add(KeyText& key, const Spec& spec) {
-  const auto& [file, name, question, title, models, traces, benchmarks, data, policies, protocol, axes, metrics,
+  const auto& [file, name, question, title, models, traces, benchmarks, data, texts, policies, protocol, axes, metrics,
                protocol_options, seed, samples, batch, device, prefill_chunk, report, resolved, row_keys, written] =
       spec;
   key.add("experiment", name);

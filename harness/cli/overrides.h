@@ -13,9 +13,10 @@ namespace kv {
 // What a verb that takes specs changes in each of them.
 struct Overrides {
   std::vector<std::string> sets;
-  std::optional<std::string> device;
+  std::optional<std::string> device, texts_folder;
 
-  // As parse_spec takes them: --device NAME is --set device=NAME. Throws UserError where both name a device.
+  // As parse_spec takes them: --device NAME is --set device=NAME, --data DIR is --set texts=DIR. Throws UserError where
+  // both are said.
   std::vector<std::string> texts() const;
 };
 

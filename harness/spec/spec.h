@@ -70,6 +70,7 @@ struct Spec {
   std::vector<Located> traces{};
   Located benchmarks{};          // a file of timings (harness/benchmarks.h), which brings its rows: nothing runs
   std::vector<DataSpec> data{};  // empty for traces, which bring their own
+  Located texts{};               // the folder that tasks draw from; the shipped one where empty
   std::vector<Component> policies{};
   const Protocol* protocol = nullptr;  // never null once parsed (harness/protocols/protocol.h)
   std::vector<Axis> axes{};

@@ -117,11 +117,20 @@ Located read_benchmarks(const YamlDocument& document, MapReader& map) {
   if (!is_given(node)) return {};
   const std::vector<Located> files = read_paths(document, node, "benchmarks");
   if (files.size() != 1) map.fail("benchmarks", "expected one file");
-  for (const char* key : {"model", "trace", "data", "samples", "policies", "protocol", "axes", "metrics", "seed",
-                          "batch", "device", "prefill_chunk"}) {
+  for (const char* key : {"model", "trace", "data", "texts", "samples", "policies", "protocol", "axes", "metrics",
+                          "seed", "batch", "device", "prefill_chunk"}) {
     if (map.has(key)) map.fail(key, "'benchmarks' brings its rows, expected no such key");
   }
   return files[0];
+}
+
+Located read_texts(const YamlDocument& document, MapReader& map) {
+  const YAML::Node node =
+      map.find("texts", "folder", "books.jsonl, code.jsonl and gsm8k.jsonl, xz or not, in place of experiments/data");
+  if (!is_given(node)) return {};
+  const std::vector<Located> folders = read_paths(document, node, "texts");
+  if (folders.size() != 1) map.fail("texts", "expected one folder");
+  return folders[0];
 }
 
 void check_sources(const Spec& spec, const MapReader& map) {
@@ -156,6 +165,7 @@ void read_keys(MapReader& map, Spec& spec) {
   spec.samples = map.integer("samples", spec.samples, {.low = 1, .high = kMostSamples},
                              "how many of each entry of data that states none");
   spec.data = read_data(document, map.find("data", "list", "what a model reads: kvlab describe data"), spec.samples);
+  spec.texts = read_texts(document, map);
   spec.policies = read_components(
       document, map.find("policies", "list", "what is compared: kvlab list policies, kvlab describe NAME"), "policy");
   spec.protocol = read_protocol(map);

@@ -511,6 +511,36 @@ TEST_F(Cli, ARecordedTaskKnowsItsUsefulTokens) {
   EXPECT_LT(*found->value, 1);
 }
 
+// A folder of one's own in place of the shipped one: what tasks draw comes from there, and the manifest's hash says so.
+TEST_F(Cli, TasksDrawFromTheFolderThatIsNamed) {
+  const fs::path texts = folder_ / "texts";
+  fs::create_directories(texts);
+  std::string words;
+  for (int i = 0; i < 4000; ++i) words += fmt::format("word{} ", i);
+  for (const char* name : {"books", "code", "gsm8k"}) {
+    write_atomically(texts / fmt::format("{}.jsonl", name),
+                     fmt::format("{{\"text\":\"{}\",\"source\":\"{}\",\"license\":\"none\"}}\n", words, name));
+  }
+  write_atomically(folder_ / "s.yaml", fmt::format("# Whose text?\nmodel: {}\ndata: [{{task: book, tokens: 60}}]\n"
+                                                   "policies: [full]\nmetrics: [loss]\ntables: []\n",
+                                                   reference()));
+  const auto loss_of = [&](const std::string& options, const std::string& out) {
+    EXPECT_EQ(run(fmt::format("run {} --quiet --out {} {}", path("s.yaml"), path(out), options)).code, 0);
+    for (const Row& row : read_rows(folder_ / out / "rows.csv").rows) {
+      if (row.metric == "nll_sum") return *row.value;
+    }
+    return 0.0;
+  };
+  const std::string by_option = "--data " + texts.string(), by_set = "--set texts=" + texts.string();
+  const double shipped = loss_of("", "shipped"), own = loss_of(by_option, "own");
+  EXPECT_GT(own, 0);
+  EXPECT_NE(own, shipped);
+  EXPECT_EQ(loss_of(by_set, "set"), own);
+  EXPECT_NE(read_file(folder_ / "own" / "manifest.json").find("\"texts=" + texts.string() + "\""), std::string::npos);
+  expect_refused(fmt::format("run {} {} {}", path("s.yaml"), by_option, by_set), "expected one of them");
+  expect_refused(fmt::format("run {} --data {}", path("s.yaml"), path("absent")), "absent");
+}
+
 TEST_F(Cli, ShippedExperimentsAreValid) {
   for (const auto& entry : fs::directory_iterator(ref::source_path("experiments"))) {
     if (entry.path().extension() != ".yaml") continue;

@@ -75,7 +75,7 @@ TEST(Spec, SuggestsTheNearestKeyForAMisspeltOne) {
   EXPECT_EQ(error_of(with("polices: [h2o]")),
             "s.yaml:1:1: unknown key 'polices', did you mean 'policies'? (expected one of: title, like, benchmarks, "
             "model, trace, samples, "
-            "data, policies, protocol, sampling, needles, chat, importance, calibration, learn, axes, metrics, seed, "
+            "data, texts, policies, protocol, sampling, needles, chat, importance, calibration, learn, axes, metrics, seed, "
             "batch, device, "
             "prefill_chunk, tables, "
             "plots, paper, "
