@@ -1,6 +1,6 @@
 // ForesightKV: a small network a KV head, learned from what Golden Eviction evicts, foresees which entries the future
 // will not need.
-// Paper: 001, "ForesightKV", Sec. 3.2 and 3.3.
+// Paper: 001, "ForesightKV", Sec. 3 and App. B.
 //   φ = W2 · GELU(W1 x + b1) + b2,  x = [k, v, a],  k after RoPE;  a: of each query head of the group, the attention
 //   that the entry received from the newest 8, 16, 32 queries and from the interval's, the sum of all, and that sum
 //   where every interval before weighs 0.9 times the next; φ large = evict.
@@ -23,7 +23,6 @@ namespace kv {
 namespace {
 
 constexpr std::string_view kName = "foresight-kv";
-constexpr std::string_view kInitial = "initial";
 
 class ForesightKv final : public ForesightScorer {
  public:
@@ -33,7 +32,7 @@ class ForesightKv final : public ForesightScorer {
         training_(*this, weights_) {}
 
   std::vector<InputFile> check(const ModelIdentity& model, std::string_view) const override {
-    if (weights_ == kInitial) return {};
+    if (weights_ == kInitialWeights) return {};
     // A model that is not there has learned nothing either; whoever opens it says that it is missing.
     if (std::error_code error; !model.files().empty() && !std::filesystem::exists(model.files(), error)) return {};
     return {check_learned(learned_path(model.folder(), weights_), kName, model, shape().settings())};
@@ -46,7 +45,7 @@ class ForesightKv final : public ForesightScorer {
   void begin(const BatchShape& batch) override {
     const SourceInfo& info = *batch.source;
     if (!learned_.parts.empty()) use(info, parameters_as(learned_, shape().parts(info), kName));
-    if (weights_ == kInitial) use(info, training_.initial(info, batch.seed));
+    if (weights_ == kInitialWeights) use(info, training_.initial(info, batch.seed));
     ForesightScorer::begin(batch);
   }
 

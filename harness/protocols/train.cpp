@@ -35,7 +35,7 @@ Learner* find_learner(Policy& policy) {
 
 // What every learner may be told, so that reading a spec knows the keys.
 void read_all_options(Params& params) {
-  TrainingOptions::read(params);
+  TrainingOptions::read(params, {});
   for (const PolicyEntry* entry : policies()) {
     Policy policy = make_policy(entry->name, {});
     if (Learner* learner = find_learner(policy)) learner->read(params);
@@ -100,9 +100,9 @@ learn:                                        # kvlab describe train
 
 TrainingOptions read_training(const Spec& spec, const Case& policy_case, Learner& learner) {
   const auto read = [&](Params& params) {
-    TrainingOptions options = TrainingOptions::read(params);
-    if (options.seed == 0) options.seed = spec.seed;
     learner.read(params);
+    TrainingOptions options = TrainingOptions::read(params, learner.defaults());
+    if (options.seed == 0) options.seed = spec.seed;
     return options;
   };
   return spec.read_options(kLearnKey, read, policy_case.settings);

@@ -9,7 +9,7 @@
 
 namespace kv {
 
-// How scores become an eviction (001, Sec. 3.2 and Table 5): of the d entries that leave, the network says how likely
+// How scores become an eviction (001, App. B.2 and Table 5): of the d entries that leave, the network says how likely
 // each is.
 enum class EvictionSampling : uint8_t {
   kTop,          // the d worst

@@ -209,7 +209,7 @@ std::vector<Measured> ForesightReinforced::learn(const LearnBatch& batch, int bu
       for (int copy = 0; copy < group_; ++copy) {
         copies.push_back(read[static_cast<size_t>(text)]);
         lengths.push_back(static_cast<int32_t>(copies.back().size()));
-        numbers.push_back(batch.sample_numbers[static_cast<size_t>(first + text)] * group_ + copy);
+        numbers.push_back((first + text) * group_ + copy);  // a text that comes twice in a step draws anew
       }
     }
     Rollouts drawn(batch, *scorer_, reference_, law_, std::ssize(copies), full.max_tokens);

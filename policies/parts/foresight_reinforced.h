@@ -12,7 +12,7 @@
 
 namespace kv {
 
-// ForesightKV's reinforcement stage (001, Sec. 3.4; GRPO as the released train.py has it). Every text is read by a
+// ForesightKV's reinforcement stage (001, Sec. 3.3; GRPO as the released train.py has it). Every text is read by a
 // group of rollouts that draw their own evictions; a rollout is worth what its evictions did to the losses behind them
 // (sim/learned/eviction_reward.h), set against its group. The loss of a rollout is the mean over events, KV heads and
 // evicted entries of kernels/eviction_surrogate.h, added up over layers, mean over rollouts.
@@ -24,6 +24,8 @@ class ForesightReinforced {
   explicit ForesightReinforced(const ForesightShape& shape);
 
   void read(Params& params);
+  // The options that read() asks for.
+  static std::vector<std::string_view> keys() { return {"group", "together", "reward", "threshold", "log_prob", "kl"}; }
   // The weights that learning began with, which the KL holds on to.
   void set_reference(std::span<const float> parameters);
   // As Learner::learn. Measures reward, its spread within a group (deviation, mean over texts), the KL, and how much a

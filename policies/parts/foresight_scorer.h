@@ -35,7 +35,7 @@ struct ForesightShape {
   std::vector<LearnedPart> parts(const SourceInfo& info) const;
 };
 
-// ForesightKV's features and network (001, Sec. 3.2), which its policy decides by and its training learns. Entry
+// ForesightKV's features and network (001, App. B.1), which its policy decides by and its training learns. Entry
 // columns hold what was attended since the last event and before it, or the latter alone; sums over the newest queries
 // come from these at the event. y = −φ of the paper: high stays. What leaves is drawn (EvictionDraw); y itself are the
 // ties.

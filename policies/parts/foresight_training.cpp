@@ -41,12 +41,15 @@ std::vector<PruningSetting> parse_settings(std::string_view text, const Params& 
   return settings;
 }
 
+constexpr int kMostCandidates = 65536;  // of kernels/pairwise_hinge.h
+
 void check_setting(const PruningSetting& setting, std::string_view key, const Params& params) {
   const auto [budget, interval] = setting;
   const std::string pair = key == kSettings ? fmt::format("{}/{}: ", budget, interval) : "";
   if (interval < 1 || budget % interval != 0 || budget <= interval) {
     params.fail(key, fmt::format("{}expected a multiple of the interval {} that is above it", pair, interval));
   }
+  if (budget > kMostCandidates) params.fail(key, fmt::format("{}expected at most {}", pair, kMostCandidates));
   if (budget + interval < ForesightScorer::kWindow) {
     params.fail(key, fmt::format("{}expected at least {} with the interval, the newest queries, which judge", pair,
                                  ForesightScorer::kWindow));
@@ -81,15 +84,41 @@ void ForesightTraining::read(Params& params) {
                               "do to the model's losses") == "reinforced";
   settings_ = read_settings(params);
   start_ = params.text("start", "weights to begin with, a name as the policy's `weights`; stage reinforced needs one");
-  if (is_reinforced_ && start_.empty()) params.fail("start", "stage reinforced goes on from weights, expected a name");
   supervised_.read(params);
   reinforced_.read(params);
+  check_stage(params);
+}
+
+// What the stage needs, and nothing of the other's.
+void ForesightTraining::check_stage(const Params& params) const {
+  if (file_name_ == kInitialWeights || start_ == kInitialWeights) {
+    throw UserError(
+        fmt::format("{}: weights = {} are no file, expected another name to train", kOwner, kInitialWeights));
+  }
+  for (const std::string_view key : is_reinforced_ ? ForesightSupervised::keys() : ForesightReinforced::keys()) {
+    if (params.has(key)) {
+      params.fail(key, fmt::format("only stage {} has it", is_reinforced_ ? "supervised" : "reinforced"));
+    }
+  }
+  if (!is_reinforced_) return;
+  if (start_.empty()) params.fail("start", "stage reinforced goes on from weights, expected a name");
+  for (const auto& [budget, interval] : settings_) {
+    if (interval > kMostDrawn) {
+      params.fail("stage", fmt::format("an interval of {}: expected at most {} in this stage", interval, kMostDrawn));
+    }
+  }
+}
+
+// The published settings (001, App. E.1).
+TrainingOptions ForesightTraining::defaults() const {
+  if (!is_reinforced_) return {};
+  return {.steps = 200, .batch = 32, .rate = 3e-4, .schedule = TrainingOptions::Schedule::kConstant};
 }
 
 int64_t ForesightTraining::least_tokens() const {
   int64_t most = 0;
   for (const auto& [budget, interval] : settings_) most = std::max(most, int64_t{budget} + interval + 1);
-  return most;
+  return is_reinforced_ ? most + 1 : most;
 }
 
 const PruningSetting& ForesightTraining::setting_of(int64_t step) const {

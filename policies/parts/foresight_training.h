@@ -12,6 +12,9 @@
 
 namespace kv {
 
+// Names no file but the weights that a training begins with.
+inline constexpr std::string_view kInitialWeights = "initial";
+
 // What a training prunes to, and how often.
 struct PruningSetting {
   int budget = 1024, interval = 256;
@@ -25,10 +28,11 @@ class ForesightTraining final : public Learner {
   ForesightTraining(ForesightScorer& scorer, std::string file_name);
 
   void read(Params& params) override;
+  TrainingOptions defaults() const override;
   std::vector<LearnedPart> parts(const SourceInfo& info) const override { return scorer_.shape().parts(info); }
   std::string file_name() const override { return file_name_; }
   std::map<std::string, std::string> settings() const override { return scorer_.shape().settings(); }
-  // One event at each setting, and a token behind it.
+  // One event at each setting, and a token behind it; reinforced, one more, whose loss the event can change.
   int64_t least_tokens() const override;
   std::vector<InputFile> check(const ModelIdentity& model) const override;
   void load(std::span<const InputFile> files) override;
@@ -38,6 +42,7 @@ class ForesightTraining final : public Learner {
                               std::span<double> gradient) override;
 
  private:
+  void check_stage(const Params& params) const;
   // Steps take the settings in turn, so that weights know features of every size: sums grow with the interval.
   const PruningSetting& setting_of(int64_t step) const;
 

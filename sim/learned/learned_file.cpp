@@ -84,17 +84,18 @@ void read_part(const SafetensorsFile& file, size_t index, LearnedFile& learned, 
   });
 }
 
-std::vector<uint16_t> narrowed(std::span<const float> values, std::string_view part,
-                               const std::filesystem::path& path) {
-  std::vector<uint16_t> narrow;
-  narrow.reserve(values.size());
-  for (const float value : values) {
-    narrow.push_back(f32_to_f16(value));
-    if (std::isfinite(value) && !std::isfinite(f16_to_f32(narrow.back()))) {
-      throw UserError(fmt::format("{}: a parameter of '{}' is {}, beyond what f16 holds", path.string(), part, value));
-    }
-  }
-  return narrow;
+bool fits_f16(float value) { return !std::isfinite(value) || std::isfinite(f16_to_f32(f32_to_f16(value))); }
+
+// One dtype for all parts: f16 but where a number is beyond it.
+Dtype stored_dtype(std::span<const float> parameters) {
+  return std::all_of(parameters.begin(), parameters.end(), fits_f16) ? Dtype::kF16 : Dtype::kF32;
+}
+
+void write_part(SafetensorsWriter& writer, const std::string& part, Dtype dtype, std::span<const float> values) {
+  if (dtype == Dtype::kF32) return writer.write_values(part, values);
+  std::vector<uint16_t> narrow(values.size());
+  std::transform(values.begin(), values.end(), narrow.begin(), f32_to_f16);
+  writer.write_values<uint16_t>(part, narrow);
 }
 
 LearnedFile parse(const SafetensorsFile& file, std::string_view owner) {
@@ -151,15 +152,15 @@ void write_learned(const std::filesystem::path& path, const LearnedFile& learned
                        {"model_sha256", learned.fingerprint}, {"made", learned.origin}};
   for (const auto& [name, value] : learned.settings) metadata[std::string(kSetting) + name] = value;
   std::vector<TensorDecl> tensors;
+  const Dtype dtype = stored_dtype(learned.parameters);
   for (const LearnedPart& part : learned.parts) {
-    tensors.push_back({.name = part.name, .dtype = Dtype::kF16, .shape = stored_shape(learned, part)});
+    tensors.push_back({.name = part.name, .dtype = dtype, .shape = stored_shape(learned, part)});
   }
   SafetensorsWriter writer(path, std::move(tensors), std::move(metadata));
   for (size_t i = 0; i < learned.parts.size(); ++i) {
     for_each_head(learned, i, [&](int64_t, int64_t from, int64_t count) {
-      const std::string& part = learned.parts[i].name;
-      const auto values = std::span(learned.parameters).subspan(static_cast<size_t>(from), static_cast<size_t>(count));
-      writer.write_values<uint16_t>(part, narrowed(values, part, path));
+      write_part(writer, learned.parts[i].name, dtype,
+                 std::span(learned.parameters).subspan(static_cast<size_t>(from), static_cast<size_t>(count)));
     });
   }
   writer.finish();

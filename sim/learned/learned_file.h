@@ -15,7 +15,7 @@ namespace kv {
 
 // What was learned for a slot on one model: <model folder>/learned/<name>.safetensors. One tensor a part,
 // [layers, kv_heads, …]; what it is of stands in the metadata. Numbers are written as f16, whose eleven bits are finer
-// than what two trainings differ by; f32 is read, too. Checkpoints of a training keep f32.
+// than what two trainings differ by, or as f32 where one is beyond 65504. Checkpoints of a training keep f32.
 struct LearnedFile {
   std::string learner;                          // the slot that reads it: "foresight-kv"
   std::string model, fingerprint;               // the model's name; SHA-256 of its files
@@ -29,7 +29,6 @@ struct LearnedFile {
 // <model folder>/learned/<name>.safetensors; a name that ends in .safetensors is a path.
 std::filesystem::path learned_path(const std::filesystem::path& model_folder, std::string_view name);
 
-// UserError where a parameter is beyond what f16 holds, 65504.
 void write_learned(const std::filesystem::path& path, const LearnedFile& learned);
 
 // Throws UserError "<owner>: <path> …" for whatever is not as write_learned writes it: another format, version, dtype

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/backend.h"
+#include "sim/learned/training_options.h"
 #include "sim/model/model_identity.h"
 #include "sim/model/source_info.h"
 #include "sim/policy/measured.h"
@@ -47,6 +48,8 @@ class Learner {
   virtual ~Learner() = default;
   // Its own options of the key `learn`, beside those of every training.
   virtual void read(Params& params) = 0;
+  // What a training is where the key says nothing, after read().
+  virtual TrainingOptions defaults() const { return {}; }
   // Of a model of that shape.
   virtual std::vector<LearnedPart> parts(const SourceInfo& info) const = 0;
   // Of the file that holds them: learned/<that>.safetensors in the model's folder (sim/learned/learned_file.h).
@@ -60,7 +63,7 @@ class Learner {
   virtual void load(std::span<const InputFile>) {}
   // Parameters at step 0.
   virtual std::vector<float> initial(const SourceInfo& info, uint64_t seed) const = 0;
-  // The slot decides by them from its next begin() on.
+  // The slot decides by them from its next begin() on: weights that no file holds.
   virtual void use(const SourceInfo& info, std::span<const float> parameters) = 0;
   // Adds the gradient of the batch's loss at these parameters to `gradient`. Returns what the step measured, a number a
   // name, means over the batch. UserError, naming layer and head, where a loss is no finite number.

@@ -17,18 +17,6 @@ namespace {
 
 constexpr uint32_t kShuffles = 0x5EED0001;  // the stream of hash_uniform that orders texts
 
-int64_t count_option(Params& params, std::string_view key, int64_t fallback, int least, std::string_view help) {
-  const int value = params.get(key, static_cast<int>(fallback), help);
-  if (value < least) params.fail(key, fmt::format("expected at least {}", least));
-  return value;
-}
-
-double positive_option(Params& params, std::string_view key, double fallback, std::string_view help) {
-  const double value = params.get(key, fallback, help);
-  if (!(value > 0) || !std::isfinite(value)) params.fail(key, "expected a number above 0");
-  return value;
-}
-
 // Fisher and Yates' shuffle of one round.
 std::vector<int> round_order(int64_t round, int texts, uint64_t seed) {
   std::vector<int> order(static_cast<size_t>(texts));
@@ -41,26 +29,6 @@ std::vector<int> round_order(int64_t round, int texts, uint64_t seed) {
 }
 
 }  // namespace
-
-TrainingOptions TrainingOptions::read(Params& params) {
-  const TrainingOptions fallback;
-  TrainingOptions options;
-  options.steps = count_option(params, "steps", fallback.steps, 1, "steps of the optimiser");
-  options.batch = count_option(params, "batch", fallback.batch, 1, "texts a step");
-  options.rate = positive_option(params, "rate", fallback.rate, "Adam's learning rate, which the schedule scales");
-  options.warm_up = count_option(params, "warm_up", fallback.warm_up, 1, "steps over which the rate rises");
-  options.schedule = params.get("schedule", "cosine", {"cosine", "constant"},
-                                "of the rate after its rise: half a cosine down to 0, or as it is") == "cosine"
-                         ? Schedule::kCosine
-                         : Schedule::kConstant;
-  options.clip = positive_option(params, "clip", fallback.clip, "bound of the gradient's norm");
-  options.seed = static_cast<uint64_t>(count_option(
-      params, "training_seed", 0, 0, "of the order of texts, of draws and of initial weights; 0: the spec's seed"));
-  if (options.schedule == Schedule::kCosine && options.steps <= options.warm_up) {
-    params.fail("steps", fmt::format("expected more than the warm-up's {}", options.warm_up));
-  }
-  return options;
-}
 
 std::vector<int> texts_of_step(int64_t step, int64_t batch, int texts, uint64_t seed) {
   KV_CHECK(texts > 0);

@@ -8,23 +8,9 @@
 
 #include "sim/learned/adam.h"
 #include "sim/learned/learner.h"
-#include "sim/policy/params.h"
+#include "sim/learned/training_options.h"
 
 namespace kv {
-
-// What every training has, whatever is learned. Defaults are those of 001's supervised stage.
-struct TrainingOptions {
-  enum class Schedule : uint8_t { kCosine, kConstant };  // sim/learned/learning_rate.h
-  int64_t steps = 1000;
-  int64_t batch = 8;  // texts of a step
-  double rate = 0.01;
-  int64_t warm_up = 10;
-  Schedule schedule = Schedule::kCosine;
-  double clip = 1;    // bound of the gradient's norm
-  uint64_t seed = 0;  // of the order of texts, of draws and of initial parameters; 0: the spec's
-
-  static TrainingOptions read(Params& params);
-};
 
 // Which of `texts` texts each step sees: all of them in an order drawn anew each time round, a pure function of seed
 // and step. A step may see the end of one round and the beginning of the next.

@@ -376,6 +376,49 @@ TEST(ForesightKv, RefusesToLearnWhereGoldenCannotJudge) {
             "learn: budget = 100: expected a multiple of the interval 64 that is above it");
 }
 
+// An option of the other stage would be ignored, so it is refused.
+TEST(ForesightKv, RefusesToLearnByWhatItsStageDoesNotHave) {
+  const auto refusal = [&](std::vector<GivenParam> given, const std::string& weights = "w") {
+    ForesightScorer scorer{ForesightShape{}};
+    ForesightTraining training(scorer, weights);
+    return test::user_error([&] {
+      Params params("learn", std::move(given));
+      training.read(params);
+    });
+  };
+  EXPECT_EQ(refusal({{"reward", "low", ""}}), "learn: reward = low: only stage reinforced has it");
+  EXPECT_EQ(refusal({{"stage", "reinforced", ""}, {"start", "s", ""}, {"margin", "0.1", ""}}),
+            "learn: margin = 0.1: only stage supervised has it");
+  EXPECT_EQ(refusal({{"stage", "reinforced", ""}}),
+            "learn: start: stage reinforced goes on from weights, expected a name");
+  EXPECT_EQ(
+      refusal({{"stage", "reinforced", ""}, {"start", "s", ""}, {"budget", "8194", ""}, {"interval", "4097", ""}}),
+      "learn: stage = reinforced: an interval of 4097: expected at most 4096 in this stage");
+  EXPECT_EQ(refusal({{"budget", "131072", ""}}), "learn: budget = 131072: expected at most 65536");
+  EXPECT_EQ(refusal({}, "initial"), "foresight-kv: weights = initial are no file, expected another name to train");
+}
+
+TEST(ForesightKv, LearnsByThePublishedSettingsOfEachStage) {
+  ForesightScorer scorer{ForesightShape{}};
+  ForesightTraining training(scorer, "w");
+  const auto read = [&](std::vector<GivenParam> given) {
+    Params params("learn", std::move(given));
+    training.read(params);
+    return training.defaults();
+  };
+  const TrainingOptions supervised = read({});
+  EXPECT_EQ(supervised.steps, 1000);
+  EXPECT_EQ(supervised.batch, 8);
+  EXPECT_EQ(supervised.rate, 0.01);
+  EXPECT_EQ(training.least_tokens(), 1024 + 256 + 1);
+  const TrainingOptions reinforced = read({{"stage", "reinforced", ""}, {"start", "s", ""}});
+  EXPECT_EQ(reinforced.steps, 200);
+  EXPECT_EQ(reinforced.batch, 32);
+  EXPECT_EQ(reinforced.rate, 3e-4);
+  EXPECT_EQ(reinforced.schedule, TrainingOptions::Schedule::kConstant);
+  EXPECT_EQ(training.least_tokens(), 1024 + 256 + 2);
+}
+
 TEST(ForesightKv, RefusesSettingsThatAreNone) {
   ForesightScorer scorer{ForesightShape{}};
   ForesightTraining training(scorer, "foresight-kv");

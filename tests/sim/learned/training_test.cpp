@@ -129,7 +129,7 @@ TEST(TrainingOptionsOfASpec, AreRefusedWhereTheyMeanNothing) {
   const auto refusal = [](const char* key, const char* value) {
     return test::user_error([&] {
       Params params("learn", {{key, value, ""}});
-      TrainingOptions::read(params);
+      TrainingOptions::read(params, {});
     });
   };
   EXPECT_EQ(refusal("steps", "0"), "learn: steps = 0: expected at least 1");
