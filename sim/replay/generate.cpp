@@ -213,23 +213,10 @@ class Generation {
     return full_schedule(unread, args_.prefill_chunk);
   }
 
-  // As the schedule of texts one token longer, up to the prompts' ends: so there is a cut at the end of a prompt
-  // exactly when another token is to be processed.
+  // There is a cut at the end of a prompt exactly when another token is to be processed.
   Schedule pruned_prompts() const {
-    std::vector<int32_t> longer = lengths_;
-    for (int32_t& length : longer) length += args_.max_new_tokens > 1 ? 1 : 0;
-    Schedule schedule = decode_schedule(longer, args_.budget, interval_, args_.prefill_chunk);
-    std::vector<int32_t> done(lengths_.size(), 0);
-    for (Step& step : schedule) {
-      for (size_t s = 0; s < done.size(); ++s) {
-        step.counts[s] = std::min(step.counts[s], lengths_[s] - done[s]);
-        done[s] += step.counts[s];
-      }
-    }
-    std::erase_if(schedule, [](const Step& step) {
-      return std::all_of(step.counts.begin(), step.counts.end(), [](int32_t count) { return count == 0; });
-    });
-    return schedule;
+    const auto schedule = args_.max_new_tokens > 1 ? prompt_decode_schedule : decode_schedule;
+    return schedule(lengths_, args_.budget, interval_, args_.prefill_chunk);
   }
 
   // The step that brings the first cut of any active sequence: 1 = the next one.

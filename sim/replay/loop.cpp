@@ -203,10 +203,9 @@ void Loop::cut(const Step& step) {
 }
 
 LoopState Loop::leave() {
-  KV_CHECK(!args_.policy.scorer);
   std::vector<int32_t> done(pass_.done().begin(), pass_.done().end());
-  std::vector<int64_t> events(done.size(), 0);
-  return {.cache = std::move(pass_.cache()), .done = std::move(done), .events = std::move(events)};
+  KV_CHECK(events_.size() == done.size());
+  return {.cache = std::move(pass_.cache()), .done = std::move(done), .events = std::move(events_)};
 }
 
 ReplayResult Loop::finish() {
@@ -215,6 +214,7 @@ ReplayResult Loop::finish() {
   if (args_.policy.scorer) result_.observe_seconds = pass_.observe_seconds(0);
   result_.score_seconds = score_seconds();
   result_.sequences = accounts_.close(cache);
+  for (const ReplayResult::PerSequence& sequence : result_.sequences) events_.push_back(sequence.events);
   const auto pages = static_cast<size_t>(cache.peak_pages());
   result_.peak_kv_bytes = pages * cache.kv_page_bytes();
   result_.peak_column_bytes =

@@ -72,7 +72,7 @@ class Loop {
   void decode(std::span<const int32_t> active, int steps, int pause_every, const Pause& pause);
 
   ReplayResult finish();
-  // After finish(), once: what another loop can go on from. Nothing is ever cut (a policy without a scorer).
+  // After finish(), once: what another loop, which cuts nothing, can go on from.
   LoopState leave();
 
   std::span<const int32_t> tokens_done() const { return pass_.done(); }  // [sequences]
@@ -95,6 +95,7 @@ class Loop {
   Stopwatch watch_;
   Accounts accounts_;
   ReplayResult result_;
+  std::vector<int64_t> events_;  // [sequences], once finished
   std::vector<int32_t> numbers_;
 };
 

@@ -6,7 +6,6 @@
 #include <numeric>
 #include <vector>
 
-#include "sim/replay/loop.h"
 #include "sim/replay/run_footprint.h"
 #include "sim/replay/stopwatch.h"
 
@@ -47,6 +46,7 @@ ReplayResult replay(const ReplayArgs& args) {
   for (const Step& step : args.schedule) loop.step(step);
   ReplayResult result = loop.finish();
   total.stop(result.total_seconds);
+  if (args.left) *args.left = loop.leave();
   return result;
 }
 

@@ -1,10 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "sim/policy/observer.h"
 #include "sim/policy/policy.h"
+#include "sim/replay/loop.h"
 #include "sim/replay/replay_result.h"
 #include "sim/replay/schedule.h"
 #include "sim/source/source.h"
@@ -26,6 +28,7 @@ struct ReplayArgs {
   // Policies that look on while this one cuts: at each of its events their scorers score the same entries, which
   // observers see (EvictionView::onlookers). They change none of its decisions and rows. Each has a scorer.
   std::span<Policy* const> onlookers{};
+  std::optional<LoopState>* left = nullptr;  // gets what the loop leaves, for others to go on from; null: nobody does
 };
 
 // Drives the loop (sim/replay/loop.h) by a schedule, over token ids that are known.

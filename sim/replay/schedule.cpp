@@ -25,11 +25,8 @@ void advance(Schedule& schedule, std::vector<int32_t>& done, std::span<const int
   }
 }
 
-}  // namespace
-
-bool cut_is_due(int32_t done, int budget, int interval) { return done > budget && (done - budget) % interval == 0; }
-
-Schedule decode_schedule(std::span<const int32_t> lengths, int budget, int interval, int prefill_chunk) {
+// Of texts that `more` tokens follow, up to there.
+Schedule pruned_schedule(std::span<const int32_t> lengths, int32_t more, int budget, int interval, int prefill_chunk) {
   KV_CHECK(budget > 0 && interval > 0);
   const size_t sequences = lengths.size();
   Schedule schedule;
@@ -45,11 +42,24 @@ Schedule decode_schedule(std::span<const int32_t> lengths, int budget, int inter
       done[s] += step.counts[s];
       any = any || step.counts[s] > 0;
       // An event after the last token would cost time and change nothing.
-      if (done[s] < lengths[s] && cut_is_due(done[s], budget, interval)) step.keep[s] = budget;
+      const bool goes_on = step.counts[s] > 0 && done[s] < lengths[s] + more;
+      if (goes_on && cut_is_due(done[s], budget, interval)) step.keep[s] = budget;
     }
     if (!any) return schedule;
     schedule.push_back(std::move(step));
   }
+}
+
+}  // namespace
+
+bool cut_is_due(int32_t done, int budget, int interval) { return done > budget && (done - budget) % interval == 0; }
+
+Schedule decode_schedule(std::span<const int32_t> lengths, int budget, int interval, int prefill_chunk) {
+  return pruned_schedule(lengths, 0, budget, interval, prefill_chunk);
+}
+
+Schedule prompt_decode_schedule(std::span<const int32_t> lengths, int budget, int interval, int prefill_chunk) {
+  return pruned_schedule(lengths, 1, budget, interval, prefill_chunk);
 }
 
 Schedule one_shot_schedule(std::span<const int32_t> lengths, std::span<const int32_t> contexts,

@@ -19,6 +19,9 @@ using Schedule = std::vector<Step>;
 // `prefill_chunk` (no events between).
 Schedule decode_schedule(std::span<const int32_t> lengths, int budget, int interval, int prefill_chunk = 1024);
 
+// The same of prompts, after which more tokens come: a cut that is due at a prompt's end is made.
+Schedule prompt_decode_schedule(std::span<const int32_t> lengths, int budget, int interval, int prefill_chunk = 1024);
+
 // Whether that protocol cuts a sequence after `done` of its tokens, if more are to come: every L tokens after the
 // first B.
 bool cut_is_due(int32_t done, int budget, int interval);

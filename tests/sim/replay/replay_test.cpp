@@ -4,6 +4,8 @@
 
 #include <cmath>
 #include <map>
+#include <optional>
+#include <utility>
 
 #include "kernels/error.h"
 #include "sim/io/safetensors.h"
@@ -155,6 +157,46 @@ TEST_F(Replay, BudgetBeyondTheTextIsFullToTheBit) {
   EXPECT_EQ(run(policy, schedule, with).sequences[0].events, 0);
   run(full, schedule, without);
   EXPECT_EQ(with.nll_, without.nll_);
+}
+
+// The rest of a text over what a pruned beginning left is as in one replay of the whole text by the same steps.
+TEST_F(Replay, OthersGoOnFromWhatItLeaves) {
+  Policy policy = make_policy("h2o", {}), again = make_policy("h2o", {}), full = policy_of("full", nullptr);
+  const int32_t beginning = 96, end = 24;
+  const Schedule pruned = prompt_decode_schedule({&beginning, 1}, 48, 16);
+  Schedule whole = pruned;
+  const Schedule rest = full_schedule({&end, 1}, 10);
+  whole.insert(whole.end(), rest.begin(), rest.end());
+  Losses one, two;
+  const ReplayResult expected = run(policy, whole, one);
+
+  const std::span<const int32_t> text[] = {ids_}, read[] = {std::span(ids_).first(96)};
+  std::optional<LoopState> left;
+  Observer* const observers[] = {&two};
+  replay({.backend = *backend_,
+          .source = source_,
+          .policy = again,
+          .sequences = read,
+          .schedule = pruned,
+          .observers = observers,
+          .left = &left});
+  EXPECT_EQ(left->done, std::vector<int32_t>{96});
+  EXPECT_EQ(left->events, std::vector<int64_t>{3}) << "at 64, 80 and, because others go on, 96";
+  EXPECT_EQ(left->cache.entries(), 48 * 3 * 2);
+  Loop loop({.backend = *backend_, .source = source_, .policy = full, .sequences = 1, .observers = observers});
+  loop.resume(text, std::move(*left));
+  for (const Step& step : rest) loop.step(step);
+  const ReplayResult result = loop.finish();
+  ASSERT_EQ(one.nll_[0].size(), 120U);
+  ASSERT_EQ(two.nll_[0].size(), 120U);
+  // What follows the beginning's last token, its replay does not know.
+  for (size_t i = 0; i < 120; ++i) {
+    if (i != 95) {
+      EXPECT_EQ(two.nll_[0][i], one.nll_[0][i]) << "token " << i;
+    }
+  }
+  EXPECT_EQ(result.sequences[0].events, expected.sequences[0].events);
+  EXPECT_EQ(result.sequences[0].end_entries, expected.sequences[0].end_entries);
 }
 
 TEST_F(Replay, AnOracleWithoutAFutureIsRefused) {

@@ -30,6 +30,18 @@ TEST(Schedule, DecodeHasNoUselessEventAfterTheLastToken) {
   EXPECT_EQ(keeps(decode_schedule({&length, 1}, 4, 2), 0), (std::vector<int32_t>{-1, 4, -1}));
 }
 
+// After 8 tokens a cut is due, and 4 + 2k others are cut where they end; those between are as if they did not go on.
+TEST(Schedule, PromptsThatEndWhereACutIsDueAreCut) {
+  const int32_t lengths[] = {8, 9, 4, 3};
+  const Schedule schedule = prompt_decode_schedule(lengths, 4, 2);
+  EXPECT_EQ(counts(schedule, 0), (std::vector<int32_t>{4, 2, 2, 0}));
+  EXPECT_EQ(keeps(schedule, 0), (std::vector<int32_t>{-1, 4, 4, -1}));
+  EXPECT_EQ(keeps(schedule, 1), (std::vector<int32_t>{-1, 4, 4, -1}));
+  EXPECT_EQ(keeps(schedule, 2), (std::vector<int32_t>{-1, -1, -1, -1})) << "the budget itself";
+  EXPECT_EQ(keeps(schedule, 3), (std::vector<int32_t>{-1, -1, -1, -1}));
+  for (size_t s = 1; s < 4; ++s) EXPECT_EQ(counts(schedule, s), counts(decode_schedule(lengths, 4, 2), s));
+}
+
 TEST(Schedule, BudgetBeyondTheTextNeverEvicts) {
   const int32_t length = 5;
   const Schedule schedule = decode_schedule({&length, 1}, 8, 2);
