@@ -34,12 +34,23 @@ void check_answer(const Spec& spec) {
   if (!has_full) throw UserError(fmt::format("{}: protocol answer needs the policy full among others", spec.file));
 }
 
+// A context is compressed once, or pruned while it is read.
 void check_answer_case(const CaseCheck& check) {
+  const int budget = check.candidate.count("budget"), interval = check.candidate.count("interval");
+  const bool is_cut = check.candidate.fraction("keep") > 0, is_pruned = budget > 0 || interval > 0;
+  const std::string where = check.where_of({"budget", "interval"});
+  if (is_cut && is_pruned) {
+    throw UserError(fmt::format(
+        "{}: axes: protocol answer takes either the axis keep or the axes budget and interval, not both", where));
+  }
   if (!check.policy.scorer) return;
-  if (check.candidate.fraction("keep") == 0) check.refuse("needs the axis keep");
-  if (!check.policy.oracle()) return;
-  throw UserError(fmt::format("{}: policy '{}' needs {}, which protocol answer has yet to write",
-                              check.where_of_oracle(), check.component().label, check.wish_of_oracle()));
+  if (!is_cut && !is_pruned) check.refuse("needs the axis keep, or the axes budget and interval");
+  if (is_pruned && (budget == 0 || interval == 0)) check.refuse("needs the axes budget and interval", where);
+  if (check.policy.oracle()) {
+    throw UserError(fmt::format("{}: policy '{}' needs {}, which protocol answer has yet to write",
+                                check.where_of_oracle(), check.component().label, check.wish_of_oracle()));
+  }
+  if (is_pruned) check.check_pruning(budget, interval);
 }
 
 std::string answer_plan(const Spec& spec, const Grid& grid) {
@@ -71,9 +82,11 @@ Remarks malformed_lines(const UnitBatch& batch) {
 
 const RegisterProtocol answer{{
     .name = "answer",
-    .summary = "questions are asked of a context that was compressed once, and the generated answers graded",
+    .summary = "questions are asked of a context that was compressed once, or pruned while it was read, and the "
+               "generated answers graded",
     .takes_questions = true,
-    .axes = {fraction_axis("keep", "share of the context's entries that a head keeps, on average"),
+    .axes = {fraction_axis("keep", "share of the context's entries that a head keeps, on average"), budget_axis(),
+             interval_axis(),
              word_axis("query", {"agnostic", "aware"}, "whether the question is part of what is compressed")},
     .keys = {{.name = "sampling",
               .help = "how answers are drawn; greedy without it",

@@ -48,9 +48,10 @@ struct AnswerTimes {
 //   accuracy           mean grade of the sample's answers by the task's metric (sim/tasks/answer_metrics.h), in [0, 1]
 //   answer             the grade of question x, with the answer as text
 //   answer_tokens, repetition_rate, truncation_rate   means over its answers (sim/tasks/output_rates.h)
-//   kept_tokens, kept_tokens_max   of the compressed context, a head
+//   kept_tokens, kept_tokens_max   what is left of the context when the questions are asked, a head
 //   kept_kv_bytes      of its pages: keys, values and positions, without a scorer's columns
 //   prefill_time       of the batch, with the scoring for all its policies, shared evenly
+//                      (a context that is pruned while it is read, is read for its case alone: all of that but cutting)
 //   compress_time      scoring (within that) and cutting for the case, as under protocol latency; copying the context
 //                      for its policy, which only a shared pass needs, is no part of it. 0 for the full cache
 //   answer_time        the case's own

@@ -9,10 +9,10 @@
 #include <utility>
 
 #include "harness/spec/case_policy.h"
-#include "kernels/error.h"
 #include "sim/io/hash.h"
 #include "sim/policy/params.h"
 #include "sim/replay/prefill.h"
+#include "sim/replay/replay.h"
 #include "sim/replay/run_footprint.h"
 #include "sim/replay/schedule.h"
 #include "sim/replay/stopwatch.h"
@@ -91,6 +91,16 @@ struct AnswerRunner::Round {
     const ExamQuestion& question = question_of(exam, q);
     return query_aware ? question.prefix : joined(question.ids, question.prefix);
   }
+};
+
+// A case that is answered in a round.
+struct AnswerRunner::Candidate {
+  Outcome* outcome;
+  const Case* unit_case;
+  Policy policy;
+  std::vector<int32_t> keep{};  // of a case that is compressed once, or of the full cache
+
+  bool is_pruned() const { return policy.scorer && unit_case->count("budget") > 0; }
 };
 
 std::vector<AnswerSample> read_answer_samples(const UnitBatch& batch) {
@@ -217,26 +227,29 @@ std::vector<int32_t> AnswerRunner::kept_of(const Round& round, const Case& unit_
   return keep;
 }
 
+void AnswerRunner::fail(Outcome& outcome, const UserError& error) {
+  for (AnswerSheet& sheet : outcome.sheets) sheet.error = error.what();
+  outcome.out_of_memory = dynamic_cast<const MemoryError*>(&error) != nullptr;
+}
+
 void AnswerRunner::answer_round(const Round& round, const std::vector<size_t>& cases) {
-  struct Candidate {
-    Outcome* outcome;
-    Policy policy;
-    std::vector<int32_t> keep;
-  };
-  const auto fail = [](Outcome& outcome, const UserError& error) {
-    for (AnswerSheet& sheet : outcome.sheets) sheet.error = error.what();
-    outcome.out_of_memory = dynamic_cast<const MemoryError*>(&error) != nullptr;
-  };
-  std::vector<Candidate> candidates;
+  std::vector<Candidate> compressed, pruned;
   for (const size_t c : cases) {
     try {
-      Policy policy = load_case_policy(batch_.spec, *cases_[c]);
-      std::vector<int32_t> keep = kept_of(round, *cases_[c], policy);
-      candidates.push_back({&outcomes_[c], std::move(policy), std::move(keep)});
+      Candidate candidate{&outcomes_[c], cases_[c], load_case_policy(batch_.spec, *cases_[c])};
+      const bool is_pruned = candidate.is_pruned();
+      if (!is_pruned) candidate.keep = kept_of(round, *cases_[c], candidate.policy);
+      (is_pruned ? pruned : compressed).push_back(std::move(candidate));
     } catch (const UserError& error) {
       fail(outcomes_[c], error);
     }
   }
+  if (!compressed.empty()) answer_compressed(round, compressed);
+  // After the others, whose shared pass holds memory no longer, and each gone before the next.
+  for (Candidate& candidate : pruned) answer_pruned(round, std::move(candidate));
+}
+
+void AnswerRunner::answer_compressed(const Round& round, std::vector<Candidate>& candidates) {
   std::vector<Policy*> policies;
   for (Candidate& candidate : candidates) policies.push_back(&candidate.policy);
   const auto contexts = spans(round.contexts);
@@ -273,6 +286,39 @@ void AnswerRunner::answer_round(const Round& round, const std::vector<size_t>& c
       fail(outcome, error);
     }
   }
+}
+
+void AnswerRunner::answer_pruned(const Round& round, Candidate candidate) {
+  try {
+    answer_case(round, read_pruned(round, candidate), *candidate.outcome);
+  } catch (const UserError& error) {
+    fail(*candidate.outcome, error);
+  }
+}
+
+// What is left of the contexts when they have been read.
+LoopState AnswerRunner::read_pruned(const Round& round, Candidate& candidate) {
+  const int budget = candidate.unit_case->count("budget");
+  const int interval = candidate.policy.scorer->interval(candidate.unit_case->count("interval"));
+  const auto contexts = spans(round.contexts);
+  std::vector<int32_t> lengths;
+  for (const Ids& context : round.contexts) lengths.push_back(static_cast<int32_t>(context.size()));
+  const Schedule schedule = prompt_decode_schedule(lengths, budget, interval, batch_.spec.prefill_chunk);
+  std::optional<LoopState> left;
+  const ReplayResult costs = replay({.backend = batch_.backend,
+                                     .source = batch_.subject.source(numbers_.front(), static_cast<int>(exams_.size())),
+                                     .policy = candidate.policy,
+                                     .sequences = contexts,
+                                     .schedule = schedule,
+                                     .budget = budget,
+                                     .interval = interval,
+                                     .seed = batch_.spec.seed,
+                                     .sample_numbers = numbers_,
+                                     .left = &left});
+  AnswerTimes& times = candidate.outcome->times;
+  times.prefill_seconds += costs.total_seconds - costs.evict_seconds;
+  times.compress_seconds += costs.score_seconds + costs.evict_seconds;
+  return std::move(*left);
 }
 
 void AnswerRunner::answer_case(const Round& round, LoopState state, Outcome& outcome) {

@@ -7,6 +7,7 @@
 
 #include "harness/protocols/answer_rows.h"
 #include "harness/protocols/unit.h"
+#include "kernels/error.h"
 #include "sim/replay/generate.h"
 #include "sim/tasks/exam.h"
 
@@ -22,9 +23,13 @@ struct AnswerSample {
 std::vector<AnswerSample> read_answer_samples(const UnitBatch& batch);
 
 // Protocol answer: a context is read and compressed, then its questions are asked, each by itself from the same
-// compressed context, and the generated answers graded. One prefill serves all cases of the batch
-// (sim/replay/prefill.h). With query: agnostic (default) the questions come after compression; with query: aware each
-// is part of what is compressed, but for the answer's prefix. Rows: harness/protocols/answer_rows.h.
+// compressed context, and the generated answers graded. With `keep` it is compressed once, at its end, and one prefill
+// serves all such cases of the batch and the full cache (sim/replay/prefill.h). With `budget` and `interval` it is
+// pruned while it is read, as under protocol decode, a pass for each case; what is left at its end is what that
+// schedule leaves: the budget and the tokens since the last event, fewer than the interval. Nothing more is pruned
+// then, neither by the question nor by the answer, so that all questions are asked of the same entries. With query:
+// agnostic (default) the questions come after compression; with query: aware each is part of what is compressed, but
+// for the answer's prefix. Rows: harness/protocols/answer_rows.h.
 class AnswerRunner final : public UnitRunner {
  public:
   AnswerRunner(const UnitBatch& batch, std::vector<AnswerSample> samples);
@@ -43,12 +48,17 @@ class AnswerRunner final : public UnitRunner {
     bool out_of_memory = false;  // fewer at a time would not be the batch that was asked for
   };
   struct Round;
+  struct Candidate;
 
   void answer_all();
   void answer_batch();
   void answer_alone(const std::vector<size_t>& failed);
   static std::vector<int32_t> kept_of(const Round& round, const Case& unit_case, const Policy& policy);
   void answer_round(const Round& round, const std::vector<size_t>& cases);
+  void answer_compressed(const Round& round, std::vector<Candidate>& candidates);
+  void answer_pruned(const Round& round, Candidate candidate);
+  LoopState read_pruned(const Round& round, Candidate& candidate);
+  static void fail(Outcome& outcome, const UserError& error);
   void answer_case(const Round& round, LoopState state, Outcome& outcome);
   int most_new_tokens(size_t question) const;
   std::vector<int32_t> room_of(const Round& round, std::span<const size_t> questions) const;

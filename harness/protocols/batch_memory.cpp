@@ -20,10 +20,28 @@ RunShape full_cache(const SourceInfo& info, int samples, int64_t longest, int64_
           .tokens = samples * std::min(longest, most_tokens)};
 }
 
-std::shared_ptr<std::vector<Policy>> policies_of(const UnitBatch& workload) {
-  auto policies = std::make_shared<std::vector<Policy>>();
+using Policies = std::vector<Policy>;
+
+std::shared_ptr<Policies> policies_of(const UnitBatch& workload) {
+  auto policies = std::make_shared<Policies>();
   for (const Case& unit_case : workload.workload.cases) {
     policies->push_back(make_case_policy(workload.spec, unit_case));
+  }
+  return policies;
+}
+
+// Those that evict, by when they do.
+struct AnsweringPolicies {
+  Policies compressed;  // once
+  Policies pruned;      // while the context is read
+};
+
+std::shared_ptr<AnsweringPolicies> answering_policies_of(const UnitBatch& workload) {
+  auto policies = std::make_shared<AnsweringPolicies>();
+  for (const Case& unit_case : workload.workload.cases) {
+    Policy policy = make_case_policy(workload.spec, unit_case);
+    if (!policy.scorer) continue;
+    (unit_case.count("budget") > 0 ? policies->pruned : policies->compressed).push_back(std::move(policy));
   }
   return policies;
 }
@@ -32,6 +50,11 @@ int largest_interval(const UnitBatch& workload) {
   int largest = 0;
   for (const Case& unit_case : workload.workload.cases) largest = std::max(largest, unit_case.count("interval"));
   return largest;
+}
+
+// Tokens of one sample in a block: a piece of what is read without an event, or an interval.
+int largest_block(const UnitBatch& workload) {
+  return std::max(workload.spec.prefill_chunk, largest_interval(workload));
 }
 
 int64_t longest_sample(const UnitBatch& workload) {
@@ -60,31 +83,34 @@ int64_t longest_answer(const UnitBatch& workload) {
 BatchBytes replay_memory(const UnitBatch& workload) {
   Source& source = workload.subject.source(0, 1);
   return [&backend = workload.backend, &source, longest = longest_sample(workload), policies = policies_of(workload),
-          chunk = workload.spec.prefill_chunk, interval = largest_interval(workload),
+          most = std::max(kPlainBlock, largest_block(workload)), interval = largest_interval(workload),
           needs = workload.needs](int samples) {
-    RunShape shape = full_cache(source.info(), samples, longest, std::max(chunk, kPlainBlock));
+    RunShape shape = full_cache(source.info(), samples, longest, most);
     shape.interval = interval;
-    size_t most = 0;
+    size_t bytes = 0;
     for (const Policy& policy : *policies) {
-      most = std::max(most, run_footprint(backend, source, policy, shape).total());
+      bytes = std::max(bytes, run_footprint(backend, source, policy, shape).total());
     }
-    return most + baseline_bytes(backend, source.info(), needs, samples, longest);
+    return bytes + baseline_bytes(backend, source.info(), needs, samples, longest);
   };
 }
 
 BatchBytes answer_memory(const UnitBatch& workload) {
   ModelSource& source = *workload.subject.model();
-  return [&backend = workload.backend, &source, longest = longest_answer(workload), policies = policies_of(workload),
-          chunk = workload.spec.prefill_chunk, interval = largest_interval(workload)](int samples) {
-    RunShape shape = full_cache(source.info(), samples, longest, chunk);
+  return [&backend = workload.backend, &source, longest = longest_answer(workload),
+          policies = answering_policies_of(workload), most = largest_block(workload),
+          interval = largest_interval(workload)](int samples) {
+    RunShape shape = full_cache(source.info(), samples, longest, most);
     shape.interval = interval;
     shape.logits = samples * source.vocab();
+    const auto with_copies = [](const Footprint& bytes) { return bytes.total() + 2 * bytes.cache; };
     std::vector<Policy*> ranking;
-    for (Policy& policy : *policies) {
-      if (policy.scorer) ranking.push_back(&policy);
+    for (Policy& policy : policies->compressed) ranking.push_back(&policy);
+    size_t bytes = with_copies(run_footprint(backend, source, policy_of("full", nullptr), shape, ranking));
+    for (const Policy& policy : policies->pruned) {
+      bytes = std::max(bytes, with_copies(run_footprint(backend, source, policy, shape)));
     }
-    const Footprint bytes = run_footprint(backend, source, policy_of("full", nullptr), shape, ranking);
-    return bytes.total() + 2 * bytes.cache;
+    return bytes;
   };
 }
 

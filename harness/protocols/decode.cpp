@@ -59,8 +59,7 @@ const RegisterProtocol decode{{
     .name = "decode",
     .summary = "a text is read token by token, as if generated, and pruned to a budget as it grows",
     .is_default = true,
-    .axes = {token_axis("budget", "entries that a head keeps at an event, on average"),
-             token_axis("interval", "tokens from one event to the next"),
+    .axes = {budget_axis(), interval_axis(),
              cutting(word_axis(std::string(kCutBy), {"itself", std::string(kGolden)},
                                "who evicts: the policy itself, or golden while it looks on (metric evicted_overlap)"))},
     .starter = R"(data:

@@ -101,6 +101,10 @@ ProtocolAxis word_axis(std::string name, std::vector<std::string> words, std::st
   return {.name = std::move(name), .help = std::move(help), .check = check};
 }
 
+ProtocolAxis budget_axis() { return token_axis("budget", "entries that a head keeps at an event, on average"); }
+
+ProtocolAxis interval_axis() { return token_axis("interval", "tokens from one event to the next"); }
+
 ProtocolAxis cutting(ProtocolAxis axis) {
   axis.cuts = true;
   return axis;

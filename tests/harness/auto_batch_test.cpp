@@ -68,6 +68,19 @@ TEST_F(AutoBatch, CountsWithWhatAnAnswerTakes) {
       "axes: {keep: [0.5, 0.2]}\n");
 }
 
+TEST_F(AutoBatch, CountsWithWhatAnAnswerFromAPrunedContextTakes) {
+  expect_bound(
+      "data: [{task: kv, tokens: 256, questions: 2}]\nprotocol: answer\npolicies: [full, h2o, r-kv]\n"
+      "prefill_chunk: 32\naxes: {budget: [512, 128], interval: 96}\n");
+}
+
+// Where an interval is more than what else is read at once.
+TEST_F(AutoBatch, CountsWithTheIntervalAsABlock) {
+  expect_bound(
+      "data: [{task: kv, tokens: 256, questions: 1}]\nprotocol: answer\npolicies: [full, {policy: h2o, allocation: "
+      "ada}]\nprefill_chunk: 16\naxes: {budget: 128, interval: 120}\n");
+}
+
 TEST_F(AutoBatch, IsOneOnTheCpuAndStandsInTheManifest) {
   run_experiment(spec({"policies=[streaming]"}), options("auto"));
   run_experiment(spec({"policies=[streaming]", "batch=2"}), options("two"));

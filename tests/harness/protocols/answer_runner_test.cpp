@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <tuple>
 
@@ -13,6 +14,7 @@
 #include "harness/spec/spec_reader.h"
 #include "harness/subject.h"
 #include "kernels/error.h"
+#include "sim/replay/replay.h"
 #include "tests/support/file_fixtures.h"
 #include "tests/support/run_fixture.h"
 #include "tests/support/threads.h"
@@ -31,6 +33,24 @@ class Answers : public RunFixture {
            "protocol: answer\n"
            "axes: {keep: [0.9, 0.3]}\n"
            "samples: 3\nbatch: 2\nseed: 5\n";
+  }
+
+  // The same, but for contexts that are pruned while they are read.
+  static std::string pruned_spec(const std::string& axes) {
+    std::string yaml = questions_spec();
+    yaml.replace(yaml.find("{keep: [0.9, 0.3]}"), 18, axes);
+    return yaml.replace(yaml.find(", random]"), 9, ", h2o, {policy: r-kv, window: 8}]");
+  }
+
+  static std::vector<Row> untimed(std::vector<Row> rows) {
+    std::erase_if(rows, [](const Row& row) { return is_timing(row.metric); });
+    return rows;
+  }
+
+  static std::vector<std::string> texts(const std::vector<Row>& answers) {
+    std::vector<std::string> all;
+    for (const Row& row : answers) all.push_back(row.text);
+    return all;
   }
 
   std::vector<Row> run(const std::string& yaml, const std::string& out = "out") {
@@ -122,14 +142,12 @@ TEST_F(Answers, AreDrawnByTheSeedWhereSamplingIsAskedFor) {
         "model: {}\ndata: [{{jsonl: colours.jsonl, metric: substring_match}}]\nprotocol: answer\naxes: {{keep: 0.8}}\n"
         "policies: [full, {{policy: snapkv, mode: kvpress, window: 8}}]\nsamples: 2\nseed: {}\nbatch: {}\n{}",
         ref::source_path("experiments/models/reference"), seed, batch, sampling);
-    std::vector<Row> all = run(yaml, fmt::format("out{}", ++runs_));
-    std::erase_if(all, [](const Row& row) { return is_timing(row.metric); });
+    std::vector<Row> all = untimed(run(yaml, fmt::format("out{}", ++runs_)));
     EXPECT_EQ(summary_.skipped, 0);
     return all;
   };
-  const auto texts = [](const std::vector<Row>& all, const std::string& policy) {
-    std::vector<std::string> out;
-    for (const Row& row : rows_of(all, "answer", policy, "0.8")) out.push_back(row.text);
+  const auto answers = [](const std::vector<Row>& all, const std::string& policy) {
+    std::vector<std::string> out = texts(rows_of(all, "answer", policy, "0.8"));
     EXPECT_EQ(out.size(), 6U);
     return out;
   };
@@ -138,9 +156,9 @@ TEST_F(Answers, AreDrawnByTheSeedWhereSamplingIsAskedFor) {
   const std::vector<Row> greedy = rows("", 5, 2), greedy_other = rows("", 6, 2);
   EXPECT_EQ(rows(sampling, 5, 1), drawn);
   for (const char* policy : {"full", "snapkv"}) {
-    EXPECT_EQ(texts(greedy_other, policy), texts(greedy, policy));  // the seed decides nothing else here
-    EXPECT_NE(texts(drawn, policy), texts(greedy, policy));
-    EXPECT_NE(texts(other, policy), texts(drawn, policy));
+    EXPECT_EQ(answers(greedy_other, policy), answers(greedy, policy));  // the seed decides nothing else here
+    EXPECT_NE(answers(drawn, policy), answers(greedy, policy));
+    EXPECT_NE(answers(other, policy), answers(drawn, policy));
     EXPECT_EQ(rows_of(drawn, "accuracy", policy, "0.8").size(), 2U);
   }
 }
@@ -222,11 +240,6 @@ TEST_F(Answers, AQuestionThatIsSeenChangesWhatIsKept) {
   const auto of = [&](const char* metric, const char* policy, const char* query) {
     return rows_of(both, metric, policy, query);
   };
-  const auto texts = [](const std::vector<Row>& answers) {
-    std::vector<std::string> all;
-    for (const Row& row : answers) all.push_back(row.text);
-    return all;
-  };
   EXPECT_EQ(texts(of("answer", "full", "agnostic")), texts(of("answer", "full", "aware")));
   EXPECT_EQ(texts(of("answer", "snapkv", "agnostic")), texts(rows_of(rows, "answer", "snapkv", "0.3")));
   EXPECT_NE(texts(of("answer", "snapkv", "aware")), texts(of("answer", "snapkv", "agnostic")));
@@ -263,10 +276,6 @@ TEST_F(Answers, AQuestionThatIsSeenHoldsItsNeedles) {
 }
 
 TEST_F(Answers, RowsDependOnNeitherBatchesNorAKill) {
-  const auto untimed = [](std::vector<Row> rows) {
-    std::erase_if(rows, [](const Row& row) { return is_timing(row.metric); });
-    return rows;
-  };
   const std::vector<Row> rows = untimed(run(questions_spec()));
   std::string single = questions_spec();
   single.replace(single.find("batch: 2"), 8, "batch: 1");
@@ -299,17 +308,15 @@ TEST_F(Answers, OfASampleDoNotDependOnWhatEndsTheOthers) {
     for (ExamQuestion& question : sample.exam.questions) question.max_new_tokens = s == 0 ? 24 : 40;
   }
   const std::vector<Case>& cases = grid.workloads[0].cases;
-  const auto untimed = [&](std::span<const AnswerSample> batch, const Case& unit_case) {
+  const auto answered = [&](std::span<const AnswerSample> batch, const Case& unit_case) {
     AnswerRunner runner(batch_of(*backend, spec, *subject, grid), {batch.begin(), batch.end()});
     const Case* const only = &unit_case;
     runner.begin({&only, 1});
-    std::vector<Row> rows = runner.run(unit_case);
-    std::erase_if(rows, [](const Row& row) { return is_timing(row.metric); });
-    return rows;
+    return untimed(runner.run(unit_case));
   };
-  std::vector<Row> alone = untimed(std::span(samples).first(1), cases[0]);
-  for (const Row& row : untimed(std::span(samples).last(1), cases[0])) alone.push_back(row);
-  EXPECT_EQ(untimed(samples, cases[0]), alone);
+  std::vector<Row> alone = answered(std::span(samples).first(1), cases[0]);
+  for (const Row& row : answered(std::span(samples).last(1), cases[0])) alone.push_back(row);
+  EXPECT_EQ(answered(samples, cases[0]), alone);
   const auto tokens =
       std::find_if(alone.begin(), alone.end(), [](const Row& r) { return r.metric == "answer_tokens"; });
   EXPECT_LT(tokens->value.value(), 24) << "the case shows nothing: no line ended";
@@ -319,10 +326,6 @@ TEST_F(Answers, RowsDoNotDependOnThreads) {
   std::string yaml = questions_spec();
   yaml.replace(yaml.find("axes: {keep: [0.9, 0.3]}"), 24,
                "axes: {keep: 0.3, query: [agnostic, aware], allocation: [uniform, ada]}");
-  const auto untimed = [](std::vector<Row> rows) {
-    std::erase_if(rows, [](const Row& row) { return is_timing(row.metric); });
-    return rows;
-  };
   std::vector<std::vector<Row>> rows;
   for (const int threads : {1, 2}) {
     const ref::Threads set(threads);
@@ -449,6 +452,160 @@ TEST_F(Answers, AShortContextIsSkippedAloneWhateverTheBatch) {
   ASSERT_EQ(reasons.size(), 2U);
   EXPECT_TRUE(reasons[0].starts_with("snapkv: budget ")) << reasons[0];
   EXPECT_TRUE(reasons[1].starts_with("the full cache ")) << reasons[1];
+}
+
+TEST_F(Answers, ABudgetThatHoldsTheContextAnswersAsTheFullCache) {
+  const std::vector<Row> rows = run(pruned_spec("{budget: 512, interval: 16, query: [agnostic, aware]}"));
+  for (const char* query : {"agnostic", "aware"}) {
+    const auto of = [&](const char* metric, const char* policy) {
+      std::vector<Row> found = rows_of(rows, metric, policy, "512");
+      std::erase_if(found, [&](const Row& row) { return row.axes[2] != query; });
+      for (Row& row : found) row.policy.clear();
+      return found;
+    };
+    for (const char* metric : {"answer", "accuracy", "kept_tokens", "kept_tokens_max", "kept_kv_bytes"}) {
+      const std::vector<Row> full = of(metric, "full");
+      ASSERT_EQ(full.size(), std::string(metric) == "answer" ? 6U : 3U);
+      for (const char* policy : {"snapkv", "h2o", "r-kv"}) EXPECT_EQ(of(metric, policy), full) << policy << metric;
+    }
+  }
+  EXPECT_EQ(summary_.skipped, 0);
+}
+
+// The budget with what came since the last event, of every head; nothing came where events are at every token.
+TEST_F(Answers, APrunedContextIsWhatTheScheduleLeaves) {
+  std::string yaml = pruned_spec("{budget: [144, 64], interval: 48}");
+  yaml.replace(yaml.find("h2o"), 3, "{policy: h2o, mode: original}");
+  const std::vector<Row> rows = run(yaml);
+  for (const int budget : {144, 64}) {
+    const std::string point = std::to_string(budget);
+    const auto full = rows_of(rows, "kept_tokens", "full", point);
+    ASSERT_EQ(full.size(), 3U);
+    for (size_t s = 0; s < 3; ++s) {
+      const int tokens = static_cast<int>(full[s].value.value());
+      ASSERT_GT(tokens, budget + 48);
+      for (const char* metric : {"kept_tokens", "kept_tokens_max"}) {
+        EXPECT_EQ(rows_of(rows, metric, "snapkv", point)[s].value, budget + (tokens - budget) % 48);
+        EXPECT_EQ(rows_of(rows, metric, "r-kv", point)[s].value, budget + (tokens - budget) % 48);
+        EXPECT_EQ(rows_of(rows, metric, "h2o", point)[s].value, budget);
+      }
+    }
+  }
+  // What is gone is gone: few entries know less, and the full cache is answered once.
+  EXPECT_LT(mean(rows_of(rows, "accuracy", "r-kv", "64")), mean(rows_of(rows, "accuracy", "full", "64")));
+  EXPECT_EQ(texts(rows_of(rows, "answer", "full", "64")), texts(rows_of(rows, "answer", "full", "144")));
+  EXPECT_EQ(rows_of(rows, "answer_time", "full", "64")[0].value, rows_of(rows, "answer_time", "full", "144")[0].value);
+  for (const Row& row : rows_of(rows, "compress_time", "r-kv", "64")) EXPECT_GT(row.value.value(), 0);
+}
+
+// A replay of the context by hand, and an answer over what it leaves.
+TEST_F(Answers, OfAPrunedContextAreThoseOfAReplay) {
+  const Spec spec = parse_spec(pruned_spec("{budget: 112, interval: 16}"), (folder_ / "asked.yaml").string());
+  const Grid grid = make_grid(spec);
+  const auto backend = make_backend("cpu");
+  const auto subject = open_subject(*backend, spec, 0, grid.models.front());
+  AnswerSample sample{.number = 0, .exam = subject->exams(grid.workloads[0], 0, 1).front()};
+  const int32_t length = 112 + 16 * 6;  // an event at its end
+  ASSERT_GT(std::ssize(sample.exam.context), length);
+  sample.exam.context.erase(sample.exam.context.begin(), sample.exam.context.end() - length);
+  AnswerRunner runner(batch_of(*backend, spec, *subject, grid), {sample});
+  std::vector<const Case*> cases;
+  for (const Case& unit_case : grid.workloads[0].cases) cases.push_back(&unit_case);
+  runner.begin(cases);
+  for (size_t c = 1; c < cases.size(); ++c) {
+    Policy policy = make_policy(spec.policies[c].name, cases[c]->options), full = make_policy("full", {});
+    const std::span<const int32_t> context[] = {sample.exam.context};
+    const Schedule schedule = prompt_decode_schedule({&length, 1}, 112, 16);
+    ASSERT_EQ(schedule.back().keep, std::vector<int32_t>{112});
+    std::vector<std::string> expected;
+    for (const ExamQuestion& question : sample.exam.questions) {
+      std::optional<LoopState> left;
+      replay({.backend = *backend,
+              .source = *subject->model(),
+              .policy = policy,
+              .sequences = context,
+              .schedule = schedule,
+              .budget = 112,
+              .interval = 16,
+              .seed = 5,
+              .left = &left});
+      std::vector<int32_t> prompt = sample.exam.context;
+      prompt.insert(prompt.end(), question.ids.begin(), question.ids.end());
+      prompt.insert(prompt.end(), question.prefix.begin(), question.prefix.end());
+      const std::span<const int32_t> prompts[] = {prompt};
+      const GenerateResult answer = generate({.backend = *backend,
+                                              .source = *subject->model(),
+                                              .policy = full,
+                                              .prompts = prompts,
+                                              .resumed = &*left,
+                                              .max_new_tokens = question.max_new_tokens});
+      std::vector<int32_t> ends = subject->stop_ids();
+      const std::vector<int32_t> lines = line_end_ids(subject->tokenizer());
+      ends.insert(ends.end(), lines.begin(), lines.end());
+      expected.push_back(answer_text(sample.exam, answer.sequences[0].ids, ends, subject->tokenizer()));
+    }
+    const std::vector<Row> rows = runner.run(*cases[c]);
+    std::vector<std::string> answers;
+    for (const Row& row : rows) {
+      if (row.metric == "answer") answers.push_back(row.text);
+      if (row.metric == "kept_tokens") {
+        EXPECT_EQ(row.value, 112);
+      }
+    }
+    EXPECT_EQ(answers, expected) << policy.name;
+  }
+}
+
+TEST_F(Answers, OfPrunedContextsOfDifferentLengthsAreThoseOfEachAlone) {
+  std::string lines, context;
+  for (int i = 0; i < 6; ++i) {
+    context += fmt::format("apple: red\\nriver: blue\\nstone: grey\\nnumber {}: green\\n", i);
+    if (i % 2 == 0) continue;
+    lines += fmt::format(R"({{"context": "{}", "question": "<|question|>river", "answer_prefix": "<|answer|>", )"
+                         R"("answers": ["blue"], "max_new_tokens": 6}})"
+                         "\n",
+                         context);
+  }
+  write_atomically(folder_ / "colours.jsonl", lines);
+  std::string yaml = pruned_spec("{budget: 48, interval: 24, allocation: [uniform, ada]}");
+  const std::string task = "data: [{task: kv, tokens: 250, questions: 2}]";
+  yaml.replace(yaml.find(task), task.size(), "data: [{jsonl: colours.jsonl, metric: substring_match}]");
+  const std::vector<Row> together = untimed(run(yaml, "together"));
+  EXPECT_EQ(summary_.skipped, 0);
+  yaml.replace(yaml.find("batch: 2"), 8, "batch: 1");
+  EXPECT_EQ(untimed(run(yaml, "alone")), together);
+  std::set<double> lengths;
+  for (const Row& row : rows_of(together, "kept_tokens", "full", "48")) lengths.insert(row.value.value());
+  EXPECT_EQ(lengths.size(), 3U);
+}
+
+TEST_F(Answers, RefusesWhatCannotBePruned) {
+  const auto message = [&](const std::string& axes, const std::string& policy = "random") {
+    std::string yaml = questions_spec();
+    yaml.replace(yaml.find("{keep: [0.9, 0.3]}"), 18, axes);
+    yaml.replace(yaml.find("random]"), 7, policy + "]");
+    return test::user_error([&] { make_grid(parse_spec(yaml, "asked.yaml")); });
+  };
+  EXPECT_EQ(message("{keep: 0.3, budget: 64, interval: 16}"),
+            "asked.yaml:6:27: axes: protocol answer takes either the axis keep or the axes budget and interval, not "
+            "both");
+  EXPECT_EQ(message("{query: aware}"),
+            "asked.yaml:4:18: policy 'snapkv' under protocol answer needs the axis keep, or the axes budget and "
+            "interval");
+  EXPECT_EQ(message("{budget: 64}"),
+            "asked.yaml:6:16: policy 'snapkv' under protocol answer needs the axes budget and interval");
+  EXPECT_EQ(message("{interval: 64}"),
+            "asked.yaml:6:18: policy 'snapkv' under protocol answer needs the axes budget and interval");
+  EXPECT_EQ(message("{budget: 64, interval: 16}", "golden"),
+            "asked.yaml:4:62: policy 'golden' needs the future, which protocol answer has yet to write");
+  // As under protocol decode.
+  EXPECT_EQ(message("{budget: 16, interval: 16}"), "asked.yaml:6:16: snapkv: budget 16 must exceed the interval 16");
+  EXPECT_EQ(message("{budget: 64, interval: 16}", "{policy: r-kv, window: 64}"), test::user_error([&] {
+              make_grid(parse_spec("# ?\nmodel: " + ref::source_path("experiments/models/reference") +
+                                       "\ndata: [{task: kv, tokens: 250}]\n#\npolicies: [{policy: r-kv, window: 64}]\n"
+                                       "axes: {budget: 64, interval: 16}\nmetrics: [loss]\n",
+                                   "asked.yaml"));
+            }));
 }
 
 TEST_F(Answers, RefusesWhatCannotBeAnswered) {
