@@ -127,7 +127,28 @@ class Reasoning {
     return writer_.take();
   }
 
+  // The trace is given, and values that it has stated are asked for behind it, as its own recaps state them.
+  TaskText write_with_recaps(size_t count) {
+    write_definitions();
+    writer_.add(fmt::format("<|question|>What is {}?<|answer|>", quantities_.back().name), Label::kContext);
+    write_trace();
+    add("\n");
+    std::vector<size_t> stated;
+    for (size_t i = 0; i < quantities_.size(); ++i) {
+      if (!values_[i].empty()) stated.push_back(i);
+    }
+    for (const size_t k : random_.sample(stated.size(), std::min(stated.size(), count))) ask_recap(stated[k]);
+    return writer_.take();
+  }
+
  private:
+  void ask_recap(size_t i) {
+    writer_.ask("Recap: ", quantities_[i].name + " = ");
+    add_value(i);
+    add(".\n");
+    writer_.expect({std::to_string(quantities_[i].value)});
+  }
+
   void add(std::string_view text) { writer_.add(text, Label::kAnswer); }
 
   std::string operand_name(const Operand& operand) const {
@@ -269,12 +290,14 @@ class Reasoning {
 
 TaskText draw_reason(const TaskDraw& draw) {
   const size_t least_bytes = draw.options.definitions ? draw.chars : 0;
-  return Reasoning(draw_quantities(draw), draw.random, least_bytes).write();
+  Reasoning reasoning(draw_quantities(draw), draw.random, least_bytes);
+  if (!draw.options.questions) return reasoning.write();
+  return reasoning.write_with_recaps(static_cast<size_t>(option_or(draw.options.questions, "questions", 1, 1000, 1)));
 }
 
 const RegisterTask kReason({.name = "reason",
                             .summary = "quantities modulo 1000, resolved step by step in a long trace",
-                            .options = {"definitions"},
+                            .options = {"definitions", "questions"},
                             .fit = Fit::kCut,
                             .chars_per_token = 2.4,
                             .metric = AnswerMetric::kSubstringMatch,

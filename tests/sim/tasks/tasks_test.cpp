@@ -449,6 +449,30 @@ TEST(Reason, TheWorkingSetOfFewDefinitionsFitsWhereTheUsualDoesNot) {
   EXPECT_GT(sample_of("reason", 8192).context_tokens, 0.2 * 8192);
 }
 
+// The trace is part of what is read, and each question is answered by a value that it states.
+TEST(Reason, AsksBehindTheTraceForValuesThatItStates) {
+  const TaskText text = text_of("reason", 6000, 0, {.questions = 5});
+  ASSERT_EQ(text.questions.size(), 5u);
+  const std::string_view read = part(text, 0, text.questions.front().begin);
+  Definitions definitions = definitions_of(text);
+  EXPECT_EQ(definitions.size(), 6000u / 105);
+  std::set<std::string_view> names;
+  for (const QuestionSpan& question : text.questions) {
+    EXPECT_EQ(part(text, question.begin, question.prefix), "Recap: ");
+    const std::string_view prefix = part(text, question.prefix, question.answer);
+    ASSERT_TRUE(prefix.ends_with(" = "));
+    names.insert(prefix);
+    const std::string stated = fmt::format("{}{}", prefix, question.answers.front());
+    EXPECT_EQ(part(text, question.answer, question.end), question.answers.front() + ".\n");
+    // "name = 447." as a given one, "name = ... = 447." as a computed one
+    const size_t line = read.find(fmt::format(" {}", prefix), read.find("<|answer|>"));
+    ASSERT_NE(line, std::string_view::npos) << stated;
+    EXPECT_TRUE(read.substr(0, read.find('\n', line)).ends_with(fmt::format("= {}.", question.answers.front())))
+        << stated;
+  }
+  EXPECT_EQ(names.size(), 5u);
+}
+
 TEST(Reason, RefusesAShareOfDefinitionsThatCannotBeMet) {
   EXPECT_EQ(error_of({.task = "reason", .tokens = 512, .options = {.definitions = 0.3}}),
             "task reason: definitions is 0.3, expected a share above 0 and at most 0.2");
