@@ -1,5 +1,7 @@
 #include "kernels/attention_columns.h"
 
+#include <type_traits>
+
 #include "kernels/cuda/device.cuh"
 
 namespace kv::cuda {
@@ -8,7 +10,24 @@ namespace {
 
 constexpr int kThreads = 256;
 
+// V neighbouring columns at a time: an entry's lie together, and what is written in small pieces costs whole sectors.
+template <int V>
+struct Pack {
+  float at[V];
+};
+template <int V>
+using Packed = std::conditional_t<V == 4, float4, std::conditional_t<V == 2, float2, float>>;
+template <int V>
+__device__ Pack<V> read(const float* from) {
+  return __builtin_bit_cast(Pack<V>, *reinterpret_cast<const Packed<V>*>(from));
+}
+template <int V>
+__device__ void write(float* to, const Pack<V>& values) {
+  *reinterpret_cast<Packed<V>*>(to) = __builtin_bit_cast(Packed<V>, values);
+}
+
 // A thread an entry; a sequence has one segment at most, so no two touch the same columns.
+template <int V>
 __global__ void add_kernel(AttentionColumnsAddArgs args, int64_t tiles) {
   const RowTile at = row_tile(tiles, kThreads);  // row: (segment, KV head)
   const PagedView& cache = args.cache;
@@ -18,17 +37,26 @@ __global__ void add_kernel(AttentionColumnsAddArgs args, int64_t tiles) {
   const bool is_early = segment.first_position < args.early_tokens;
   if (segment.count == 0 || slot >= cache.lengths[row]) return;
   float* columns = args.pool_columns + place_of(cache, row, slot) * cache.column_width;
-  for (int h = 0; h < args.group; ++h) {
-    const float sum = args.sums.row(row * args.group + h)[slot];
+  for (int h = 0; h < args.group; h += V) {
+    Pack<V> sums;
+#pragma unroll
+    for (int v = 0; v < V; ++v) sums.at[v] = args.sums.row(row * args.group + h + v)[slot];
+    const auto add = [&](int column) {
+      Pack<V> total = read<V>(columns + column);
+#pragma unroll
+      for (int v = 0; v < V; ++v) total.at[v] += sums.at[v];
+      write(columns + column, total);
+    };
     if (is_early) {
-      columns[h] += sum;
-      columns[args.group + h] += sum;
+      add(h);
+      add(args.group + h);
     } else {
-      columns[2 * args.group + h] += sum;
+      add(2 * args.group + h);
     }
   }
 }
 
+template <int V>
 __global__ void fold_kernel(AttentionColumnsFoldArgs args, int64_t tiles) {
   const RowTile at = row_tile(tiles, kThreads);
   const PagedView& cache = args.cache;
@@ -38,19 +66,37 @@ __global__ void fold_kernel(AttentionColumnsFoldArgs args, int64_t tiles) {
   const bool is_counted = args.rows_counted && args.rows_counted[at.row];
   const int64_t plane = at.row * args.planes + args.first_plane;
   const int group = args.group;
-  for (int h = 0; h < group; ++h) {
-    const auto feature = [&](int f) -> float& { return args.features.row(plane + f * group + h)[slot]; };
-    const float recent = args.has_recent ? columns[2 * group + h] : feature(0);
-    const float counted = is_counted ? recent : 0;
-    const float cumulative = columns[h] + (recent - counted);
-    const float decayed = args.decay * (columns[group + h] - counted) + recent;
-    columns[h] = cumulative;
-    columns[group + h] = decayed;
-    if (args.has_recent) columns[2 * group + h] = 0;
-    for (int copy = 0; copy < args.recent_planes; ++copy) feature(copy) = recent;
-    feature(args.recent_planes) = cumulative;
-    feature(args.recent_planes + 1) = decayed;
+  for (int h = 0; h < group; h += V) {
+    Pack<V> cumulative = read<V>(columns + h), decayed = read<V>(columns + group + h), recent{};
+    if (args.has_recent) {
+      recent = read<V>(columns + 2 * group + h);
+      write(columns + 2 * group + h, Pack<V>{});
+    }
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+      const auto feature = [&](int f) -> float& { return args.features.row(plane + f * group + h + v)[slot]; };
+      if (!args.has_recent) recent.at[v] = feature(0);
+      const float counted = is_counted ? recent.at[v] : 0;
+      cumulative.at[v] += recent.at[v] - counted;
+      decayed.at[v] = args.decay * (decayed.at[v] - counted) + recent.at[v];
+      for (int copy = 0; copy < args.recent_planes; ++copy) feature(copy) = recent.at[v];
+      feature(args.recent_planes) = cumulative.at[v];
+      feature(args.recent_planes + 1) = decayed.at[v];
+    }
+    write(columns + h, cumulative);
+    write(columns + group + h, decayed);
   }
+}
+
+// Calls with the most columns that can be read at a time.
+template <class Args, class Call>
+void with_pack(const Args& args, const Call& call) {
+  const auto fits = [&](int v) {
+    return args.group % v == 0 && args.cache.column_width % v == 0 && is_aligned(args.pool_columns, v * sizeof(float));
+  };
+  if (fits(4)) return call(std::integral_constant<int, 4>());
+  if (fits(2)) return call(std::integral_constant<int, 2>());
+  return call(std::integral_constant<int, 1>());
 }
 
 }  // namespace
@@ -58,13 +104,15 @@ __global__ void fold_kernel(AttentionColumnsFoldArgs args, int64_t tiles) {
 void attention_columns_add(const AttentionColumnsAddArgs& args) {
   KV_CHECK(args.cache.column_width >= columns_needed(args));
   const int64_t tiles = ceil_div(args.cache.max_length, kThreads);
-  launch(add_kernel, args.segment_count * args.cache.kv_heads * tiles, kThreads, 0, args, tiles);
+  with_pack(args, [&](auto pack) {
+    launch(add_kernel<pack>, args.segment_count * args.cache.kv_heads * tiles, kThreads, 0, args, tiles);
+  });
 }
 
 void attention_columns_fold(const AttentionColumnsFoldArgs& args) {
   KV_CHECK(args.cache.column_width >= columns_needed(args) && args.first_plane + planes_written(args) <= args.planes);
   const int64_t tiles = ceil_div(args.cache.max_length, kThreads);
-  launch(fold_kernel, args.cache.rows * tiles, kThreads, 0, args, tiles);
+  with_pack(args, [&](auto pack) { launch(fold_kernel<pack>, args.cache.rows * tiles, kThreads, 0, args, tiles); });
 }
 
 }  // namespace kv::cuda

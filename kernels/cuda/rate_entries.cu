@@ -1,5 +1,7 @@
 #include "kernels/rate_entries.h"
 
+#include <algorithm>
+
 #include "kernels/cuda/mma.cuh"
 
 namespace kv::cuda {
@@ -92,6 +94,7 @@ __global__ void __launch_bounds__(kThreads) rate_kernel(RateEntriesArgs args, in
 // at a time, which serve two products of depth 16: which values these take from a vector does not matter as long as the
 // weights are taken alike (Fragments).
 constexpr int kTensorThreads = 256, kEntriesAWarp = 32, kParts = 3;
+constexpr int kTensorEntries = kTensorThreads / 32 * kEntriesAWarp;  // a block, at a time
 
 // The weights of keys and values as each lane wants them: [step of 16 inputs, tile of 8 units, part, lane].
 template <int H>
@@ -128,95 +131,142 @@ struct Fragments {
   }
 };
 
+// A lane's four rows of its warp's entries are lane / 4 + 8 r; its hidden units, of each tile of 8, lane % 4 · 2 and
+// the next.
 template <int H>
-__global__ void __launch_bounds__(kTensorThreads) rate_on_tensor_cores(RateEntriesArgs args, int64_t tiles) {
-  extern __shared__ __align__(16) unsigned char memory[];
-  constexpr int kTiles = H / 8;
-  const EntryNetwork& network = args.network;
+struct HiddenSums {
+  static constexpr int kTiles = H / 8;
+  float a[4][kTiles][2];
+
+  __device__ void start(const float* bias) {
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const float of_unit = bias[n * 8 + threadIdx.x % 4 * 2 + e];
+#pragma unroll
+        for (int r = 0; r < 4; ++r) a[r][n][e] = of_unit;
+      }
+    }
+  }
+
+  // Sixteen inputs: x[r] are a lane's four of each row.
+  __device__ void add_vectors(const uint2 (&x)[4], const Fragments<H>& weights, int step) {
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+      for (int m = 0; m < 2; ++m) {
+        const uint32_t rows[4] = {x[2 * m].x, x[2 * m + 1].x, x[2 * m].y, x[2 * m + 1].y};
+        float sums[4] = {a[2 * m][n][0], a[2 * m][n][1], a[2 * m + 1][n][0], a[2 * m + 1][n][1]};
+#pragma unroll
+        for (int part = kParts - 1; part >= 0; --part) {
+          const uint2 w = weights.at(step, n, part, threadIdx.x % 32);
+          multiply_add(sums, rows, w.x, w.y);
+        }
+        a[2 * m][n][0] = sums[0], a[2 * m][n][1] = sums[1];
+        a[2 * m + 1][n][0] = sums[2], a[2 * m + 1][n][1] = sums[3];
+      }
+    }
+  }
+
+  // `feature` is of the lane's own entry; all lanes of a row take it from there.
+  __device__ void add_feature(float feature, const float* weights) {
+    float x[4];
+#pragma unroll
+    for (int r = 0; r < 4; ++r) x[r] = __shfl_sync(kWarp, feature, threadIdx.x % 32 / 4 + 8 * r);
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      const float2 w = *reinterpret_cast<const float2*>(weights + n * 8 + threadIdx.x % 4 * 2);
+#pragma unroll
+      for (int r = 0; r < 4; ++r) a[r][n][0] += x[r] * w.x, a[r][n][1] += x[r] * w.y;
+    }
+  }
+
+  // Of row r, without the bias; all lanes of the row get it.
+  __device__ float output(int r, const float* output_weights) const {
+    float y = 0;
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        y += output_weights[n * 8 + threadIdx.x % 4 * 2 + e] * (a[r][n][e] * normal_below(a[r][n][e]));
+      }
+    }
+    y += __shfl_xor_sync(kWarp, y, 1);
+    return y + __shfl_xor_sync(kWarp, y, 2);
+  }
+};
+
+// The warp's 32 entries from `first` on. Those beyond the end are read as the last one, and not written.
+template <int H>
+__device__ void rate_warp(const RateEntriesArgs& args, int64_t row, int64_t first, int64_t count, const Parameters& of,
+                          const Fragments<H>& weights, const float* feature_weights) {
+  constexpr int kAhead = 8;  // features that are on their way at a time
   const PagedView& cache = args.cache;
-  const RowTile at = row_tile(tiles, kTensorThreads / 32 * kEntriesAWarp);
-  const int64_t count = cache.lengths[at.row] - args.drop_newest;
-  if (!is_due(args.rows_due, at.row) || at.first >= count) return;
-  const int dim = network.entry_dim, steps = 2 * dim / 16;
+  const int dim = args.network.entry_dim, features = args.network.feature_count, lane = threadIdx.x % 32;
+  int64_t places[4];
+#pragma unroll
+  for (int r = 0; r < 4; ++r) {
+    places[r] = place_of(cache, row, min(first + lane / 4 + 8 * r, count - 1)) * dim + lane % 4 * 8;
+  }
+  HiddenSums<H> sums;
+  sums.start(of.bias);
+  const auto* keys = static_cast<const bf16*>(cache.keys.data);
+  const auto* values = static_cast<const bf16*>(cache.values.data);
+#pragma unroll 4
+  for (int from = 0; from < 2 * dim; from += 32) {
+    const bf16* vectors = from < dim ? keys + from : values + (from - dim);
+    uint4 x[4];
+#pragma unroll
+    for (int r = 0; r < 4; ++r) x[r] = *reinterpret_cast<const uint4*>(vectors + places[r]);
+    const uint2 low[4] = {{x[0].x, x[0].y}, {x[1].x, x[1].y}, {x[2].x, x[2].y}, {x[3].x, x[3].y}};
+    const uint2 high[4] = {{x[0].z, x[0].w}, {x[1].z, x[1].w}, {x[2].z, x[2].w}, {x[3].z, x[3].w}};
+    sums.add_vectors(low, weights, from / 16);
+    sums.add_vectors(high, weights, from / 16 + 1);
+  }
+  const int64_t own = min(first + lane, count - 1);
+  for (int f = 0; f < features; f += kAhead) {
+    float ahead[kAhead];
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      ahead[k] = f + k < features ? args.network.features.row(row * features + f + k)[own] : 0.0f;
+    }
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      if (f + k < features) sums.add_feature(ahead[k], feature_weights + (f + k) * H);
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < 4; ++r) {
+    const float y = sums.output(r, of.output_weights);
+    const int64_t slot = first + lane / 4 + 8 * r;
+    if (lane % 4 == 0 && slot < count) args.output.row(row)[slot] = y + *of.output_bias;
+  }
+}
+
+// A block cuts the weights once, for `rounds` tiles of entries of a row.
+template <int H>
+__global__ void __launch_bounds__(kTensorThreads, H <= 16 ? 2 : 1)
+    rate_on_tensor_cores(RateEntriesArgs args, int64_t blocks_a_row, int rounds) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  const EntryNetwork& network = args.network;
+  const int64_t row = blockIdx.x / blocks_a_row, begin = blockIdx.x % blocks_a_row * rounds * kTensorEntries;
+  const int64_t count = args.cache.lengths[row] - args.drop_newest;
+  if (!is_due(args.rows_due, row) || begin >= count) return;
+  const int dim = network.entry_dim;
   const Parameters of =
-      parameters_of(network.parameters + at.row % cache.kv_heads * network.parameter_count(), network.inputs(), H);
+      parameters_of(network.parameters + row % args.cache.kv_heads * network.parameter_count(), network.inputs(), H);
   const Fragments<H> weights{reinterpret_cast<uint2*>(memory)};
-  weights.cut(of.weights, steps);
+  weights.cut(of.weights, 2 * dim / 16);
   auto* feature_weights = reinterpret_cast<float*>(memory + Fragments<H>::bytes(2 * dim));
   for (int i = static_cast<int>(threadIdx.x); i < network.feature_count * H; i += kTensorThreads) {
     feature_weights[i] = of.weights[2 * dim * H + i];
   }
   __syncthreads();
-
-  const int lane = threadIdx.x % 32;
-  const int64_t first = at.first + threadIdx.x / 32 * kEntriesAWarp;
-  if (first >= count) return;
-  // The lane's rows: lane / 4 + 8 r. Those beyond the end are read as the last one, and not written.
-  int64_t places[4];
-  float a[4][kTiles][2];
-#pragma unroll
-  for (int r = 0; r < 4; ++r) {
-    places[r] = place_of(cache, at.row, min(first + lane / 4 + 8 * r, count - 1)) * dim + lane % 4 * 8;
-#pragma unroll
-    for (int n = 0; n < kTiles; ++n) {
-      for (int e = 0; e < 2; ++e) a[r][n][e] = of.bias[n * 8 + lane % 4 * 2 + e];
-    }
-  }
-  const auto* keys = static_cast<const bf16*>(cache.keys.data);
-  const auto* values = static_cast<const bf16*>(cache.values.data);
-#pragma unroll 2
-  for (int from = 0; from < 2 * dim; from += 32) {
-    const bf16* vectors = from < dim ? keys + from : values + (from - dim);
-    uint32_t x[4][4];
-#pragma unroll
-    for (int r = 0; r < 4; ++r) *reinterpret_cast<uint4*>(x[r]) = *reinterpret_cast<const uint4*>(vectors + places[r]);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-#pragma unroll
-      for (int n = 0; n < kTiles; ++n) {
-#pragma unroll
-        for (int m = 0; m < 2; ++m) {
-          const uint32_t rows[4] = {x[2 * m][2 * half], x[2 * m + 1][2 * half], x[2 * m][2 * half + 1],
-                                    x[2 * m + 1][2 * half + 1]};
-          float sums[4] = {a[2 * m][n][0], a[2 * m][n][1], a[2 * m + 1][n][0], a[2 * m + 1][n][1]};
-#pragma unroll
-          for (int part = kParts - 1; part >= 0; --part) {
-            const uint2 w = weights.at(from / 16 + half, n, part, lane);
-            multiply_add(sums, rows, w.x, w.y);
-          }
-          a[2 * m][n][0] = sums[0], a[2 * m][n][1] = sums[1];
-          a[2 * m + 1][n][0] = sums[2], a[2 * m + 1][n][1] = sums[3];
-        }
-      }
-    }
-  }
-  // A lane reads the features of one entry; all lanes of a row take them from there.
-  const int64_t own = min(first + lane, count - 1);
-  for (int f = 0; f < network.feature_count; ++f) {
-    const float feature = network.features.row(at.row * network.feature_count + f)[own];
-    float x[4];
-#pragma unroll
-    for (int r = 0; r < 4; ++r) x[r] = __shfl_sync(kWarp, feature, lane / 4 + 8 * r);
-#pragma unroll
-    for (int n = 0; n < kTiles; ++n) {
-      const float2 w = *reinterpret_cast<const float2*>(feature_weights + f * H + n * 8 + lane % 4 * 2);
-#pragma unroll
-      for (int r = 0; r < 4; ++r) a[r][n][0] += x[r] * w.x, a[r][n][1] += x[r] * w.y;
-    }
-  }
-#pragma unroll
-  for (int r = 0; r < 4; ++r) {
-    float y = 0;
-#pragma unroll
-    for (int n = 0; n < kTiles; ++n) {
-      for (int e = 0; e < 2; ++e) {
-        y += of.output_weights[n * 8 + lane % 4 * 2 + e] * (a[r][n][e] * normal_below(a[r][n][e]));
-      }
-    }
-    y += __shfl_xor_sync(kWarp, y, 1);
-    y += __shfl_xor_sync(kWarp, y, 2);
-    const int64_t slot = first + lane / 4 + 8 * r;
-    if (lane % 4 == 0 && slot < count) args.output.row(at.row)[slot] = y + *of.output_bias;
+  for (int round = 0; round < rounds; ++round) {
+    const int64_t first = begin + round * kTensorEntries + threadIdx.x / 32 * kEntriesAWarp;
+    if (first >= count) return;
+    rate_warp<H>(args, row, first, count, of, weights, feature_weights);
   }
 }
 
@@ -303,10 +353,14 @@ template <int H>
 void rate_with(const RateEntriesArgs& args) {
   const EntryNetwork& network = args.network;
   if (network.entry_dim > 0 && network.entry_dim % 32 == 0) {
-    const int64_t tiles = ceil_div(args.cache.max_length, kTensorThreads / 32 * kEntriesAWarp);
+    // Weights are cut for as many tiles as leave every multiprocessor its blocks.
+    const int64_t tiles = ceil_div(args.cache.max_length, kTensorEntries);
+    const int64_t most = std::clamp<int64_t>(args.cache.rows * tiles / (4 * multiprocessors()), 1, 4);
+    const int64_t blocks = ceil_div(tiles, most), rounds = ceil_div(tiles, blocks);
     const size_t shared =
         Fragments<H>::bytes(2 * network.entry_dim) + static_cast<size_t>(network.feature_count * H) * sizeof(float);
-    launch(rate_on_tensor_cores<H>, args.cache.rows * tiles, kTensorThreads, shared, args, tiles);
+    launch(rate_on_tensor_cores<H>, args.cache.rows * blocks, kTensorThreads, shared, args, blocks,
+           static_cast<int>(rounds));
     return;
   }
   const int64_t tiles = ceil_div(args.cache.max_length, kThreads);
