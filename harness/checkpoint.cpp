@@ -17,7 +17,7 @@ namespace {
 constexpr const char* kFormat = "kvlab-checkpoint";
 
 [[noreturn]] void refuse(const SafetensorsFile& file, const std::string& what) {
-  throw UserError(fmt::format("{}: {}; remove it, or start over with --fresh", file.name(), what));
+  throw UserError(fmt::format("{}: {}", file.name(), what));
 }
 
 double number(const SafetensorsFile& file, const std::string& key) {
@@ -52,7 +52,25 @@ std::vector<std::vector<double>> values_of(const SafetensorsFile& file, size_t s
   return values;
 }
 
+Checkpoint parse(const SafetensorsFile& file) {
+  if (const auto format = file.metadata().find("format");
+      format == file.metadata().end() || format->second != kFormat) {
+    refuse(file, "is no checkpoint");
+  }
+  Checkpoint checkpoint{.metrics = names(file), .seconds = number(file, "seconds")};
+  Training::State& state = checkpoint.state;
+  state.step = static_cast<int64_t>(number(file, "step"));
+  state.adam.steps = static_cast<int64_t>(number(file, "adam_steps"));
+  state.parameters = file.read_f32(file.require("parameters"));
+  state.adam.mean = file.read_f32(file.require("adam.mean"));
+  state.adam.square = file.read_f32(file.require("adam.square"));
+  checkpoint.values = values_of(file, static_cast<size_t>(state.step), checkpoint.metrics.size());
+  return checkpoint;
+}
+
 }  // namespace
+
+void refuse_checkpoint(const std::string& what) { throw UserError(what + "; remove it, or start over with --fresh"); }
 
 void write_checkpoint(const std::filesystem::path& path, const Checkpoint& checkpoint) {
   const Training::State& state = checkpoint.state;
@@ -75,20 +93,20 @@ void write_checkpoint(const std::filesystem::path& path, const Checkpoint& check
 
 std::optional<Checkpoint> read_checkpoint(const std::filesystem::path& path) {
   if (std::error_code error; !std::filesystem::exists(path, error)) return std::nullopt;
-  const SafetensorsFile file = SafetensorsFile::open(path);
-  if (const auto format = file.metadata().find("format");
-      format == file.metadata().end() || format->second != kFormat) {
-    refuse(file, "is no checkpoint");
+  try {
+    return parse(SafetensorsFile::open(path));
+  } catch (const UserError& error) {
+    refuse_checkpoint(error.what());
   }
-  Checkpoint checkpoint{.metrics = names(file), .seconds = number(file, "seconds")};
-  Training::State& state = checkpoint.state;
-  state.step = static_cast<int64_t>(number(file, "step"));
-  state.adam.steps = static_cast<int64_t>(number(file, "adam_steps"));
-  state.parameters = file.read_f32(file.require("parameters"));
-  state.adam.mean = file.read_f32(file.require("adam.mean"));
-  state.adam.square = file.read_f32(file.require("adam.square"));
-  checkpoint.values = values_of(file, static_cast<size_t>(state.step), checkpoint.metrics.size());
-  return checkpoint;
+}
+
+void sweep_checkpoints(const std::filesystem::path& folder) {
+  std::error_code error;
+  std::vector<std::filesystem::path> left;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    if (entry.path().extension() == ".tmp") left.push_back(entry.path());
+  }
+  for (const std::filesystem::path& file : left) std::filesystem::remove(file, error);
 }
 
 }  // namespace kv

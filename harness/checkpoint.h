@@ -20,7 +20,14 @@ struct Checkpoint {
 // Replaces the file as a whole: there is the old one or the new one, never a part.
 void write_checkpoint(const std::filesystem::path& path, const Checkpoint& checkpoint);
 
-// None where there is no such file. UserError, naming the file, where it is not as write_checkpoint writes it.
+// None where there is no such file. UserError, naming the file and what to do, where it is not as write_checkpoint
+// writes it.
 std::optional<Checkpoint> read_checkpoint(const std::filesystem::path& path);
+
+// The UserError for a checkpoint that is of no use: what is wrong with which file, then what to do.
+[[noreturn]] void refuse_checkpoint(const std::string& what);
+
+// Removes what a killed write left in the folder of checkpoints, which must be this process's own.
+void sweep_checkpoints(const std::filesystem::path& folder);
 
 }  // namespace kv

@@ -132,8 +132,9 @@ std::string machine_identity(bool timed) {
   return timed ? fmt::format("{}\n{} threads", identity, cpu::thread_count()) : identity;
 }
 
-std::string origin_json(const Spec& spec, const Facts& accelerator) {
+std::string origin_json(const Spec& spec, const Facts& accelerator, const std::map<std::string, Facts>& more) {
   Json out;
+  for (const auto& [name, facts] : more) out[name] = pairs(facts);
   add_code(out, spec);
   out["device"] = spec.device;
   add_circumstances(out, accelerator);

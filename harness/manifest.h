@@ -34,8 +34,8 @@ std::string manifest_json(const ManifestInputs& inputs);
 
 // The origin of a file that is being made, a budget profile (BudgetProfile::origin) or own traces (OwnTraces::origin):
 // what a manifest says of code, spec, device, machine and time, in the same words, a JSON object on one line, keys in
-// alphabetical order.
-std::string origin_json(const Spec& spec, const Facts& accelerator);
+// alphabetical order. `more`: objects beside these, by name.
+std::string origin_json(const Spec& spec, const Facts& accelerator, const std::map<std::string, Facts>& more = {});
 
 // Identifies the sources that rows on that device depend on, whatever built them (BuildInfo::cpu_sources, ::sources).
 std::string_view row_sources(const std::string& device);

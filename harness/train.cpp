@@ -2,13 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
-#include <map>
 #include <memory>
+#include <optional>
 
 #include "harness/checkpoint.h"
 #include "harness/files.h"
 #include "harness/input_hashes.h"
+#include "harness/learned_weights.h"
 #include "harness/manifest.h"
 #include "harness/protocols/train.h"
 #include "harness/protocols/unit.h"
@@ -20,7 +22,6 @@
 #include "harness/subject.h"
 #include "kernels/error.h"
 #include "sim/io/hash.h"
-#include "sim/io/safetensors.h"
 #include "sim/learned/learned_file.h"
 
 namespace kv {
@@ -34,7 +35,7 @@ double seconds_since(Clock::time_point begin) { return std::chrono::duration<dou
 // The texts of all data entries of one model, one number each.
 class Texts {
  public:
-  Texts(Subject& subject, const Grid& grid, int model) : subject_(subject) {
+  Texts(Subject& subject, const Spec& spec, const Grid& grid, int model) : subject_(subject), spec_(spec) {
     for (const Workload& workload : grid.workloads) {
       if (workload.model == model) workloads_.push_back(&workload);
     }
@@ -46,15 +47,31 @@ class Texts {
     return total;
   }
   Sample text(int number) {
+    auto workload = workloads_.begin();
+    for (; number >= (*workload)->samples; ++workload) number -= (*workload)->samples;
+    return read(**workload, number);
+  }
+  // UserError where an entry has fewer texts than it should, or one has fewer tokens than something is learned from.
+  void check(int64_t least_tokens) {
     for (const Workload* workload : workloads_) {
-      if (number < workload->samples) return std::move(subject_.samples(*workload, number, 1).front());
-      number -= workload->samples;
+      // Texts of one length are there if the last one is.
+      for (int i = workload->tokens > 0 ? workload->samples - 1 : 0; i < workload->samples; ++i) {
+        const Sample sample = read(*workload, i);
+        if (std::ssize(sample.ids) >= least_tokens) continue;
+        const DataSpec& data = spec_.data[static_cast<size_t>(workload->data)];
+        throw UserError(
+            fmt::format("{}: data: '{}': text {} has {} tokens, expected at least {}, or nothing is "
+                        "learned from it",
+                        data.source.where, data.name, i, sample.ids.size(), least_tokens));
+      }
     }
-    throw UserError(fmt::format("there is no text {}", number));
   }
 
  private:
+  Sample read(const Workload& workload, int index) { return std::move(subject_.samples(workload, index, 1).front()); }
+
   Subject& subject_;
+  const Spec& spec_;
   std::vector<const Workload*> workloads_;
 };
 
@@ -68,54 +85,77 @@ class Trainings {
         folder_(options.out),
         hashes_(hash_inputs(spec, grid_)),
         progress_(options.verbosity, all_steps()) {
-    check_weights();
-    if (options.start == Start::kFresh) fs::remove_all(checkpoints());
-    std::error_code error;
-    fs::create_directories(checkpoints(), error);
+    check_weights(spec, grid_, options);
+    for (int model = models() - 1; model >= 0; --model) check_model(model);
+    prepare_checkpoints();
   }
 
   RunSummary go() {
-    for (int model = 0; model < static_cast<int>(spec_.models.size()); ++model) train_model(model);
+    for (int model = 0; model < models(); ++model) train_model(model);
     finish();
     return std::move(summary_);
   }
 
  private:
-  // The same for every model.
-  const std::vector<Case>& cases() const { return grid_.workloads.front().cases; }
-  int all_steps() const { return static_cast<int>(steps_of(spec_, cases()) * std::ssize(spec_.models)); }
+  int models() const { return static_cast<int>(spec_.models.size()); }
+  // The same for every data entry; those of two models differ in their files alone.
+  const std::vector<Case>& cases(int model) const {
+    const auto found = std::find_if(grid_.workloads.begin(), grid_.workloads.end(),
+                                    [&](const Workload& workload) { return workload.model == model; });
+    return found->cases;
+  }
+  int all_steps() const { return static_cast<int>(steps_of(spec_, cases(0)) * models()); }
 
-  // What would be found out only after hours: weights that one training writes over another's, or cannot write.
-  void check_weights() const {
-    for (const ModelIdentity& identity : grid_.models) {
-      std::map<fs::path, std::string> writers;
-      for (const Case& policy_case : cases()) {
-        Policy policy = make_case_policy(spec_, policy_case);
-        const Component& component = spec_.policies[static_cast<size_t>(policy_case.policy)];
-        const fs::path path = weights_path(learner_of(policy), policy_case, identity);
-        check_replaceable(path);
-        const auto [found, is_new] = writers.emplace(path, component.label);
-        if (is_new) continue;
-        throw UserError(
-            fmt::format("{}: policy '{}' would write over the weights of '{}', {}; expected another option "
-                        "'weights' for each",
-                        component.where, component.label, found->second, path.string()));
-      }
+  // Texts and what weights must look like are known only where the model is open.
+  void check_model(int model) {
+    Subject& subject = open(model);
+    const SourceInfo& info = subject.source(0, 1).info();
+    int64_t least_tokens = 0;
+    for (const Case& policy_case : cases(model)) {
+      Policy policy = make_case_policy(spec_, policy_case);
+      Learner& learner = learner_of(policy);
+      const TrainingOptions options = read_training(spec_, policy_case, learner);
+      learner.load(policy_case.files);
+      learner.initial(info, options.seed);  // refuses weights of another shape
+      least_tokens = std::max(least_tokens, learner.least_tokens());
     }
+    Texts(subject, spec_, grid_, model).check(least_tokens);
+  }
+
+  // The last one that was asked for stays open.
+  Subject& open(int model) {
+    if (subject_ && open_ == model) return *subject_;
+    subject_.reset();
+    subject_ = open_subject(*backend_, spec_, model, grid_.models[static_cast<size_t>(model)]);
+    open_ = model;
+    return *subject_;
   }
 
   fs::path checkpoints() const { return options_.out / "checkpoints"; }
-
-  void train_model(int model) {
-    const ModelIdentity& identity = grid_.models[static_cast<size_t>(model)];
-    const std::unique_ptr<Subject> subject = open_subject(*backend_, spec_, model, identity);
-    Texts texts(*subject, grid_, model);
-    for (const Case& policy_case : cases()) train_policy(policy_case, identity, *subject, texts);
+  fs::path checkpoint_of(const Case& policy_case, int model) const {
+    return checkpoints() / (key_of(policy_case, model).substr(0, 24) + ".safetensors");
   }
 
-  // One that other texts, settings or code began is another's.
-  std::string key_of(const Case& policy_case, const Subject& subject, std::span<const InputFile> begun) const {
-    std::string key = fmt::format("{}\n{}\n", code_identity(), subject.fingerprint());
+  void prepare_checkpoints() const {
+    std::error_code error;
+    fs::create_directories(checkpoints(), error);
+    sweep_checkpoints(checkpoints());
+    if (options_.start != Start::kFresh) return;
+    for (int model = 0; model < models(); ++model) {
+      for (const Case& policy_case : cases(model)) remove_file(checkpoint_of(policy_case, model));
+    }
+  }
+
+  void train_model(int model) {
+    Subject& subject = open(model);
+    Texts texts(subject, spec_, grid_, model);
+    for (const Case& policy_case : cases(model)) train_policy(policy_case, model, subject, texts);
+  }
+
+  // One that other texts, settings, code or another machine began is another's.
+  std::string key_of(const Case& policy_case, int model) const {
+    const std::string& fingerprint = hashes_.models[static_cast<size_t>(model)].second;
+    std::string key = fmt::format("{}\n{}\n{}\n", code_identity(), machine_identity(false), fingerprint);
     for (const auto& [fact, text] : backend_->accelerator()) key += fmt::format("{} {}\n", fact, text);
     for (const auto& [name, value] : spec_.row_keys) {
       if (name != "policies" && name != "model" && name != "models" && name != "axes")
@@ -123,39 +163,35 @@ class Trainings {
     }
     for (const auto& [name, sha256] : hashes_.data) key += fmt::format("{} {}\n", name, sha256);
     for (const auto& [name, sha256] : hashes_.tokenizers) key += fmt::format("{} {}\n", name, sha256);
-    for (const InputFile& file : begun) key += file.sha256 + "\n";
+    for (const InputFile& file : policy_case.files) key += file.sha256 + "\n";
     for (const GivenParam& setting : policy_case.settings) key += fmt::format("{} {}\n", setting.key, setting.text);
     key += make_case_policy(spec_, policy_case).scorer_name;
     return sha256_hex(key);
   }
 
-  void train_policy(const Case& policy_case, const ModelIdentity& identity, Subject& subject, Texts& texts) {
+  void train_policy(const Case& policy_case, int model, Subject& subject, Texts& texts) {
     Policy policy = make_case_policy(spec_, policy_case);
     Learner& learner = learner_of(policy);
     const TrainingOptions options = read_training(spec_, policy_case, learner);
-    const std::vector<InputFile> begun = learner.check(identity);
-    learner.load(begun);
+    learner.load(policy_case.files);
     Source& source = subject.source(0, 1);
     const SourceInfo& info = source.info();
     Training training(options, learner, learner.initial(info, options.seed));
-    const fs::path file = checkpoints() / (key_of(policy_case, subject, begun).substr(0, 24) + ".safetensors");
+    const fs::path file = checkpoint_of(policy_case, model);
     Checkpoint done = resume(file, training);
     const std::string label = label_of(policy_case);
-    for (const InputFile& start : begun) {
-      hashes_.profiles.push_back({subject.name(), start.path.filename().string(), start.sha256});
-    }
     progress_.doing(fmt::format("{} on {}", label, subject.name()));
-    run_steps(options, training, learner, source, texts, file, done, label);
-    write_learned(weights_path(learner, policy_case, identity),
-                  {.learner = policy.name,
-                   .model = subject.name(),
-                   .fingerprint = subject.fingerprint(),
-                   .settings = learner.settings(),
-                   .origin = origin_json(spec_, backend_->accelerator()),
-                   .layers = info.layers,
-                   .kv_heads = info.kv_heads,
-                   .parts = learner.parts(info),
-                   .parameters = {training.parameters().begin(), training.parameters().end()}});
+    run_steps(options, training, source, texts, file, done, label);
+    keep_learned(weights_path(learner, policy_case, grid_.models[static_cast<size_t>(model)], options_),
+                 {.learner = policy.name,
+                  .model = subject.name(),
+                  .fingerprint = subject.fingerprint(),
+                  .settings = learner.settings(),
+                  .origin = origin_of_training(spec_, policy_case, options.seed, backend_->accelerator()),
+                  .layers = info.layers,
+                  .kv_heads = info.kv_heads,
+                  .parts = learner.parts(info),
+                  .parameters = {training.parameters().begin(), training.parameters().end()}});
     add_rows(done, policy_case, subject.name());
     seconds_ += done.seconds;
   }
@@ -170,14 +206,18 @@ class Trainings {
   Checkpoint resume(const fs::path& file, Training& training) {
     std::optional<Checkpoint> found = read_checkpoint(file);
     if (!found) return {};
-    training.restore(found->state);
+    try {
+      training.restore(found->state);
+    } catch (const UserError& error) {
+      refuse_checkpoint(fmt::format("{}: {}", file.string(), error.what()));
+    }
     summary_.reused += static_cast<int>(training.steps_done());
     progress_.reused(static_cast<int>(training.steps_done()));
     return std::move(*found);
   }
 
-  void run_steps(const TrainingOptions& options, Training& training, const Learner& learner, Source& source,
-                 Texts& texts, const fs::path& file, Checkpoint& done, const std::string& label) {
+  void run_steps(const TrainingOptions& options, Training& training, Source& source, Texts& texts, const fs::path& file,
+                 Checkpoint& done, const std::string& label) {
     const Clock::time_point begin = Clock::now();
     const double before = done.seconds;
     const auto save = [&] {
@@ -188,7 +228,7 @@ class Trainings {
     Clock::time_point saved = begin;
     while (!training.is_done()) {
       try {
-        note_step(run_step(options, training, learner, source, texts), done);
+        note_step(run_step(options, training, source, texts), done);
       } catch (const UserError& error) {
         if (training.steps_done() > 0) save();
         throw UserError(fmt::format("{}: {}: {}", spec_.file, label, error.what()));
@@ -203,17 +243,11 @@ class Trainings {
     }
   }
 
-  std::vector<Measured> run_step(const TrainingOptions& options, Training& training, const Learner& learner,
-                                 Source& source, Texts& texts) {
+  std::vector<Measured> run_step(const TrainingOptions& options, Training& training, Source& source, Texts& texts) {
     const int64_t step = training.steps_done();
     const std::vector<int> numbers = texts_of_step(step, options.batch, texts.count(), options.seed);
     std::vector<Sample> samples;
-    for (const int number : numbers) {
-      samples.push_back(texts.text(number));
-      if (std::ssize(samples.back().ids) >= learner.least_tokens()) continue;
-      throw UserError(fmt::format("text {} has {} tokens, expected at least {}", number, samples.back().ids.size(),
-                                  learner.least_tokens()));
-    }
+    for (const int number : numbers) samples.push_back(texts.text(number));
     std::vector<std::span<const int32_t>> sequences;
     for (const Sample& sample : samples) sequences.emplace_back(sample.ids);
     return training.step({.backend = *backend_,
@@ -233,21 +267,6 @@ class Trainings {
       values.push_back(one.value);
     }
     done.values.push_back(std::move(values));
-  }
-
-  // Points of the axes have a file each, named after them; an axis of names of files has named it.
-  fs::path weights_path(const Learner& learner, const Case& policy_case, const ModelIdentity& identity) const {
-    const fs::path model = identity.folder().empty() ? options_.out : identity.folder();
-    fs::path path = learned_path(model, learner.file_name());
-    std::string name = path.stem().string();
-    for (const std::string& value : policy_case.axes) {
-      if (!value.empty() && value != learner.file_name()) name += "-" + value;
-    }
-    path.replace_filename(name + path.extension().string());
-    if (!options_.weights.empty()) path = options_.weights / path.filename();
-    std::error_code error;  // a folder that cannot be made is one that cannot be written to
-    fs::create_directories(path.parent_path(), error);
-    return path;
   }
 
   void add_rows(const Checkpoint& done, const Case& policy_case, const std::string& model) {
@@ -283,6 +302,8 @@ class Trainings {
   std::unique_ptr<Backend> backend_;
   ResultFolder folder_;
   InputHashes hashes_;
+  std::unique_ptr<Subject> subject_;  // of model open_
+  int open_ = 0;
   Progress progress_;
   std::vector<Row> rows_;
   double seconds_ = 0;  // of all steps, those of earlier runs included

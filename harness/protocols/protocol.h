@@ -17,8 +17,10 @@ namespace kv {
 struct Case;
 struct CaseCheck;
 struct Grid;
+struct InputFile;
 struct Spec;
 struct UnitBatch;
+class ModelIdentity;
 class UnitRunner;
 
 // An axis that belongs to a protocol: what it sets reaches the cases as Case::settings.
@@ -67,6 +69,9 @@ struct Protocol {
   std::string starter_policies{};     // of that spec, as a YAML list
   std::function<void(const Spec&)> check{};            // UserError where the spec cannot be meant for it
   std::function<void(const CaseCheck&)> check_case{};  // UserError where a policy cannot run at a point of the axes
+  // Files that a case reads where those of its slots are what it makes (`learns`), once it is found sound. UserError
+  // where one is missing or does not fit.
+  std::function<std::vector<InputFile>(const CaseCheck&, const ModelIdentity&)> files{};
   // What the full-cache pass must keep for a case, beside what its policy and metrics need.
   std::function<BaselineNeeds(const Case&)> needs{};
   std::function<std::string(const Spec&, const Grid&)> plan{};  // one line: what would run

@@ -7,6 +7,7 @@
 #include "harness/spec/case_check.h"
 #include "harness/spec/case_policy.h"
 #include "harness/spec/grid.h"
+#include "harness/spec/places.h"
 #include "kernels/check.h"
 #include "kernels/error.h"
 #include "sim/learned/learner.h"
@@ -33,13 +34,16 @@ Learner* find_learner(Policy& policy) {
   return nullptr;
 }
 
-// What every learner may be told, so that reading a spec knows the keys.
-void read_all_options(Params& params) {
-  TrainingOptions::read(params, {});
+// What every learner may be told, so that reading a spec knows the keys. Values are for check_train_case: whether one
+// is sound may depend on another that an axis sets.
+void declare_all_options(Params& params) {
+  Params defaults(params.owner());
+  TrainingOptions::read(defaults, {});
   for (const PolicyEntry* entry : policies()) {
     Policy policy = make_policy(entry->name, {});
-    if (Learner* learner = find_learner(policy)) learner->read(params);
+    if (Learner* learner = find_learner(policy)) learner->read(defaults);
   }
+  params.declare(defaults.declared());
 }
 
 // All texts are of every training: what an axis changes of them would be mixed.
@@ -57,12 +61,20 @@ void check_train_case(const CaseCheck& check) {
   Policy policy = make_case_policy(check.spec, check.candidate);
   Learner* const learner = find_learner(policy);
   if (!learner) check.refuse("learns nothing, expected a policy with weights (kvlab list policies)");
-  read_training(check.spec, check.candidate, *learner);
+  at(check.spec.file, [&] { return read_training(check.spec, check.candidate, *learner); });
   for (const DataSpec& data : check.spec.data) {
     if (data.tokens.value_or(0) == 0 || *data.tokens >= learner->least_tokens()) continue;
     throw UserError(fmt::format("{}: data: '{}': tokens = {}: expected at least {}, or nothing is learned from it",
                                 data.source.where, data.name, *data.tokens, learner->least_tokens()));
   }
+}
+
+// What the training goes on from.
+std::vector<InputFile> files_of_training(const CaseCheck& check, const ModelIdentity& model) {
+  Policy policy = make_case_policy(check.spec, check.candidate);
+  Learner& learner = learner_of(policy);
+  read_training(check.spec, check.candidate, learner);
+  return at(check.spec.file + ": " + std::string(kLearnKey), [&] { return learner.check(model); });
 }
 
 std::string train_plan(const Spec& spec, const Grid& grid) {
@@ -80,7 +92,7 @@ const RegisterProtocol train_protocol{{
     .verb = "train",
     .keys = {{.name = std::string(kLearnKey),
               .help = "how it is trained: steps, texts a step, learning rate; and what the policy's own training asks",
-              .read = read_all_options,
+              .read = declare_all_options,
               .as_axes = true}},
     .starter = R"(data:
   - {task: reason, tokens: 512, samples: 64}  # texts, drawn anew: kvlab list tasks
@@ -93,6 +105,7 @@ learn:                                        # kvlab describe train
     .starter_policies = "[foresight-kv]",
     .check = check_train,
     .check_case = check_train_case,
+    .files = files_of_training,
     .plan = train_plan,
 }};
 

@@ -15,7 +15,7 @@ struct Case {
   int policy = 0;                     // index into Spec::policies
   std::vector<GivenParam> options{};  // of the policy, those that axes set included
   SlotChoice allocation{"uniform"};
-  std::vector<InputFile> files{};      // that its slots were found to read when the grid was made
+  std::vector<InputFile> files{};      // that it was found to read when the grid was made (Protocol::files)
   std::vector<std::string> axes{};     // one a Spec::axis_columns(); empty where the axis does not apply
   std::vector<GivenParam> settings{};  // what the protocol's own axes set, where they apply
   BaselineNeeds needs{};               // what the full-cache pass must keep for it: policy, protocol and metrics

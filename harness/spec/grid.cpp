@@ -188,6 +188,7 @@ class GridMaker {
         .spec = spec_, .model = workload.model, .candidate = candidate, .policy = policy, .point = point};
     candidate.files = check_files_of(check, grid_.models.back());
     if (spec_.protocol->check_case) spec_.protocol->check_case(check);
+    if (spec_.protocol->files) candidate.files = spec_.protocol->files(check, grid_.models.back());
     candidate.needs = needs_of(spec_, candidate, policy);
     candidate.needs.merge(metric_needs_);
     grid_.needs.merge(candidate.needs);

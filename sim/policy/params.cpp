@@ -39,6 +39,10 @@ void Params::declare(std::string_view key, std::string_view type, std::string fa
                        .value = std::move(value)});
 }
 
+void Params::declare(const std::vector<DeclaredParam>& others) {
+  declared_.insert(declared_.end(), others.begin(), others.end());
+}
+
 bool Params::has(std::string_view key) const { return find(key) != nullptr; }
 
 int Params::get(std::string_view key, int fallback, std::string_view help) {

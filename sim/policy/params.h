@@ -38,6 +38,8 @@ class Params {
   // A file that must exist, or nothing (empty).
   std::string file(std::string_view key, std::string_view help);
   bool has(std::string_view key) const;
+  // Declares what another Params has declared, for a reader that knows the keys and leaves values to somebody else.
+  void declare(const std::vector<DeclaredParam>& others);
 
   void finish() const;
   const std::vector<DeclaredParam>& declared() const { return declared_; }

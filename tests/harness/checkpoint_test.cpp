@@ -80,7 +80,7 @@ TEST_F(Checkpoints, AreRefusedWhereTheyAreDamaged) {
   rewrite(good, {3, 2});
   EXPECT_EQ(refusal(), file + ": 'values' is F64 [3, 2], expected F64 [2, 2]" + hint);
   test::write_file(path_, "cut off");
-  EXPECT_TRUE(refusal().starts_with(file)) << refusal();
+  EXPECT_TRUE(refusal().starts_with(file) && refusal().ends_with(hint)) << refusal();
 }
 
 }  // namespace

@@ -525,7 +525,8 @@ TEST_F(Cli, TasksDrawFromTheFolderThatIsNamed) {
                                                    "policies: [full]\nmetrics: [loss]\ntables: []\n",
                                                    reference()));
   const auto loss_of = [&](const std::string& options, const std::string& out) {
-    EXPECT_EQ(run(fmt::format("run {} --quiet --out {} {}", path("s.yaml"), path(out), options)).code, 0);
+    EXPECT_EQ(run(fmt::format("run {} --quiet --out {} {}", path("s.yaml"), (folder_ / out).string(), options)).code,
+              0);
     for (const Row& row : read_rows(folder_ / out / "rows.csv").rows) {
       if (row.metric == "nll_sum") return *row.value;
     }

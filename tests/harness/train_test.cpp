@@ -4,9 +4,13 @@
 
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
 #include <set>
 
+#include "harness/checkpoint.h"
 #include "harness/run.h"
+#include "harness/staleness.h"
+#include "sim/io/hash.h"
 #include "sim/io/safetensors.h"
 #include "tests/support/run_fixture.h"
 
@@ -45,8 +49,36 @@ class Train : public RunFixture {
     return tensors;
   }
   std::string refusal(const std::vector<std::string>& overrides) const {
-    const std::string message = test::user_error([&] { train(spec(overrides), options("refused")); });
+    return refusal(overrides, options("refused"));
+  }
+  std::string refusal(const std::vector<std::string>& overrides, const RunOptions& options) const {
+    const std::string message = test::user_error([&] { train(spec(overrides), options); });
     return message.starts_with(spec_file().string()) ? message.substr(spec_file().string().size()) : message;
+  }
+  // Of a second stage that goes on from these weights.
+  static std::vector<std::string> reinforced(const std::filesystem::path& start) {
+    return {"learn.stage=reinforced", "learn.start=" + start.string(), "learn.group=2", "learn.schedule=constant"};
+  }
+  std::vector<std::filesystem::path> checkpoints_of(const std::string& out) const {
+    std::vector<std::filesystem::path> files;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_ / out / "checkpoints")) {
+      files.push_back(entry.path());
+    }
+    return files;
+  }
+  RunOptions fresh(const std::string& out) const {
+    RunOptions fresh = options(out);
+    fresh.start = Start::kFresh;
+    return fresh;
+  }
+  nlohmann::json made_of(const std::string& out) const {
+    return nlohmann::json::parse(SafetensorsFile::open(weights_of(out)).metadata().at("made"));
+  }
+  void write_ids(const std::string& name, int64_t count) const {
+    const std::vector<int32_t> ids(static_cast<size_t>(count), 7);
+    const std::vector<TensorData> tensors = {
+        {.name = "input_ids", .dtype = Dtype::kI32, .shape = {count}, .data = ids.data()}};
+    write_safetensors(folder_ / name, tensors);
   }
 };
 
@@ -75,9 +107,7 @@ TEST_F(Train, OnceDoneIsNotDoneAgain) {
   EXPECT_EQ(again.reused, kSteps);
   EXPECT_EQ(rows_of("out"), rows);
   EXPECT_EQ(tensors_of("out"), tensors);
-  RunOptions fresh = options("out");
-  fresh.start = Start::kFresh;
-  EXPECT_EQ(train(spec(), fresh).reused, 0);
+  EXPECT_EQ(train(spec(), fresh("out")).reused, 0);
   EXPECT_EQ(rows_of("out"), rows);
 }
 
@@ -198,7 +228,7 @@ TEST_F(Train, RefusesWhatCannotBeLearned) {
   EXPECT_EQ(refusal({"learn.budget=20"}),
             "--set learn.budget=20: learn: budget = 20: expected a multiple of the interval 12 that is above it");
   EXPECT_EQ(refusal({"learn.stage=reinforced"}),
-            "learn: start: stage reinforced goes on from weights, expected a name");
+            ": learn: start: stage reinforced goes on from weights, expected a name");
   EXPECT_EQ(refusal({"axes={budget: 36}"}),
             "--set axes={budget: 36}: axes: 'budget' is set by 'learn', too; expected one of them");
   EXPECT_EQ(refusal({"axes={margin: [0.1, much]}"}),
@@ -214,6 +244,149 @@ TEST_F(Train, RefusesWhatCannotBeLearned) {
   EXPECT_TRUE(
       refusal({"learn.stepz=3"})
           .starts_with("--set learn.stepz=3: learn: stepz = 3: unknown option, did you mean 'steps'? (expected "));
+}
+
+// Its file would be another one afterwards, and what had been learned before would be lost.
+TEST_F(Train, RefusesToWriteOverWhatItBeginsWith) {
+  train(spec(), options("first"));
+  const std::string before = test::read_file(weights_of("first"));
+  const std::string message =
+      refusal(reinforced(folder_ / "first/../first/foresight-kv.safetensors"), options("first"));
+  EXPECT_TRUE(message.ends_with("policy 'foresight-kv' would write over what 'foresight-kv' begins with, " +
+                                weights_of("first").string() + "; expected another option 'weights'"))
+      << message;
+  EXPECT_EQ(test::read_file(weights_of("first")), before);
+}
+
+TEST_F(Train, RefusesModelsThatWriteToOnePlace) {
+  std::filesystem::copy(ref::source_path("tests/data/llama"), folder_ / "other");
+  write_atomically(spec_file(), test::replaced(yaml(), "model: " + ref::source_path("tests/data/llama"),
+                                               "model: [" + ref::source_path("tests/data/llama") + ", other]"));
+  const std::string message = refusal({});
+  EXPECT_TRUE(message.ends_with("policy 'foresight-kv' would write over the weights of 'foresight-kv' on llama, " +
+                                weights_of("refused").string() +
+                                "; expected a spec for each model, with another --weights or option 'weights'"))
+      << message;
+}
+
+// Results state the SHA-256 of what they began with: a date is no reason for another one.
+TEST_F(Train, LeavesAloneAFileThatHoldsWhatItLearned) {
+  train(spec(), options("out"));
+  const auto written = std::filesystem::last_write_time(weights_of("out"));
+  const auto tensors = tensors_of("out");
+  train(spec(), options("out"));
+  train(spec(), fresh("out"));
+  EXPECT_EQ(std::filesystem::last_write_time(weights_of("out")), written);
+  write_atomically(weights_of("out"), "something else");
+  train(spec(), options("out"));
+  EXPECT_EQ(tensors_of("out"), tensors);
+  train(spec({"learn.margin=0.5"}), options("out"));  // says another thing of itself, at least
+  EXPECT_EQ(made_of("out")["learn"]["margin"], "0.5");
+}
+
+TEST_F(Train, ItsResultIsFreshUntilWhatItBeganWithChanges) {
+  train(spec(), options("first"));
+  const Spec second = spec(reinforced(weights_of("first")));
+  train(second, options("second"));
+  EXPECT_EQ(check_result(folder_ / "second", second).reasons, std::vector<std::string>{});
+  const nlohmann::json manifest = nlohmann::json::parse(test::read_file(folder_ / "second/manifest.json"));
+  EXPECT_EQ(manifest["profiles"].size(), 1u);
+  train(spec({"learn.margin=0.5"}), options("first"));
+  EXPECT_EQ(check_result(folder_ / "second", second).reasons,
+            std::vector<std::string>{"inputs differ: profile llama/foresight-kv.safetensors"});
+}
+
+TEST_F(Train, ChecksEveryTrainingBeforeTheFirst) {
+  train(spec(), options("first"));
+  const std::vector<std::filesystem::path> before = checkpoints_of("first");
+  const std::string missing = (folder_ / "missing.safetensors").string();
+  const std::vector<std::string> overrides = {"learn.stage=reinforced",
+                                              "axes={start: [" + weights_of("first").string() + ", " + missing + "]}"};
+  EXPECT_EQ(refusal(overrides, fresh("first")),
+            ": learn: foresight-kv: there are no learned weights " + missing + "; `kvlab train SPEC` makes one");
+  EXPECT_EQ(checkpoints_of("first"), before);
+  const std::string invalid = test::user_error([&] { validate_experiment(spec(overrides)); });
+  EXPECT_NE(invalid.find("there are no learned weights"), std::string::npos) << invalid;
+}
+
+TEST_F(Train, StartsOverWithItsOwnCheckpointsAlone) {
+  train(spec(), options("out"));
+  train(spec({"learn.margin=0.5"}), fresh("out"));
+  EXPECT_EQ(checkpoints_of("out").size(), 2u);
+  EXPECT_EQ(train(spec(), options("out")).reused, kSteps);
+}
+
+// An option is sound, or not, with what the axes set beside it.
+TEST_F(Train, ReadsOptionsTogetherWithTheAxes) {
+  const std::string learn = "learn={steps: 2, batch: 1, warm_up: 1, budget: 24}";
+  EXPECT_EQ(train(spec({learn, "axes={interval: [12, 8]}"}), options("out")).cases, 4);
+  EXPECT_EQ(refusal({learn, "axes={interval: [12, 7]}"}),
+            "--set " + learn + ": learn: budget = 24: expected a multiple of the interval 7 that is above it");
+  const std::filesystem::path start = folder_ / "out/foresight-kv-12.safetensors";
+  EXPECT_EQ(train(spec({"learn.stage=reinforced", "learn.steps=2", "learn.group=2",
+                        "axes={start: [" + start.string() + "]}"}),
+                  options("second"))
+                .cases,
+            2);
+}
+
+TEST_F(Train, NamesFilesByPlainCharacters) {
+  train(spec({"learn={steps: 2, batch: 1, warm_up: 1}", "axes={settings: [24/12, 24/12 24/8]}"}), options("out"));
+  for (const char* name : {"24-12", "24-12-24-8"}) {
+    EXPECT_TRUE(std::filesystem::exists(folder_ / "out" / fmt::format("foresight-kv-{}.safetensors", name))) << name;
+  }
+}
+
+TEST_F(Train, SaysInTheFileWhatTrainedIt) {
+  train(spec(), options("first"));
+  EXPECT_EQ(made_of("first")["begun_from"], nlohmann::json::object());
+  std::vector<std::string> overrides = reinforced(weights_of("first"));
+  overrides.emplace_back("axes={training_seed: [7]}");
+  train(spec(overrides), options("second"));
+  std::filesystem::rename(folder_ / "second/foresight-kv-7.safetensors", weights_of("second"));
+  const nlohmann::json made = made_of("second");
+  EXPECT_EQ(made["learn"]["stage"], "reinforced");
+  EXPECT_EQ(made["learn"]["training_seed"], "7");
+  EXPECT_EQ(made["learn"]["budget"], "24");
+  EXPECT_EQ(made["begun_from"]["foresight-kv.safetensors"], sha256_hex(test::read_file(weights_of("first"))));
+  EXPECT_EQ(made_of("first")["learn"]["training_seed"], "5");  // the spec's
+}
+
+// Whichever step would have read it.
+TEST_F(Train, RefusesATextThatIsTooShortBeforeTheFirstStep) {
+  write_ids("short.safetensors", 20);
+  const std::string message = refusal(
+      {"data=[{name: noise, ids: ids.safetensors, tokens: 48}, {name: short, ids: short.safetensors, samples: 1}]"});
+  EXPECT_TRUE(
+      message.ends_with("data: 'short': text 0 has 20 tokens, expected at least 37, or nothing is learned from it"))
+      << message;
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "refused/checkpoints"));
+  EXPECT_NE(refusal({"samples=4"}).find("sample 3 of 48 tokens needs 192"), std::string::npos);
+}
+
+TEST_F(Train, SaysWhatToDoWithACheckpointOfNoUse) {
+  train(spec(), options("out"));
+  const std::filesystem::path file = checkpoints_of("out").front();
+  const std::string hint = "; remove it, or start over with --fresh";
+  Checkpoint other = *read_checkpoint(file);
+  other.state.parameters.push_back(0);
+  const size_t count = other.state.parameters.size();
+  other.state.adam.mean.push_back(0);
+  other.state.adam.square.push_back(0);
+  write_checkpoint(file, other);
+  EXPECT_EQ(refusal({}, options("out")), fmt::format("{}: the checkpoint holds {} parameters, expected {}{}",
+                                                     file.string(), count, count - 1, hint));
+  std::filesystem::resize_file(file, std::filesystem::file_size(file) / 2);
+  const std::string message = refusal({}, options("out"));
+  EXPECT_TRUE(message.starts_with(file.string()) && message.ends_with(hint)) << message;
+  EXPECT_EQ(train(spec(), fresh("out")).reused, 0);
+}
+
+TEST_F(Train, RemovesWhatAKilledWriteLeft) {
+  train(spec(), options("out"));
+  write_atomically(folder_ / "out/checkpoints/a.safetensors.1-0.tmp", "half of it");
+  EXPECT_EQ(train(spec(), options("out")).reused, kSteps);
+  EXPECT_EQ(checkpoints_of("out").size(), 1u);
 }
 
 }  // namespace

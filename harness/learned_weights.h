@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "harness/run_options.h"
+#include "harness/spec/grid.h"
+#include "harness/spec/spec.h"
+#include "kernels/backend.h"
+#include "sim/learned/learned_file.h"
+#include "sim/learned/learner.h"
+#include "sim/model/model_identity.h"
+
+namespace kv {
+
+// The file of what a training learns (harness/train.h). Points of the axes have a file each, named after them; an axis
+// of names of files has named it.
+std::filesystem::path weights_path(const Learner& learner, const Case& policy_case, const ModelIdentity& identity,
+                                   const RunOptions& options);
+
+// What would be found out only after hours: weights that one training writes over another's, or over those that one
+// begins with, or cannot write. UserError names the policy. Makes the folders that the files go to.
+void check_weights(const Spec& spec, const Grid& grid, const RunOptions& options);
+
+// LearnedFile::origin: origin_json's, the case's options of the key `learn` as they are given, its seed, and the
+// SHA-256 of what it began with.
+std::string origin_of_training(const Spec& spec, const Case& policy_case, uint64_t seed, const Facts& accelerator);
+
+// Writes the file, unless it already holds these parameters of that model, learned in the same way: then it keeps its
+// date, and with it the SHA-256 that results state.
+void keep_learned(const std::filesystem::path& path, const LearnedFile& learned);
+
+}  // namespace kv
