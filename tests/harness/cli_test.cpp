@@ -539,7 +539,7 @@ TEST_F(Cli, TasksDrawFromTheFolderThatIsNamed) {
   EXPECT_EQ(loss_of(by_set, "set"), own);
   EXPECT_NE(read_file(folder_ / "own" / "manifest.json").find("\"texts=" + texts.string() + "\""), std::string::npos);
   expect_refused(fmt::format("run {} {} {}", path("s.yaml"), by_option, by_set), "expected one of them");
-  expect_refused(fmt::format("run {} --data {}", path("s.yaml"), path("absent")), "absent");
+  expect_refused(fmt::format("run {} --quiet --data {}", path("s.yaml"), path("absent")), "absent");
 }
 
 TEST_F(Cli, ShippedExperimentsAreValid) {
