@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -121,9 +120,9 @@ class WeightsCheck {
   std::map<fs::path, Writer> readers_, writers_;
 };
 
-// As f16 holds them, or as they are where they are beyond that.
-bool same_number(float x, float y) {
-  return x == y || (f32_to_f16(x) == f32_to_f16(y) && std::isfinite(f16_to_f32(f32_to_f16(x))));
+bool narrow_alike(std::span<const float> a, std::span<const float> b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](float x, float y) { return f32_to_f16(x) == f32_to_f16(y); });
 }
 
 // Whether both say the same of how they were trained; a file that says nothing of it, of an earlier version, agrees.
@@ -144,7 +143,7 @@ bool holds(const fs::path& path, const LearnedFile& learned) {
     return there.learner == learned.learner && there.fingerprint == learned.fingerprint &&
            there.settings == learned.settings && there.layers == learned.layers && there.kv_heads == learned.kv_heads &&
            trained_alike(there.origin, learned.origin) &&
-           std::ranges::equal(parameters_as(there, learned.parts, learned.learner), learned.parameters, same_number);
+           narrow_alike(parameters_as(there, learned.parts, learned.learner), learned.parameters);
   } catch (const UserError&) {
     return false;  // something else, which gives way
   }
