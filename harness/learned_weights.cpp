@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -42,6 +43,17 @@ fs::path one_spelling(const fs::path& path) {
   return error ? path : canonical;
 }
 
+// Whether both say the same of how they were trained; a file that says nothing of it, of an earlier version, agrees.
+bool trained_alike(const std::string& there, const std::string& here) {
+  using Json = nlohmann::json;
+  const Json then = Json::parse(there, nullptr, false), now = Json::parse(here, nullptr, false);
+  if (!then.is_object() || !now.is_object()) return false;
+  const auto agrees = [&](const std::string& key) {
+    return !then.contains(key) || then[key] == now.value(key, Json());
+  };
+  return agrees(kOptions) && agrees(kBegun);
+}
+
 // One training, as a complaint about its weights names it.
 struct Writer {
   const Component* component = nullptr;
@@ -62,8 +74,12 @@ class WeightsCheck {
     });
     for_each_training([&](const Workload& workload, const Case& policy_case) {
       Policy policy = make_case_policy(spec_, policy_case);
+      Learner& learner = learner_of(policy);
       const ModelIdentity& identity = grid_.models[static_cast<size_t>(workload.model)];
-      check(weights_path(learner_of(policy), policy_case, identity, options_), writer_of(workload, policy_case));
+      const fs::path path = weights_path(learner, policy_case, identity, options_);
+      const Writer writer = writer_of(workload, policy_case);
+      check(path, writer);
+      if (options_.start != Start::kFresh) keep_others(path, policy_case, learner, writer);
     });
   }
 
@@ -100,6 +116,21 @@ class WeightsCheck {
     check_replaceable(path);
   }
 
+  // Weights that were learned in another way are somebody's work.
+  void keep_others(const fs::path& path, const Case& policy_case, Learner& learner, const Writer& writer) const {
+    const uint64_t seed = read_training(spec_, policy_case, learner).seed;
+    std::string there;
+    try {
+      if (std::error_code error; !fs::exists(path, error)) return;
+      there = read_learned(path, writer.component->name).origin;
+    } catch (const UserError&) {
+      return;  // something else, which gives way
+    }
+    if (trained_alike(there, origin_of_training(spec_, policy_case, seed, {}))) return;
+    refuse(writer, "weights that were learned otherwise", path,
+           "another option 'weights', another --weights DIR, or --fresh");
+  }
+
   std::string said_of(const Writer& one, const Writer& other) const {
     if (one.model == other.model) return fmt::format("'{}'", one.component->label);
     return fmt::format("'{}' on {}", one.component->label, model_name(one.model));
@@ -120,20 +151,9 @@ class WeightsCheck {
   std::map<fs::path, Writer> readers_, writers_;
 };
 
-bool narrow_alike(std::span<const float> a, std::span<const float> b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [](float x, float y) { return f32_to_f16(x) == f32_to_f16(y); });
-}
-
-// Whether both say the same of how they were trained; a file that says nothing of it, of an earlier version, agrees.
-bool trained_alike(const std::string& there, const std::string& here) {
-  using Json = nlohmann::json;
-  const Json then = Json::parse(there, nullptr, false), now = Json::parse(here, nullptr, false);
-  if (!then.is_object() || !now.is_object()) return false;
-  const auto agrees = [&](const std::string& key) {
-    return !then.contains(key) || then[key] == now.value(key, Json());
-  };
-  return agrees(kOptions) && agrees(kBegun);
+// As f16 holds them, or as they are where they are beyond that.
+bool same_number(float x, float y) {
+  return x == y || (f32_to_f16(x) == f32_to_f16(y) && std::isfinite(f16_to_f32(f32_to_f16(x))));
 }
 
 bool holds(const fs::path& path, const LearnedFile& learned) {
@@ -143,7 +163,7 @@ bool holds(const fs::path& path, const LearnedFile& learned) {
     return there.learner == learned.learner && there.fingerprint == learned.fingerprint &&
            there.settings == learned.settings && there.layers == learned.layers && there.kv_heads == learned.kv_heads &&
            trained_alike(there.origin, learned.origin) &&
-           narrow_alike(parameters_as(there, learned.parts, learned.learner), learned.parameters);
+           std::ranges::equal(parameters_as(there, learned.parts, learned.learner), learned.parameters, same_number);
   } catch (const UserError&) {
     return false;  // something else, which gives way
   }

@@ -20,7 +20,8 @@ std::filesystem::path weights_path(const Learner& learner, const Case& policy_ca
                                    const RunOptions& options);
 
 // What would be found out only after hours: weights that one training writes over another's, or over those that one
-// begins with, or cannot write. UserError names the policy. Makes the folders that the files go to.
+// begins with, or cannot write; and, but for Start::kFresh, those in a file that says that it was learned by other
+// options or from another beginning. UserError names the policy. Makes the folders that the files go to.
 void check_weights(const Spec& spec, const Grid& grid, const RunOptions& options);
 
 // LearnedFile::origin: origin_json's, the case's options of the key `learn` as they are given, its seed, and the

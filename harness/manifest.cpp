@@ -10,6 +10,7 @@
 
 #include "harness/build_info.h"
 #include "harness/files.h"
+#include "harness/protocols/protocol.h"
 #include "kernels/cpu/parallel.h"
 #include "sim/io/hash.h"
 
@@ -81,7 +82,8 @@ void add_run(Json& out, const ManifestInputs& inputs) {
 }
 
 std::string command(const ManifestInputs& inputs) {
-  std::string text = "kvlab run " + std::filesystem::path(inputs.spec->file).filename().string();
+  std::string text = fmt::format("kvlab {} {}", inputs.spec->protocol->verb,
+                                 std::filesystem::path(inputs.spec->file).filename().string());
   for (const std::string& override_text : inputs.overrides) text += fmt::format(" --set '{}'", override_text);
   return text;
 }

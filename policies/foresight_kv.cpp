@@ -33,9 +33,7 @@ class ForesightKv final : public ForesightScorer {
 
   std::vector<InputFile> check(const ModelIdentity& model, std::string_view) const override {
     if (weights_ == kInitialWeights) return {};
-    // A model that is not there has learned nothing either; whoever opens it says that it is missing.
-    if (std::error_code error; !model.files().empty() && !std::filesystem::exists(model.files(), error)) return {};
-    return {check_learned(learned_path(model.folder(), weights_), kName, model, shape().settings())};
+    return check_learned(learned_path(model.folder(), weights_), kName, model, shape().settings());
   }
 
   void load(std::span<const InputFile> files) override {

@@ -170,10 +170,12 @@ LearnedFile read_learned(const std::filesystem::path& path, std::string_view own
   return parse(SafetensorsFile::open(path), owner);
 }
 
-InputFile check_learned(const std::filesystem::path& path, std::string_view owner, const ModelIdentity& model,
-                        const std::map<std::string, std::string>& settings) {
+std::vector<InputFile> check_learned(const std::filesystem::path& path, std::string_view owner,
+                                     const ModelIdentity& model, const std::map<std::string, std::string>& settings) {
+  std::error_code error;
+  if (!model.files().empty() && !std::filesystem::exists(model.files(), error)) return {};
   const std::string file = path.string();
-  if (std::error_code error; !std::filesystem::exists(path, error)) {
+  if (!std::filesystem::exists(path, error)) {
     throw UserError(fmt::format("{}: there are no learned weights {}; {}", owner, file, kMake));
   }
   const LearnedFile learned = read_learned(path, owner);
@@ -182,7 +184,7 @@ InputFile check_learned(const std::filesystem::path& path, std::string_view owne
   }
   require_settings(learned, settings, owner, file);
   require_model(learned, model, owner, file);
-  return {path, sha256_hex(MappedFile::open(path).bytes())};
+  return {{path, sha256_hex(MappedFile::open(path).bytes())}};
 }
 
 LearnedFile load_learned(const InputFile& checked, std::string_view owner) {

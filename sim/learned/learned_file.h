@@ -37,9 +37,9 @@ LearnedFile read_learned(const std::filesystem::path& path, std::string_view own
 
 // The same as a slot's check() wants it: UserError, too, where there is no such file, or it is of another slot, model
 // or settings. A trace or random weights have no files to compare, only a shape. Returns the file for the slot's
-// load().
-InputFile check_learned(const std::filesystem::path& path, std::string_view owner, const ModelIdentity& model,
-                        const std::map<std::string, std::string>& settings);
+// load(), or none where the model itself is not there, which has learned nothing either: whoever opens it says so.
+std::vector<InputFile> check_learned(const std::filesystem::path& path, std::string_view owner,
+                                     const ModelIdentity& model, const std::map<std::string, std::string>& settings);
 
 // What load() gets must still be what check_learned() saw.
 LearnedFile load_learned(const InputFile& checked, std::string_view owner);

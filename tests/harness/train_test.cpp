@@ -71,6 +71,12 @@ class Train : public RunFixture {
     fresh.start = Start::kFresh;
     return fresh;
   }
+  // The same results, the weights in another folder.
+  RunOptions elsewhere(const std::string& out, const std::string& weights) const {
+    RunOptions elsewhere = options(out);
+    elsewhere.weights = folder_ / weights;
+    return elsewhere;
+  }
   nlohmann::json made_of(const std::string& out) const {
     return nlohmann::json::parse(SafetensorsFile::open(weights_of(out)).metadata().at("made"));
   }
@@ -128,8 +134,8 @@ TEST_F(Train, GoesOnWhereItWasStopped) {
 // What was trained with other settings, or on another seed's texts, is no part of this.
 TEST_F(Train, LeavesOtherTrainingsCheckpointsAlone) {
   train(spec(), options("out"));
-  EXPECT_EQ(train(spec({"learn.margin=0.5"}), options("out")).reused, 0);
-  EXPECT_EQ(train(spec({"seed=6"}), options("out")).reused, 0);
+  EXPECT_EQ(train(spec({"learn.margin=0.5"}), elsewhere("out", "margin")).reused, 0);
+  EXPECT_EQ(train(spec({"seed=6"}), elsewhere("out", "seed")).reused, 0);
   EXPECT_EQ(train(spec({"title=Other words"}), options("out")).reused, kSteps);
 }
 
@@ -280,7 +286,19 @@ TEST_F(Train, LeavesAloneAFileThatHoldsWhatItLearned) {
   write_atomically(weights_of("out"), "something else");
   train(spec(), options("out"));
   EXPECT_EQ(tensors_of("out"), tensors);
-  train(spec({"learn.margin=0.5"}), options("out"));  // says another thing of itself, at least
+}
+
+TEST_F(Train, WritesOverWhatWasLearnedOtherwiseOnlyWhereItIsToldTo) {
+  train(spec(), options("out"));
+  const auto tensors = tensors_of("out");
+  const std::vector<std::string> other = {"learn.margin=0.5"};
+  EXPECT_TRUE(refusal(other, options("out"))
+                  .ends_with(": policy 'foresight-kv' would write over weights that were learned otherwise, " +
+                             weights_of("out").string() +
+                             "; expected another option 'weights', another --weights DIR, or --fresh"))
+      << refusal(other, options("out"));
+  EXPECT_EQ(tensors_of("out"), tensors);
+  train(spec(other), fresh("out"));
   EXPECT_EQ(made_of("out")["learn"]["margin"], "0.5");
 }
 
@@ -291,7 +309,7 @@ TEST_F(Train, ItsResultIsFreshUntilWhatItBeganWithChanges) {
   EXPECT_EQ(check_result(folder_ / "second", second).reasons, std::vector<std::string>{});
   const nlohmann::json manifest = nlohmann::json::parse(test::read_file(folder_ / "second/manifest.json"));
   EXPECT_EQ(manifest["profiles"].size(), 1u);
-  train(spec({"learn.margin=0.5"}), options("first"));
+  train(spec({"learn.margin=0.5"}), fresh("first"));
   EXPECT_EQ(check_result(folder_ / "second", second).reasons,
             std::vector<std::string>{"inputs differ: profile llama/foresight-kv.safetensors"});
 }
@@ -313,7 +331,7 @@ TEST_F(Train, StartsOverWithItsOwnCheckpointsAlone) {
   train(spec(), options("out"));
   train(spec({"learn.margin=0.5"}), fresh("out"));
   EXPECT_EQ(checkpoints_of("out").size(), 2u);
-  EXPECT_EQ(train(spec(), options("out")).reused, kSteps);
+  EXPECT_EQ(train(spec(), elsewhere("out", "first")).reused, kSteps);
 }
 
 // An option is sound, or not, with what the axes set beside it.

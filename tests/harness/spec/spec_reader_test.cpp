@@ -72,14 +72,15 @@ TEST(Spec, ReadsEveryPart) {
 }
 
 TEST(Spec, SuggestsTheNearestKeyForAMisspeltOne) {
-  EXPECT_EQ(error_of(with("polices: [h2o]")),
-            "s.yaml:1:1: unknown key 'polices', did you mean 'policies'? (expected one of: title, like, benchmarks, "
-            "model, trace, samples, "
-            "data, texts, policies, protocol, sampling, needles, chat, importance, calibration, learn, axes, metrics, seed, "
-            "batch, device, "
-            "prefill_chunk, tables, "
-            "plots, paper, "
-            "verdict)");
+  EXPECT_EQ(
+      error_of(with("polices: [h2o]")),
+      "s.yaml:1:1: unknown key 'polices', did you mean 'policies'? (expected one of: title, like, benchmarks, "
+      "model, trace, samples, "
+      "data, texts, policies, protocol, sampling, needles, chat, importance, calibration, learn, axes, metrics, seed, "
+      "batch, device, "
+      "prefill_chunk, tables, "
+      "plots, paper, "
+      "verdict)");
 }
 
 TEST(Spec, RefusesWrongTypesWithTheValueAndWhatWasExpected) {

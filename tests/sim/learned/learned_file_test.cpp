@@ -114,7 +114,7 @@ TEST_F(LearnedFiles, RefuseAPartOfAnotherShape) {
 TEST_F(LearnedFiles, AreRefusedWhereTheyAreOfSomethingElse) {
   EXPECT_EQ(refusal(), "learner: there are no learned weights " + path_.string() + "; `kvlab train SPEC` makes one");
   const std::string file = written(example());
-  EXPECT_EQ(check_learned(path_, "learner", identity(2, 2), {{"hidden", "2"}}).path, path_);
+  EXPECT_EQ(check_learned(path_, "learner", identity(2, 2), {{"hidden", "2"}}).front().path, path_);
   EXPECT_EQ(refusal({}, 2, "gate"), "gate: " + file + " was learned for learner; `kvlab train SPEC` makes one");
   EXPECT_EQ(refusal({{"features", "code"}}),
             "learner: " + file + " was learned with features: paper, expected code; `kvlab train SPEC` makes one");
@@ -170,7 +170,7 @@ TEST_F(LearnedFiles, AreRefusedWhereTheyAreNotOfTheFormat) {
 
 TEST_F(LearnedFiles, AreRefusedWhereTheyChangeBetweenCheckAndUse) {
   written(example());
-  const InputFile checked = check_learned(path_, "learner", identity(2, 2), {});
+  const InputFile checked = check_learned(path_, "learner", identity(2, 2), {}).front();
   EXPECT_EQ(load_learned(checked, "learner").parts.size(), 3u);
   LearnedFile other = example();
   other.parameters[0] = 5;
