@@ -4,7 +4,8 @@
 
 #include <algorithm>
 #include <charconv>
-#include <ranges>
+#include <optional>
+#include <sstream>
 #include <utility>
 
 #include "kernels/random_normal.h"
@@ -29,12 +30,11 @@ std::optional<int> whole_number(std::string_view text) {
 // "1024/256 512/128"
 std::vector<PruningSetting> parse_settings(std::string_view text, const Params& params) {
   std::vector<PruningSetting> settings;
-  for (const auto word : std::views::split(text, ' ')) {
-    const std::string_view pair(word.begin(), word.end());
-    if (pair.empty()) continue;
+  std::istringstream words{std::string(text)};
+  for (std::string pair; words >> pair;) {
     const size_t slash = std::min(pair.find('/'), pair.size());
-    const std::optional<int> budget = whole_number(pair.substr(0, slash));
-    const std::optional<int> interval = whole_number(pair.substr(std::min(slash + 1, pair.size())));
+    const std::optional<int> budget = whole_number(std::string_view(pair).substr(0, slash));
+    const std::optional<int> interval = whole_number(std::string_view(pair).substr(std::min(slash + 1, pair.size())));
     if (!budget || !interval) params.fail(kSettings, fmt::format("'{}': expected BUDGET/INTERVAL", pair));
     settings.push_back({*budget, *interval});
   }
