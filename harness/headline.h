@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 namespace kv {
 
@@ -15,6 +17,9 @@ struct Headline {
   std::string unit{};       // "ms", "GB", "%": how seconds, bytes and shares are shown; empty: as the rows have them
   std::string axis{};       // shown only by specs that have this axis; empty: by all
   bool of_answers = false;  // shown only of data whose texts have answers
+  // Where each case has a curve of rows over their x, in place of one number: x in the plot, and those that the table
+  // shows.
+  std::vector<int64_t> curve_at{};
 };
 
 }  // namespace kv

@@ -27,9 +27,10 @@ struct RunSummary {
   int cases = 0;   // one a case and sample; one a case where samples are repetitions
   int reused = 0;  // of which finished earlier
   int skipped = 0;
-  int failed = 0;                       // kept something else than asked
-  std::vector<std::string> problems{};  // one line a skipped or failed case
-  std::string markdown{};               // the tables; empty where nothing was drawn
+  int failed = 0;                                // kept something else than asked
+  std::vector<std::string> problems{};           // one line a skipped or failed case
+  std::string markdown{};                        // the tables; empty where nothing was drawn
+  std::vector<std::filesystem::path> weights{};  // files that a training wrote, or found to be what it would write
 };
 
 }  // namespace kv

@@ -182,16 +182,17 @@ class Trainings {
     const std::string label = label_of(policy_case);
     progress_.doing(fmt::format("{} on {}", label, subject.name()));
     run_steps(options, training, source, texts, file, done, label);
-    keep_learned(weights_path(learner, policy_case, grid_.models[static_cast<size_t>(model)], options_),
-                 {.learner = policy.name,
-                  .model = subject.name(),
-                  .fingerprint = subject.fingerprint(),
-                  .settings = learner.settings(),
-                  .origin = origin_of_training(spec_, policy_case, options.seed, backend_->accelerator()),
-                  .layers = info.layers,
-                  .kv_heads = info.kv_heads,
-                  .parts = learner.parts(info),
-                  .parameters = {training.parameters().begin(), training.parameters().end()}});
+    const fs::path weights = weights_path(learner, policy_case, grid_.models[static_cast<size_t>(model)], options_);
+    keep_learned(weights, {.learner = policy.name,
+                           .model = subject.name(),
+                           .fingerprint = subject.fingerprint(),
+                           .settings = learner.settings(),
+                           .origin = origin_of_training(spec_, policy_case, options.seed, backend_->accelerator()),
+                           .layers = info.layers,
+                           .kv_heads = info.kv_heads,
+                           .parts = learner.parts(info),
+                           .parameters = {training.parameters().begin(), training.parameters().end()}});
+    summary_.weights.push_back(weights);
     add_rows(done, policy_case, subject.name());
     seconds_ += done.seconds;
   }

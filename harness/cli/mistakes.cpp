@@ -43,8 +43,13 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   const std::vector<std::string> leftovers = app.remaining(true);
   const bool lacks_verb = chosen.empty() && dynamic_cast<const CLI::RequiredError*>(&error);
   const bool has_extras = dynamic_cast<const CLI::ExtrasError*>(&error) || lacks_verb;
+  // The value of an option that is none counts as a positional, one too many.
+  const auto option = std::find_if(leftovers.begin(), leftovers.end(),
+                                   [](const std::string& argument) { return argument.starts_with("--"); });
   std::string message = error.what();
-  if (!leftovers.empty() && has_extras) {
+  if (option != leftovers.end()) {
+    message = what_was_not_expected(app, verb, *option);
+  } else if (!leftovers.empty() && has_extras) {
     message = what_was_not_expected(app, verb, leftovers.front());
   } else if (lacks_verb) {
     message = fmt::format("expected a verb: {}", fmt::join(verbs_of(app), ", "));

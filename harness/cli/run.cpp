@@ -74,6 +74,9 @@ void run_spec(const Spec& spec, const RunOptions& options, Verbs& verbs) {
                                        summary.cases, summary.reused, summary.skipped, summary.failed,
                                        (options.out / (drawn ? "index.html" : "rows.csv")).string());
   if (!quiet || summary.failed > 0) notice(line);
+  for (const fs::path& file : summary.weights) {
+    if (!quiet) notice(fmt::format("weights: {}", file.string()));
+  }
   // A run in which nothing could run is no success either.
   if (summary.failed > 0 || summary.skipped == summary.cases) verbs.exit_code = 1;
 }

@@ -65,8 +65,10 @@ struct Protocol {
   std::vector<ProtocolAxis> axes{};
   std::vector<ProtocolKey> keys{};
   std::vector<Headline> headlines{};  // what a spec without tables and plots shows, beside its metrics' own
-  std::string starter{};              // data, axes and metrics of the spec that kvlab new writes, with their comments
-  std::string starter_policies{};     // of that spec, as a YAML list
+  // More of them, where it depends on the spec what its rows are about. UserError where the spec is refused later.
+  std::function<std::vector<Headline>(const Spec&)> headlines_of{};
+  std::string starter{};           // data, axes and metrics of the spec that kvlab new writes, with their comments
+  std::string starter_policies{};  // of that spec, as a YAML list
   std::function<void(const Spec&)> check{};            // UserError where the spec cannot be meant for it
   std::function<void(const CaseCheck&)> check_case{};  // UserError where a policy cannot run at a point of the axes
   // Files that a case reads where those of its slots are what it makes (`learns`), once it is found sound. UserError

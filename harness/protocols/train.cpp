@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <limits>
+#include <set>
+
 #include "harness/protocols/protocol.h"
 #include "harness/spec/axis_owners.h"
 #include "harness/spec/case_check.h"
@@ -34,8 +38,8 @@ Learner* find_learner(Policy& policy) {
   return nullptr;
 }
 
-// What every learner may be told, so that reading a spec knows the keys. Values are for check_train_case: whether one
-// is sound may depend on another that an axis sets.
+// What every learner may be told, so that reading a spec knows the keys, each once, as the first says it. Values are
+// for check_train_case: whether one is sound may depend on another that an axis sets.
 void declare_all_options(Params& params) {
   Params defaults(params.owner());
   TrainingOptions::read(defaults, {});
@@ -43,7 +47,13 @@ void declare_all_options(Params& params) {
     Policy policy = make_policy(entry->name, {});
     if (Learner* learner = find_learner(policy)) learner->read(defaults);
   }
-  params.declare(defaults.declared());
+  std::vector<DeclaredParam> options;
+  for (const DeclaredParam& option : defaults.declared()) {
+    const bool known = std::any_of(options.begin(), options.end(),
+                                   [&](const DeclaredParam& other) { return other.key == option.key; });
+    if (!known) options.push_back(option);
+  }
+  params.declare(options);
 }
 
 // All texts are of every training: what an axis changes of them would be mixed.
@@ -77,6 +87,48 @@ std::vector<InputFile> files_of_training(const CaseCheck& check, const ModelIden
   return at(check.spec.file + ": " + std::string(kLearnKey), [&] { return learner.check(model); });
 }
 
+// Numbers that a step can have, of all trainings of a spec.
+std::set<int64_t> last_steps(const Spec& spec, int64_t steps) {
+  std::set<int64_t> last;
+  for (const Axis& axis : spec.axes) {
+    for (const std::vector<GivenParam>& point : axis.points) {
+      for (const GivenParam& param : point) {
+        if (param.key == "steps") last.insert(whole_number(param, 1, std::numeric_limits<int>::max(), "steps") - 1);
+      }
+    }
+  }
+  if (last.empty()) last.insert(steps - 1);
+  return last;
+}
+
+// What every policy's steps measure, by the options that the key `learn` has, those of axes aside.
+std::vector<Headline> headlines_of_training(const Spec& spec) {
+  std::vector<Headline> headlines;
+  for (const Component& component : spec.policies) {
+    Policy policy = make_policy(component.name, component.options, component.allocation);
+    Learner* const learner = find_learner(policy);
+    if (!learner) continue;
+    const TrainingOptions options = spec.read_options(kLearnKey, [&](Params& params) {
+      learner->read(params);
+      return TrainingOptions::read(params, learner->defaults());
+    });
+    std::set<int64_t> at = last_steps(spec, options.steps);
+    at.insert(0);
+    for (const LearnedMeasure& measure : learner->measures()) {
+      Headline headline{.name = measure.name,
+                        .title = measure.title,
+                        .metric = measure.name,
+                        .better = measure.better,
+                        .curve_at = {at.begin(), at.end()}};
+      std::replace(headline.name.begin(), headline.name.end(), '_', '-');
+      const bool known = std::any_of(headlines.begin(), headlines.end(),
+                                     [&](const Headline& other) { return other.metric == headline.metric; });
+      if (!known) headlines.push_back(std::move(headline));
+    }
+  }
+  return headlines;
+}
+
 std::string train_plan(const Spec& spec, const Grid& grid) {
   int64_t texts = 0;
   for (const Workload& workload : grid.workloads) texts += workload.model == 0 ? workload.samples : 0;
@@ -94,6 +146,7 @@ const RegisterProtocol train_protocol{{
               .help = "how it is trained: steps, texts a step, learning rate; and what the policy's own training asks",
               .read = declare_all_options,
               .as_axes = true}},
+    .headlines_of = headlines_of_training,
     .starter = R"(data:
   - {task: reason, tokens: 512, samples: 64}  # texts, drawn anew: kvlab list tasks
 learn:                                        # kvlab describe train

@@ -66,6 +66,24 @@ struct Layout {
   std::vector<std::string> facet{};  // of plots
 };
 
+// Each case a curve over its rows' x: cases of one policy side by side, those of one value of the first axis of several
+// in one plot. The texts of all entries of the data make one case.
+Layout layout_of_curves(const Spec& spec) {
+  Layout layout{.columns = {"x"}, .x = "x", .curve = true};
+  if (spec.models.size() > 1) layout.rows.emplace_back("model");
+  layout.rows.emplace_back("policy");
+  for (const Axis& axis : spec.axes) {
+    for (size_t c = 0; c < axis.columns.size(); ++c) {
+      if (!varies(values_of(axis, c))) continue;
+      layout.rows.push_back(axis.columns[c]);
+      layout.facet.push_back(axis.columns[c]);
+      break;
+    }
+  }
+  if (!layout.facet.empty()) layout.facet.erase(layout.facet.begin());
+  return layout;
+}
+
 Layout layout_of(const Spec& spec) {
   Layout layout;
   if (spec.models.size() > 1) layout.rows.emplace_back("model");
@@ -115,6 +133,11 @@ std::vector<std::string> unranked(const Spec& spec) {
 
 std::vector<Headline> headlines_of(const Spec& spec) {
   std::vector<Headline> headlines = spec.protocol->headlines;
+  try {
+    if (spec.protocol->headlines_of) headlines = spec.protocol->headlines_of(spec);
+  } catch (const UserError&) {  // refused later, with its place
+    return {};
+  }
   for (const Component& component : spec.metrics) {
     try {
       const std::vector<Headline> more = make_metric(component.name, component.options)->headlines();
@@ -171,11 +194,18 @@ std::string where_of(const Shown& shown) {
   return shown.data.empty() ? "" : fmt::format("    where: {{data: {}}}\n", list_of(shown.data));
 }
 
+// The points of a curve that a table shows, and which have no interval.
+std::string points_of(const Headline& headline) {
+  if (headline.curve_at.empty()) return "";
+  return fmt::format("    where: {{x: [{}]}}\n    interval: no\n", fmt::join(headline.curve_at, ", "));
+}
+
 std::string table_of(const Shown& shown, const Layout& layout, const std::vector<std::string>& not_best) {
   const Headline& headline = shown.headline;
   std::string text = fmt::format("  - name: {}\n    title: {}\n{}    rows: {}\n    columns: {}\n{}", headline.name,
                                  yaml_text(headline.title), measure_of(headline), list_of(layout.rows),
                                  list_of(layout.columns), where_of(shown));
+  text += points_of(headline);
   if (headline.better.empty()) return text;
   text += fmt::format("    better: {}\n", headline.better);
   if (!not_best.empty()) text += fmt::format("    unranked: {}\n", list_of(not_best));
@@ -184,9 +214,13 @@ std::string table_of(const Shown& shown, const Layout& layout, const std::vector
 
 std::string plot_of(const Shown& shown, const Layout& layout) {
   const Headline& headline = shown.headline;
+  std::vector<std::string> series = layout.rows;
+  std::erase_if(series, [&](const std::string& column) {
+    return std::find(layout.facet.begin(), layout.facet.end(), column) != layout.facet.end();
+  });
   std::string text = fmt::format("  - name: {}-plot\n    kind: {}\n    title: {}\n{}    x: {}\n    series: {}\n{}",
                                  headline.name, layout.curve ? "curve" : "bars", yaml_text(headline.title),
-                                 measure_of(headline), yaml_text(layout.x), list_of(layout.rows), where_of(shown));
+                                 measure_of(headline), yaml_text(layout.x), list_of(series), where_of(shown));
   if (!layout.facet.empty()) text += fmt::format("    facet: {}\n", list_of(layout.facet));
   if (layout.log) text += "    x_scale: log2\n";
   return text;
@@ -208,10 +242,10 @@ std::string default_report(const Spec& spec) {
   if (!spec.benchmarks.text.empty()) return kBenchmarkReport;
   const std::vector<Shown> headlines = shown_of(spec);
   if (headlines.empty()) return {};
-  const Layout layout = layout_of(spec);
   const std::vector<std::string> not_best = unranked(spec);
   std::string tables = "tables:\n", plots = "plots:\n";
   for (const Shown& shown : headlines) {
+    const Layout layout = shown.headline.curve_at.empty() ? layout_of(spec) : layout_of_curves(spec);
     tables += table_of(shown, layout, not_best);
     plots += plot_of(shown, layout);
   }

@@ -42,11 +42,12 @@ uint64_t seed_of_step(uint64_t seed, int64_t step) {
 class ForesightReinforced::Rollouts final : public Observer {
  public:
   Rollouts(const LearnBatch& batch, const ForesightScorer& scorer, std::span<const float> reference, DrawLaw law,
-           int64_t sequences, int64_t longest)
+           double kl_weight, int64_t sequences, int64_t longest)
       : batch_(batch),
         info_(batch.source.info()),
         scorer_(scorer),
         law_(law),
+        kl_weight_(kl_weight),
         rows_(sequences * info_.kv_heads),
         for_reward_(batch.backend, info_, scorer, sequences),
         for_kl_(batch.backend, info_, scorer, sequences),
@@ -80,22 +81,21 @@ class ForesightReinforced::Rollouts final : public Observer {
     const Slots<float> rated = rate_by_reference(view);
     // Linear in the advantage: what an advantage of 1 and what the KL by itself would teach.
     learn_from(view, rated, ones_, 0, for_reward_);
-    learn_from(view, rated, zeros_, 1, for_kl_);
+    if (kl_weight_ > 0) learn_from(view, rated, zeros_, 1, for_kl_);
     note_kl(view.layer.layer);
   }
 
   std::span<const float> nll(int64_t sequence) const { return nll_[static_cast<size_t>(sequence)]; }
   double kl() const { return kl_rows_ > 0 ? kl_sum_ / static_cast<double>(kl_rows_) : 0; }
 
-  void add_gradient(std::span<const double> advantages, double kl_weight, double rollouts,
-                    std::span<double> gradient) const {
+  void add_gradient(std::span<const double> advantages, double rollouts, std::span<double> gradient) const {
     const auto share = [&](int64_t sequence) {
       const int64_t events = events_[static_cast<size_t>(sequence)];
       return events > 0 ? 1 / (static_cast<double>(events * info_.kv_heads) * rollouts) : 0.0;
     };
     for_reward_.add_to(
         gradient, [&](int, int64_t sequence) { return advantages[static_cast<size_t>(sequence)] * share(sequence); });
-    for_kl_.add_to(gradient, [&](int, int64_t sequence) { return kl_weight * share(sequence); });
+    for_kl_.add_to(gradient, [&](int, int64_t sequence) { return kl_weight_ * share(sequence); });
   }
 
  private:
@@ -152,6 +152,7 @@ class ForesightReinforced::Rollouts final : public Observer {
   const SourceInfo& info_;
   const ForesightScorer& scorer_;
   DrawLaw law_;
+  double kl_weight_;
   int64_t rows_;
   RowGradients for_reward_, for_kl_;
   DueRows due_;
@@ -170,6 +171,15 @@ ForesightReinforced::ForesightReinforced(const ForesightShape& shape) {
   scorer_ = scorer.get();
   scorer_->keep_features();
   drawing_ = policy_of("foresight-kv", std::move(scorer));
+}
+
+std::vector<LearnedMeasure> ForesightReinforced::measures() {
+  return {{.name = "reward", .title = "Mean reward of the rollouts", .better = "higher"},
+          {.name = "reward_spread", .title = "Deviation of the rewards within a text's rollouts"},
+          {.name = "kl", .title = "KL of the draws to those of the weights that it began with"},
+          {.name = "loss_increase",
+           .title = "What the rollouts lose more than the full cache, nats a token",
+           .better = "lower"}};
 }
 
 void ForesightReinforced::read(Params& params) {
@@ -212,7 +222,7 @@ std::vector<Measured> ForesightReinforced::learn(const LearnBatch& batch, int bu
         numbers.push_back((first + text) * group_ + copy);  // a text that comes twice in a step draws anew
       }
     }
-    Rollouts drawn(batch, *scorer_, reference_, law_, std::ssize(copies), full.max_tokens);
+    Rollouts drawn(batch, *scorer_, reference_, law_, kl_weight_, std::ssize(copies), full.max_tokens);
     Observer* const observers[] = {&drawn};
     replay({.backend = batch.backend,
             .source = batch.source,
@@ -247,7 +257,7 @@ std::vector<Measured> ForesightReinforced::learn(const LearnBatch& batch, int bu
       spread += std::sqrt(square / group_) / texts;
       for (const double advantage : group_advantages(rewards)) advantages.push_back(advantage);
     }
-    drawn.add_gradient(advantages, kl_weight_, rollouts, gradient);
+    drawn.add_gradient(advantages, rollouts, gradient);
     kl += drawn.kl() * count / texts;
   }
   return {{.metric = "reward", .value = reward},

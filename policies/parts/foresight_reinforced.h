@@ -26,6 +26,7 @@ class ForesightReinforced {
   void read(Params& params);
   // The options that read() asks for.
   static std::vector<std::string_view> keys() { return {"group", "together", "reward", "threshold", "log_prob", "kl"}; }
+  static std::vector<LearnedMeasure> measures();
   // The weights that learning began with, which the KL holds on to.
   void set_reference(std::span<const float> parameters);
   // As Learner::learn. Measures reward, its spread within a group (deviation, mean over texts), the KL, and how much a

@@ -3,14 +3,13 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <memory>
+#include <utility>
 
 #include "kernels/error.h"
 #include "kernels/pairwise_hinge.h"
 #include "policies/parts/row_gradients.h"
-#include "sim/replay/baseline_pass.h"
 #include "sim/replay/evicted_overlap.h"
-#include "sim/replay/replay.h"
+#include "sim/source/source.h"
 
 namespace kv {
 
@@ -115,11 +114,26 @@ class ForesightSupervised::RowLosses final : public Observer {
   int64_t rows_seen_ = 0;
 };
 
-ForesightSupervised::ForesightSupervised(const ForesightShape& shape) : golden_(make_policy("golden", {})) {
+namespace {
+
+std::unique_ptr<ForesightScorer> onlooking_scorer(const ForesightShape& shape) {
   auto scorer = std::make_unique<ForesightScorer>(shape);
-  looking_on_ = scorer.get();
-  looking_on_->keep_features();
-  onlooker_ = policy_of("foresight-kv", std::move(scorer));
+  scorer->keep_features();
+  return scorer;
+}
+
+}  // namespace
+
+ForesightSupervised::ForesightSupervised(const ForesightShape& shape) : ForesightSupervised(onlooking_scorer(shape)) {}
+
+ForesightSupervised::ForesightSupervised(std::unique_ptr<ForesightScorer> onlooking)
+    : looking_on_(onlooking.get()), lesson_(policy_of("foresight-kv", std::move(onlooking))) {}
+
+std::vector<LearnedMeasure> ForesightSupervised::measures() {
+  return {{.name = "hinge_loss", .title = "Pairwise hinge, summed over layers", .better = "lower"},
+          {.name = "evicted_overlap",
+           .title = "Of what Golden evicts, the share that the network would evict, too",
+           .better = "higher"}};
 }
 
 void ForesightSupervised::read(Params& params) {
@@ -131,26 +145,8 @@ void ForesightSupervised::read(Params& params) {
 std::vector<Measured> ForesightSupervised::learn(const LearnBatch& batch, int budget, int interval,
                                                  std::span<const float> parameters, std::span<double> gradient) {
   looking_on_->use(batch.source.info(), parameters);
-  BaselineNeeds needs = golden_.future_needs();
-  needs.merge({.statistics_block = interval});
-  const Baseline baseline = compute_baseline(batch.backend, batch.source, batch.sequences, needs);
-  std::vector<int32_t> lengths;
-  for (const auto& ids : batch.sequences) lengths.push_back(static_cast<int32_t>(ids.size()));
   RowLosses losses(batch, *looking_on_, margin_);
-  Observer* const observers[] = {&losses};
-  Policy* const onlookers[] = {&onlooker_};
-  replay({.backend = batch.backend,
-          .source = batch.source,
-          .policy = golden_,
-          .sequences = batch.sequences,
-          .schedule = decode_schedule(lengths, budget, interval, batch.prefill_chunk),
-          .budget = budget,
-          .interval = interval,
-          .seed = batch.seed,
-          .sample_numbers = batch.sample_numbers,
-          .baseline = &baseline,
-          .observers = observers,
-          .onlookers = onlookers});
+  lesson_.teach(batch, budget, interval, losses);
   losses.add_gradient(gradient);
   return {{.metric = "hinge_loss", .value = losses.loss()}, {.metric = "evicted_overlap", .value = losses.overlap()}};
 }

@@ -1,12 +1,13 @@
 #pragma once
 
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "policies/parts/foresight_scorer.h"
+#include "policies/parts/golden_lesson.h"
 #include "sim/learned/learner.h"
 #include "sim/policy/params.h"
-#include "sim/policy/policy.h"
 
 namespace kv {
 
@@ -22,6 +23,7 @@ class ForesightSupervised {
   void read(Params& params);
   // The options that read() asks for.
   static std::vector<std::string_view> keys() { return {"margin"}; }
+  static std::vector<LearnedMeasure> measures();
   // As Learner::learn, with Golden's evictions at that budget and interval. Measures hinge_loss, the sum over layers,
   // mean over texts, and evicted_overlap: of what Golden evicts, the share that the network would, mean over rows.
   std::vector<Measured> learn(const LearnBatch& batch, int budget, int interval, std::span<const float> parameters,
@@ -30,8 +32,10 @@ class ForesightSupervised {
  private:
   class RowLosses;
 
-  Policy golden_, onlooker_;
-  ForesightScorer* looking_on_;  // the onlooker's
+  explicit ForesightSupervised(std::unique_ptr<ForesightScorer> onlooking);
+
+  ForesightScorer* looking_on_;  // the lesson's onlooker
+  GoldenLesson lesson_;
   float margin_ = 0.01F;
 };
 

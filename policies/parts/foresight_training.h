@@ -29,6 +29,9 @@ class ForesightTraining final : public Learner {
 
   void read(Params& params) override;
   TrainingOptions defaults() const override;
+  std::vector<LearnedMeasure> measures() const override {
+    return is_reinforced_ ? ForesightReinforced::measures() : ForesightSupervised::measures();
+  }
   std::vector<LearnedPart> parts(const SourceInfo& info) const override { return scorer_.shape().parts(info); }
   std::string file_name() const override { return file_name_; }
   std::map<std::string, std::string> settings() const override { return scorer_.shape().settings(); }

@@ -29,6 +29,13 @@ struct LearnedPart {
 // Parameters of a head.
 int64_t elements_of(std::span<const LearnedPart> parts);
 
+// What the steps of a training measure, for whoever draws its curve.
+struct LearnedMeasure {
+  std::string name;      // Measured::metric
+  std::string title;     // one line
+  std::string better{};  // "lower" or "higher"; empty where neither is
+};
+
 // The texts of one step.
 struct LearnBatch {
   Backend& backend;
@@ -50,6 +57,8 @@ class Learner {
   virtual void read(Params& params) = 0;
   // What a training is where the key says nothing, after read().
   virtual TrainingOptions defaults() const { return {}; }
+  // All that learn() measures, after read().
+  virtual std::vector<LearnedMeasure> measures() const = 0;
   // Of a model of that shape.
   virtual std::vector<LearnedPart> parts(const SourceInfo& info) const = 0;
   // Of the file that holds them: learned/<that>.safetensors in the model's folder (sim/learned/learned_file.h).

@@ -230,6 +230,8 @@ TEST_F(Cli, SuggestsTheNearestVerbAndName) {
 TEST_F(Cli, NamesTheMisspeltOptionWordOrSpecAndWhatIsNear) {
   expect_refused("run --quite " + path("tiny.yaml"),
                  "kvlab run: unknown option '--quite', did you mean '--quiet'?; see kvlab run --help");
+  expect_refused("train " + path("tiny.yaml") + " --weight here",
+                 "kvlab train: unknown option '--weight', did you mean '--weights'?; see kvlab train --help");
   expect_refused("--verion", "kvlab: unknown option '--verion', did you mean '--version'?; see kvlab --help");
   expect_refused("describe h2o more", "kvlab describe: unexpected argument 'more'; see kvlab describe --help");
   expect_refused("run", "kvlab run: SPEC is required; see kvlab run --help");

@@ -105,6 +105,27 @@ TEST_F(Train, WritesACurveAStepAndTheWeights) {
   EXPECT_EQ(tensors_of("out").size(), 4u);
 }
 
+// So that the curves of a spec without tables are all there.
+TEST_F(Train, MeasuresWhatTheLearnerSays) {
+  const auto measured = [&](const std::string& out) {
+    std::set<std::string> names;
+    for (const Row& row : read_rows(folder_ / out / "rows.csv").rows) names.insert(row.metric);
+    return names;
+  };
+  const RunSummary supervised = train(spec(), options("first"));
+  EXPECT_EQ(supervised.weights, std::vector<std::filesystem::path>{weights_of("first")});
+  train(spec(reinforced(weights_of("first"))), options("second"));
+  for (const std::string stage : {"supervised", "reinforced"}) {
+    Policy policy = make_policy("foresight-kv", {});
+    Params params("learn", {{.key = "stage", .text = stage}, {.key = "start", .text = "first"}});
+    Learner& learner = *policy.scorer->learner();
+    learner.read(params);
+    std::set<std::string> expected = {"learning_rate", "gradient_norm"};
+    for (const LearnedMeasure& measure : learner.measures()) expected.insert(measure.name);
+    EXPECT_EQ(measured(stage == "supervised" ? "first" : "second"), expected);
+  }
+}
+
 TEST_F(Train, OnceDoneIsNotDoneAgain) {
   train(spec(), options("out"));
   const std::string rows = rows_of("out");

@@ -85,6 +85,34 @@ TEST(DefaultReport, ProtocolsHaveHeadlinesOfTheirOwn) {
   EXPECT_EQ(timings.plots[0].x_scale, Scale::kLog2);
 }
 
+// Cases are told apart by rows of the table, by series and by facets of the plot; steps are its columns.
+TEST(DefaultReport, OfATrainingIsTheCurvesOfWhatItsLearnersMeasure) {
+  const std::string begin =
+      "model: m\ndata: [{task: kv, tokens: 512}, {task: reason, tokens: 512}]\npolicies: [foresight-kv]\nprotocol: "
+      "train\n";
+  const ReportPlan supervised = parse(begin + "learn: {steps: 20}\naxes: {rate: [1e-2, 1e-3]}\n").report;
+  ASSERT_EQ(supervised.tables.size(), 2u);
+  EXPECT_EQ(supervised.tables[1].measure.metrics, std::vector<std::string>{"evicted_overlap"});
+  EXPECT_EQ(supervised.tables[1].better, Better::kHigher);
+  EXPECT_EQ(supervised.tables[1].rows, (std::vector<std::string>{"policy", "rate"}));
+  EXPECT_EQ(supervised.tables[1].columns, std::vector<std::string>{"x"});
+  EXPECT_EQ(supervised.tables[1].where, (Where{{"x", {{"0", "19"}}}}));
+  ASSERT_EQ(supervised.plots.size(), 2u);
+  EXPECT_EQ(supervised.plots[0].kind, PlotKind::kCurve);
+  EXPECT_EQ(supervised.plots[0].x, "x");
+  EXPECT_EQ(supervised.plots[0].series, (std::vector<std::string>{"policy", "rate"}));
+  EXPECT_TRUE(supervised.plots[0].facet.empty());
+  const ReportPlan reinforced = parse(begin +
+                                      "learn: {stage: reinforced, start: foresight-kv}\n"
+                                      "axes: {reward: [ours, all], training_seed: [1, 2], steps: [10, 20]}\n")
+                                    .report;
+  ASSERT_EQ(reinforced.tables.size(), 4u);
+  EXPECT_EQ(reinforced.tables[0].measure.metrics, std::vector<std::string>{"reward"});
+  EXPECT_EQ(reinforced.tables[0].where, (Where{{"x", {{"0", "9", "19"}}}}));
+  EXPECT_EQ(reinforced.plots[0].series, (std::vector<std::string>{"policy", "reward"}));
+  EXPECT_EQ(reinforced.plots[0].facet, (std::vector<std::string>{"training_seed", "steps"}));
+}
+
 TEST(DefaultReport, IsForASpecThatNamesNeitherTablesNorPlots) {
   for (const char* key : {"tables: []\n", "plots: []\n", "tables:\n"}) {
     const Spec spec = parse(kDecode + key);

@@ -20,6 +20,9 @@ namespace {
 class Distance final : public Learner {
  public:
   void read(Params&) override {}
+  std::vector<LearnedMeasure> measures() const override {
+    return {{.name = "loss", .title = "Half the squared distance"}};
+  }
   std::vector<LearnedPart> parts(const SourceInfo&) const override { return {{"point", {3}}}; }
   std::string file_name() const override { return "distance"; }
   std::map<std::string, std::string> settings() const override { return {}; }
