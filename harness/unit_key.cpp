@@ -38,16 +38,22 @@ void add(KeyText& key, std::string_view name, const std::vector<GivenParam>& par
 }
 
 void add(KeyText& key, const Component& component) {
-  const auto& [name, label, options, where, only, allocation] = component;  // the last two choose cases, below
+  const auto& [name, label, options, where, only, slots] = component;  // the last two choose cases, below
   key.add("component", name);
   key.add("label", label);
   add(key, "options", options);
 }
 
-void add(KeyText& key, const SlotChoice& slot) {
+void add(KeyText& key, std::string_view kind, const SlotChoice& slot) {
   const auto& [name, options] = slot;
-  key.add("allocation", name);
+  key.add(kind, name);
   add(key, "options", options);
+}
+
+void add(KeyText& key, const SlotChoices& slots) {
+  const auto& [allocation, admission] = slots;
+  add(key, "allocation", allocation);
+  add(key, "admission", admission);
 }
 
 void add(KeyText& key, const InputFile& file) {
@@ -66,12 +72,12 @@ void add(KeyText& key, const BaselineNeeds& needs, const BaselineNeeds& of_all, 
 }
 
 void add(KeyText& key, const Case& unit_case, const Spec& spec, const BaselineNeeds& needs_of_all, bool on_host) {
-  const auto& [policy, options, allocation, files, axes, settings, needs] = unit_case;
+  const auto& [policy, options, slots, files, axes, settings, needs] = unit_case;
   const Component& component = spec.policies[static_cast<size_t>(policy)];
   key.add("policy", component.name);
   key.add("label", component.label);
   add(key, "options", options);
-  add(key, allocation);
+  add(key, slots);
   for (const InputFile& file : files) add(key, file);
   const std::vector<std::string> columns = spec.axis_columns();
   for (size_t i = 0; i < axes.size(); ++i) key.add(columns[i], axes[i]);

@@ -4,11 +4,12 @@
 
 namespace kv {
 
-// Writes the block's keys, values and positions into the last `count` slots of each row of its sequence; entry columns
-// of the new slots start at 0. The pages exist already and cache.lengths already counts the new entries.
+// Writes the block's keys, values, positions and expiries into the last `count` slots of each row of its sequence;
+// entry columns of the new slots start at 0. The pages exist already and cache.lengths already counts the new entries.
 struct AppendArgs {
-  ConstRef keys;    // [tokens, kv_heads, head_dim], post-RoPE
-  ConstRef values;  // [tokens, kv_heads, head_dim]
+  ConstRef keys;                     // [tokens, kv_heads, head_dim], post-RoPE
+  ConstRef values;                   // [tokens, kv_heads, head_dim]
+  const int32_t* expires = nullptr;  // [tokens, kv_heads]; null exactly where the cache stores none
   const Segment* segments = nullptr;
   int64_t segment_count = 0;
   int64_t max_count = 0;
@@ -17,7 +18,8 @@ struct AppendArgs {
   Ref pool_keys;
   Ref pool_values;
   int32_t* pool_positions = nullptr;
-  float* pool_columns = nullptr;  // null when column_width is 0
+  int32_t* pool_expires = nullptr;  // null where the cache stores none
+  float* pool_columns = nullptr;    // null when column_width is 0
 };
 
 namespace cpu {

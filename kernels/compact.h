@@ -5,8 +5,8 @@
 
 namespace kv {
 
-// Physical eviction: the kept entries of each row (keys, values, positions, columns) move to the front, in order.
-// In place: an entry only ever moves towards slot 0. The page table is the caller's to shrink afterwards.
+// Physical eviction: the kept entries of each row (keys, values, positions, expiries, columns) move to the front, in
+// order. In place: an entry only ever moves towards slot 0. The page table is the caller's to shrink afterwards.
 struct CompactArgs {
   PagedView cache;
   Slots<const uint8_t> keep;          // 1 = stays
@@ -14,6 +14,7 @@ struct CompactArgs {
   Ref pool_keys;
   Ref pool_values;
   int32_t* pool_positions = nullptr;
+  int32_t* pool_expires = nullptr;  // null where the cache stores none
   float* pool_columns = nullptr;
   // [rows], may be cache.lengths: of each due row Σ keep[row, :length], what it now holds; null = nobody asks.
   int32_t* lengths = nullptr;

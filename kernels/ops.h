@@ -17,6 +17,9 @@
   OP(append, AppendArgs)                               \
   OP(advance, AdvanceArgs)                             \
   OP(compact, CompactArgs)                             \
+  OP(expiry, ExpiryArgs)                               \
+  OP(unexpired, UnexpiredArgs)                         \
+  OP(seen_pairs, SeenPairsArgs)                        \
   OP(column_add, ColumnAddArgs)                        \
   OP(column_mean, ColumnMeanArgs)                      \
   OP(keep_recent, KeepRecentArgs)                      \

@@ -16,16 +16,19 @@ inline constexpr int kPageTokens = 16;
 // (Backend::record) lengths change from run to run: they decide, max_length only bounds them. Kernels take a view for
 // granted; Backend::check_pages looks whether it holds, in debug builds before every op.
 struct PagedView {
-  ConstRef keys;                        // pool [pages, 16, head_dim], post-RoPE
-  ConstRef values;                      // pool [pages, 16, head_dim]
-  const int32_t* positions = nullptr;   // pool [pages, 16], absolute token positions
-  const float* columns = nullptr;       // pool [pages, 16, column_width]: the policy's per-entry state; null if none
+  ConstRef keys;                       // pool [pages, 16, head_dim], post-RoPE
+  ConstRef values;                     // pool [pages, 16, head_dim]
+  const int32_t* positions = nullptr;  // pool [pages, 16], absolute token positions
+  const float* columns = nullptr;      // pool [pages, 16, column_width]: the policy's per-entry state; null if none
+  // pool [pages, 16]: the position from which on queries no longer see the entry; null: they see every entry for ever.
+  const int32_t* expires = nullptr;
   const int32_t* page_table = nullptr;  // [rows, max_pages]
   const int32_t* lengths = nullptr;     // [rows]
   int64_t pool_pages = 0;               // of every pool
   int64_t rows = 0;
   int64_t max_pages = 0;
   int64_t max_length = 0;  // no length is larger; known on the host
+  int64_t expiring = 0;  // with expires: no slot before length − expiring has expired or ever will; known on the host
   int kv_heads = 0;
   int head_dim = 0;
   int column_width = 0;

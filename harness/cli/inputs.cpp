@@ -66,8 +66,8 @@ CLI::Validator any_word_of(std::vector<std::string> words) {
 
 Policy load_policy(const std::string& yaml_or_file, const std::string& model) {
   const Component component = parse_component(yaml_or_file, "policy");
-  Policy policy = make_policy(component.name, component.options, component.allocation);
-  require_meaning(*policy.allocation, component.allocation.name);
+  Policy policy = make_policy(component.name, component.options, component.slots);
+  require_meaning(*policy.allocation, component.slots.allocation.name);
   policy.load(policy.check(identity_of_files(model)));
   return policy;
 }

@@ -53,12 +53,14 @@ void print_tasks() {
   print_entries(tasks);
 }
 
-constexpr std::array kKinds = {"protocols", "policies", "allocations", "metrics", "tasks", "models", "experiments"};
+constexpr std::array kKinds = {"protocols", "policies", "allocations", "admissions",
+                               "metrics",   "tasks",    "models",      "experiments"};
 
 void list_kind(std::string_view kind) {
   if (kind == "protocols") print_entries(protocols());
   if (kind == "policies") print_entries(policies());
   if (kind == "allocations") print_entries(allocations());
+  if (kind == "admissions") print_entries(admissions());
   if (kind == "metrics") print_entries(metrics());
   if (kind == "tasks") print_tasks();
   if (kind == "models") print_models();
@@ -78,9 +80,10 @@ void list(const std::string& choice) {
 void add_list(CLI::App& app, Verbs&) {
   auto kind = std::make_shared<std::string>();
   CLI::App* verb = app.add_subcommand(
-      "list", "Lists protocols, policies, allocations, metrics, tasks, model shapes and experiments");
-  verb->add_option("KIND", *kind,
-                   "protocols | policies | allocations | metrics | tasks | models | experiments (default: all)")
+      "list", "Lists protocols, policies, allocations, admissions, metrics, tasks, model shapes and experiments");
+  verb->add_option(
+          "KIND", *kind,
+          "protocols | policies | allocations | admissions | metrics | tasks | models | experiments (default: all)")
       ->check(any_word_of({kKinds.begin(), kKinds.end()}));
   verb->footer("Examples:\n  kvlab list\n  kvlab list policies\nkvlab describe NAME explains what is listed.");
   verb->callback([kind] { list(*kind); });

@@ -50,7 +50,7 @@ class Recall : public Metric {
     per_head_ = detail == "head";
   }
 
-  ObserverNeeds observer_needs() const override { return {.baseline = importance_.needs()}; }
+  ObserverNeeds observer_needs() const override { return {.baseline = importance_.needs(), .takes_expiries = true}; }
 
   void begin_case(const CaseView& view) override {
     view_ = view;
@@ -71,6 +71,8 @@ class Recall : public Metric {
     }
     residents_.cut(view, keep);
   }
+
+  void sweeping(const LayerView& view, Slots<const uint8_t> keep) override { residents_.sweep(view, keep); }
 
   void report(const ReplayResult&, std::vector<Measured>& rows) override {
     for (int s = 0; s < static_cast<int>(view_.samples.size()); ++s) report_sample(s, rows);

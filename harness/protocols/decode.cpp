@@ -59,6 +59,7 @@ const RegisterProtocol decode{{
     .name = "decode",
     .summary = "a text is read token by token, as if generated, and pruned to a budget as it grows",
     .is_default = true,
+    .takes_admissions = true,
     .axes = {budget_axis(), interval_axis(),
              cutting(word_axis(std::string(kCutBy), {"itself", std::string(kGolden)},
                                "who evicts: the policy itself, or golden while it looks on (metric evicted_overlap)"))},

@@ -177,7 +177,7 @@ LatencyRunner::Series LatencyRunner::steps_at(const TimedRun& timed, int batch, 
 }
 
 const LatencyRunner::Interval& LatencyRunner::interval_of(const TimedRun& timed, int batch) {
-  std::string key = fmt::format("{} {} {} {} {}", timed.unit_case->policy, timed.unit_case->allocation.name,
+  std::string key = fmt::format("{} {} {} {} {}", timed.unit_case->policy, timed.unit_case->slots.allocation.name,
                                 timed.budget, timed.interval, batch);
   for (const GivenParam& option : timed.unit_case->options) key += fmt::format(" {}={}", option.key, option.text);
   const auto found = intervals_.find(key);

@@ -3,12 +3,15 @@
 #include "harness/protocols/protocol.h"
 #include "harness/protocols/replay_runner.h"
 #include "harness/spec/case_check.h"
+#include "harness/spec/places.h"
 
 namespace kv {
 namespace {
 
 void check_one_shot_case(const CaseCheck& check) {
-  if (check.policy.scorer && check.candidate.fraction("keep") == 0) check.refuse("needs the axis keep");
+  if (!check.policy.scorer) return;
+  if (check.candidate.fraction("keep") == 0) check.refuse("needs the axis keep");
+  at(check.where_of({kAdmissionAxis}), [&] { check_admission(check.policy, 0); });
 }
 
 EvictionPlan plan_cut(const Spec& spec, const Case& unit_case, const Policy& policy,
@@ -26,6 +29,7 @@ EvictionPlan plan_cut(const Spec& spec, const Case& unit_case, const Policy& pol
 const RegisterProtocol one_shot{{
     .name = "one-shot",
     .summary = "a context is cut once, at its end; what follows it is read over what is left",
+    .takes_admissions = true,
     .axes = {fraction_axis("keep", "share of the context's entries that a head keeps, on average")},
     .starter = R"(data:
   - {task: kv, tokens: 512}  # a task: kvlab list tasks, kvlab describe kv

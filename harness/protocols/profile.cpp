@@ -28,7 +28,7 @@ void check_profile_case(const CaseCheck& check) {
     refuse(component.where, fmt::format("policy '{}' {}", component.label, what));
   };
   if (!check.policy.scorer) refuse_policy("never evicts, so there is nothing to profile");
-  if (check.candidate.allocation.name != "uniform") {
+  if (check.candidate.slots.allocation.name != "uniform") {
     refuse_policy("has an allocation of its own, which a profile has no use for");
   }
   if (check.policy.oracle()) refuse_policy("needs the future, which no profile can foresee");

@@ -54,14 +54,15 @@ struct Remarks {
 // alone. A function that is null has nothing to say.
 struct Protocol {
   std::string name;
-  std::string summary;           // one line
-  bool is_default = false;       // runs where a spec names none
-  bool reads_data = true;        // a model needs the key `data`; without, the protocol draws its own tokens
-  bool takes_questions = false;  // data sets of questions
-  bool learns = false;           // makes the files that slots read, which need not be there (harness/train.h)
-  bool judges_answers = true;    // false: time and memory alone, so an allocation that means nothing else will do
-  bool samples_repeat = false;   // one unit a case measures all samples: they are repetitions
-  std::string verb = "run";      // the command that runs it; `open` is null where that is not `run`, or where it learns
+  std::string summary;            // one line
+  bool is_default = false;        // runs where a spec names none
+  bool reads_data = true;         // a model needs the key `data`; without, the protocol draws its own tokens
+  bool takes_questions = false;   // data sets of questions
+  bool learns = false;            // makes the files that slots read, which need not be there (harness/train.h)
+  bool judges_answers = true;     // false: time and memory alone, so an allocation that means nothing else will do
+  bool takes_admissions = false;  // policies may turn tokens away (sim/policy/admission.h)
+  bool samples_repeat = false;    // one unit a case measures all samples: they are repetitions
+  std::string verb = "run";  // the command that runs it; `open` is null where that is not `run`, or where it learns
   std::vector<ProtocolAxis> axes{};
   std::vector<ProtocolKey> keys{};
   std::vector<Headline> headlines{};  // what a spec without tables and plots shows, beside its metrics' own

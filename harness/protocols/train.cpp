@@ -105,7 +105,7 @@ std::set<int64_t> last_steps(const Spec& spec, int64_t steps) {
 std::vector<Headline> headlines_of_training(const Spec& spec) {
   std::vector<Headline> headlines;
   for (const Component& component : spec.policies) {
-    Policy policy = make_policy(component.name, component.options, component.allocation);
+    Policy policy = make_policy(component.name, component.options, component.slots);
     Learner* const learner = find_learner(policy);
     if (!learner) continue;
     const TrainingOptions options = spec.read_options(kLearnKey, [&](Params& params) {

@@ -46,7 +46,8 @@ std::vector<DeclaredParam> shared_axes() {
         .key = std::string(name), .type = "axis", .fallback = "none", .help = std::move(help), .value = {}};
   };
   return {axis(kTokensAxis, "a sample's length, of data that states none (protocols that read data)"),
-          axis(kAllocationAxis, "how budgets are divided, of policies that state none: kvlab list allocations")};
+          axis(kAllocationAxis, "how budgets are divided, of policies that state none: kvlab list allocations"),
+          axis(kAdmissionAxis, "which tokens outlive a window, of policies that state none: kvlab list admissions")};
 }
 
 AxisOwners::AxisOwners(const Spec& spec) : spec_(spec) {
@@ -76,6 +77,7 @@ AxisOwner AxisOwners::classify(const GivenParam& param) const {
   if (const ProtocolKey* key = spec_.protocol->find_key_of_axis(column)) return check_protocol_key(param, key->name);
   if (column == kTokensAxis && spec_.protocol->reads_data) return check_tokens(param);
   if (column == kAllocationAxis) return check_allocations(param);
+  if (column == kAdmissionAxis) return check_admissions(param);
   bool task = false, policy = false;
   for (const DataSpec& data : spec_.data) {
     if (!applies_to_task(data, column)) continue;
@@ -104,9 +106,16 @@ AxisOwner AxisOwners::check_protocol_key(const GivenParam& param, const std::str
 
 AxisOwner AxisOwners::check_allocations(const GivenParam& param) const {
   for (const Component& policy : spec_.policies) {
-    if (policy.allocation.name != "uniform") refuse_twice(param, policy.label);
+    if (policy.slots.allocation.name != "uniform") refuse_twice(param, policy.label);
   }
   return AxisOwner::kAllocation;
+}
+
+AxisOwner AxisOwners::check_admissions(const GivenParam& param) const {
+  for (const Component& policy : spec_.policies) {
+    if (policy.slots.admission.name != "none") refuse_twice(param, policy.label);
+  }
+  return AxisOwner::kAdmission;
 }
 
 AxisOwner AxisOwners::check_tokens(const GivenParam& param) const {

@@ -11,7 +11,7 @@
 namespace kv {
 
 // What an axis changes.
-enum class AxisOwner { kProtocol, kProtocolKey, kTokens, kTask, kPolicy, kAllocation };
+enum class AxisOwner { kProtocol, kProtocolKey, kTokens, kTask, kPolicy, kAllocation, kAdmission };
 
 // Axes that belong to no protocol, policy or task.
 std::vector<DeclaredParam> shared_axes();
@@ -33,6 +33,7 @@ class AxisOwners {
   AxisOwner classify(const GivenParam& param) const;
   AxisOwner check_protocol_key(const GivenParam& param, const std::string& key) const;
   AxisOwner check_allocations(const GivenParam& param) const;
+  AxisOwner check_admissions(const GivenParam& param) const;
   AxisOwner check_tokens(const GivenParam& param) const;
   std::vector<std::string> known_axes() const;
   [[noreturn]] void refuse_unknown(const GivenParam& param) const;

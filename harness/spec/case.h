@@ -14,7 +14,7 @@ namespace kv {
 struct Case {
   int policy = 0;                     // index into Spec::policies
   std::vector<GivenParam> options{};  // of the policy, those that axes set included
-  SlotChoice allocation{"uniform"};
+  SlotChoices slots{};
   std::vector<InputFile> files{};      // that it was found to read when the grid was made (Protocol::files)
   std::vector<std::string> axes{};     // one a Spec::axis_columns(); empty where the axis does not apply
   std::vector<GivenParam> settings{};  // what the protocol's own axes set, where they apply

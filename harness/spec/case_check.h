@@ -13,6 +13,8 @@ namespace kv {
 
 // The axis whose values name allocations.
 inline constexpr std::string_view kAllocationAxis = "allocation";
+// That whose values name admissions.
+inline constexpr std::string_view kAdmissionAxis = "admission";
 
 // A case that is being checked, with all that a complaint about it may name.
 struct CaseCheck {

@@ -4,16 +4,26 @@
 
 namespace kv {
 
-Policy make_case_policy(const Spec& spec, const Case& policy_case) {
-  const Component& component = spec.policies[static_cast<size_t>(policy_case.policy)];
-  SlotChoice allocation = policy_case.allocation;
-  for (const DeclaredParam& declared : describe_allocation(allocation.name)) {
+namespace {
+
+// Names of files become paths.
+void resolve_files(const Spec& spec, const std::vector<DeclaredParam>& options, SlotChoice& slot) {
+  for (const DeclaredParam& declared : options) {
     if (declared.type != "file") continue;
-    for (GivenParam& option : allocation.options) {
+    for (GivenParam& option : slot.options) {
       if (option.key == declared.key) option.text = resolve_path(spec, {option.text, option.where}).string();
     }
   }
-  return at(component.where, [&] { return make_policy(component.name, policy_case.options, std::move(allocation)); });
+}
+
+}  // namespace
+
+Policy make_case_policy(const Spec& spec, const Case& policy_case) {
+  const Component& component = spec.policies[static_cast<size_t>(policy_case.policy)];
+  SlotChoices slots = policy_case.slots;
+  resolve_files(spec, describe_allocation(slots.allocation.name), slots.allocation);
+  resolve_files(spec, describe_admission(slots.admission.name), slots.admission);
+  return at(component.where, [&] { return make_policy(component.name, policy_case.options, std::move(slots)); });
 }
 
 Policy load_case_policy(const Spec& spec, const Case& policy_case) {

@@ -41,12 +41,14 @@ Component read_keys(MapReader& map, const std::string& kind) {
   if (kind != "policy") return component;
   component.only = read_only(
       map.document(), map.find("only", "{axis: [values]}", "values of axes at which it runs; at all where absent"));
-  const YAML::Node allocation =
-      map.find("allocation", "NAME or {NAME: {option: value}}", "how budgets are divided; uniform where absent");
-  if (allocation.IsDefined()) {
-    component.allocation = read_slot(map.document(), allocation, "allocation");
-    component.label += "+" + component.allocation.name;
-  }
+  const auto fill = [&](SlotChoice& slot, const char* slot_kind, const char* help) {
+    const YAML::Node node = map.find(slot_kind, "NAME or {NAME: {option: value}}", help);
+    if (!node.IsDefined()) return;
+    slot = read_slot(map.document(), node, slot_kind);
+    component.label += "+" + slot.name;
+  };
+  fill(component.slots.allocation, "allocation", "how budgets are divided; uniform where absent");
+  fill(component.slots.admission, "admission", "which tokens outlive a window; all of them (none) where absent");
   const std::string label = map.text("label", "", "what rows and tables call it; its name where absent");
   if (!label.empty()) component.label = label;
   return component;

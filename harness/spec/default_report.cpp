@@ -122,7 +122,7 @@ std::vector<std::string> unranked(const Spec& spec) {
   std::vector<std::string> labels;
   for (const Component& policy : spec.policies) {
     try {
-      const Policy sample = make_policy(policy.name, policy.options, policy.allocation);
+      const Policy sample = make_policy(policy.name, policy.options, policy.slots);
       if (!sample.scorer || sample.oracle()) labels.push_back(policy.label);
     } catch (const UserError&) {
       continue;

@@ -50,6 +50,10 @@ void check_allocation_name(const std::string& name, const std::string& where) {
   check_name({.name = name, .where = where}, "allocation", names_of(allocations()));
 }
 
+void check_admission_name(const std::string& name, const std::string& where) {
+  check_name({.name = name, .where = where}, "admission", names_of(admissions()));
+}
+
 void check_only(const Component& policy, const std::vector<std::string>& axes) {
   for (const auto& [column, values] : policy.only) {
     if (std::find(axes.begin(), axes.end(), column) != axes.end()) continue;
@@ -61,7 +65,8 @@ void check_only(const Component& policy, const std::vector<std::string>& axes) {
 void check_names(const Spec& spec) {
   for (const Component& policy : spec.policies) {
     check_name(policy, "policy", names_of(policies()));
-    check_allocation_name(policy.allocation.name, policy.where);
+    check_allocation_name(policy.slots.allocation.name, policy.where);
+    check_admission_name(policy.slots.admission.name, policy.where);
     check_only(policy, spec.axis_columns());
   }
   for (const Component& metric : spec.metrics) check_name(metric, "metric", names_of(metrics()));
@@ -124,10 +129,27 @@ bool is_wanted(const Component& policy, const Point& point) {
   });
 }
 
+// Where entries may expire.
+void check_admitting(const CaseCheck& check) {
+  const std::string where = check.where_of({kAdmissionAxis});
+  if (!check.spec.protocol->takes_admissions) {
+    check.refuse(fmt::format("takes no admission yet, expected none in place of '{}'", check.policy.admission_name),
+                 where);
+  }
+  for (const Component& metric : check.spec.metrics) {
+    if (make_metric(metric.name, metric.options)->observer_needs().takes_expiries) continue;
+    throw UserError(
+        fmt::format("{}: metric '{}' does not know of entries that expire yet, expected no admission beside it",
+                    metric.where, metric.name));
+  }
+  if (check.spec.device == "cpu") return;
+  check.refuse(fmt::format("runs with admission '{}' on device cpu alone as yet", check.policy.admission_name), where);
+}
+
 std::vector<InputFile> check_files_of(const CaseCheck& check, const ModelIdentity& identity) {
   return at(check.component().where, [&] {
     const Policy& policy = check.policy;
-    if (check.spec.protocol->judges_answers) require_meaning(*policy.allocation, check.candidate.allocation.name);
+    if (check.spec.protocol->judges_answers) require_meaning(*policy.allocation, check.candidate.slots.allocation.name);
     return check.spec.protocol->learns ? std::vector<InputFile>{} : policy.check(identity);
   });
 }
@@ -186,6 +208,7 @@ class GridMaker {
     const Policy policy = make_case_policy(spec_, candidate);
     const CaseCheck check{
         .spec = spec_, .model = workload.model, .candidate = candidate, .policy = policy, .point = point};
+    if (policy.admission->window() > 0) check_admitting(check);
     candidate.files = check_files_of(check, grid_.models.back());
     if (spec_.protocol->check_case) spec_.protocol->check_case(check);
     if (spec_.protocol->files) candidate.files = spec_.protocol->files(check, grid_.models.back());
@@ -222,7 +245,7 @@ class GridMaker {
   Case make_case(size_t policy, const DataSpec* data, const Point& point) const {
     Case resolved{.policy = static_cast<int>(policy),
                   .options = spec_.policies[policy].options,
-                  .allocation = spec_.policies[policy].allocation};
+                  .slots = spec_.policies[policy].slots};
     const bool evicts = make_case_policy(spec_, resolved).scorer != nullptr;
     for (const GivenParam& param : point) {
       const bool applies = set_axis(resolved, evicts, data, param);
@@ -250,8 +273,12 @@ class GridMaker {
         return true;
       case AxisOwner::kAllocation:
         check_allocation_name(param.text, param.where);
-        if (evicts) target.allocation = {param.text};
+        if (evicts) target.slots.allocation = {param.text};
         return evicts;
+      case AxisOwner::kAdmission:
+        check_admission_name(param.text, param.where);
+        target.slots.admission = {param.text};
+        return true;
       case AxisOwner::kTokens:
         return !brings_lengths(data);
       case AxisOwner::kTask:

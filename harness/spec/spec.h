@@ -28,7 +28,7 @@ struct Component {
   std::vector<GivenParam> options{};
   std::string where{};
   std::map<std::string, std::vector<std::string>> only{};  // a policy's: values of axes at which it runs; else at all
-  SlotChoice allocation{"uniform"};                        // a policy's: how budgets are divided
+  SlotChoices slots{};                                     // a policy's: what fills those beside its scorer
 };
 
 enum class DataKind { kTask, kOwn, kText, kIds, kJsonl };

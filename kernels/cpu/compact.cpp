@@ -13,6 +13,7 @@ struct Pools {
   float* keys;
   float* values;
   int32_t* positions;
+  int32_t* expires;
   float* columns;
   int64_t head_dim;
   int64_t column_width;
@@ -24,6 +25,7 @@ void move_entry(const Pools& pools, int64_t to, int64_t from) {
   std::memcpy(pools.keys + to * pools.head_dim, pools.keys + from * pools.head_dim, vector_bytes);
   std::memcpy(pools.values + to * pools.head_dim, pools.values + from * pools.head_dim, vector_bytes);
   pools.positions[to] = pools.positions[from];
+  if (pools.expires) pools.expires[to] = pools.expires[from];
   if (pools.columns) {
     std::memcpy(pools.columns + to * pools.column_width, pools.columns + from * pools.column_width,
                 static_cast<size_t>(pools.column_width) * sizeof(float));
@@ -37,6 +39,7 @@ void compact(const CompactArgs& args) {
   const Pools pools{.keys = args.pool_keys.as<float>(),
                     .values = args.pool_values.as<float>(),
                     .positions = args.pool_positions,
+                    .expires = args.pool_expires,
                     .columns = args.pool_columns,
                     .head_dim = cache.head_dim,
                     .column_width = cache.column_width};

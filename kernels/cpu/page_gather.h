@@ -51,4 +51,8 @@ inline void gather_positions(const PagedView& cache, int64_t row, int64_t first_
   detail::gather(cache, cache.positions, 1, row, first_slot, count, out);
 }
 
+inline void gather_expires(const PagedView& cache, int64_t row, int64_t first_slot, int64_t count, int32_t* out) {
+  detail::gather(cache, cache.expires, 1, row, first_slot, count, out);
+}
+
 }  // namespace kv::cpu

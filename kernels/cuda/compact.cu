@@ -67,6 +67,7 @@ __global__ void compact_kernel(CompactArgs args, Word* keys, Word* values, int w
       held[k] = word < words ? keys[from[entry] * words + word] : values[from[entry] * words + word - words];
     }
     const int32_t position = moves ? args.pool_positions[from[slot]] : 0;
+    const int32_t expires = moves && args.pool_expires ? args.pool_expires[from[slot]] : 0;
     __syncthreads();
 #pragma unroll
     for (int k = 0; k < kHeldWords; ++k) {
@@ -77,6 +78,7 @@ __global__ void compact_kernel(CompactArgs args, Word* keys, Word* values, int w
       (word < words ? keys[to[entry] * words + word] : values[to[entry] * words + word - words]) = held[k];
     }
     if (moves) args.pool_positions[to[slot]] = position;
+    if (moves && args.pool_expires) args.pool_expires[to[slot]] = expires;
     for (int c = 0; args.pool_columns && c < cache.column_width; ++c) {
       const float column = moves ? args.pool_columns[from[slot] * cache.column_width + c] : 0;
       __syncthreads();

@@ -7,6 +7,7 @@
 #include "kernels/append.h"
 #include "kernels/compact.h"
 #include "kernels/embed.h"
+#include "kernels/unexpired.h"
 
 namespace kv {
 
@@ -25,7 +26,8 @@ void enlarge(Backend& backend, Tensor& tensor, DType dtype, int64_t elements) {
 
 size_t page_bytes(const CacheShape& shape, DType type) {
   const size_t vectors = 2 * static_cast<size_t>(shape.head_dim) * bytes_of(type);
-  return static_cast<size_t>(kPageTokens) * (vectors + sizeof(int32_t)) + column_page_bytes(shape.column_width);
+  const size_t positions = sizeof(int32_t) * (shape.window > 0 ? 2 : 1);  // and when they expire
+  return static_cast<size_t>(kPageTokens) * (vectors + positions) + column_page_bytes(shape.column_width);
 }
 
 size_t column_page_bytes(int column_width) {
@@ -62,6 +64,7 @@ Cache Cache::clone(int64_t pages) const {
   copy.page_tables_ = page_tables_;
   copy.max_pages_ = max_pages_;
   copy.max_lengths_ = max_lengths_;
+  copy.unswept_ = unswept_;
   std::vector<int32_t> held;
   for (int32_t& page : copy.page_tables_) {
     if (page < 0) continue;
@@ -93,6 +96,7 @@ void Cache::gather_pages(std::span<const int32_t> pages, Cache& copy) const {
   gather(keys_, copy.keys_, shape_.head_dim);
   gather(values_, copy.values_, shape_.head_dim);
   gather(positions_, copy.positions_, 1);
+  gather(expires_, copy.expires_, 1);
   gather(columns_, copy.columns_, shape_.column_width);
 }
 
@@ -105,6 +109,7 @@ void Cache::reset() {
   held_.assign(static_cast<size_t>(all_rows()), 0);
   max_lengths_.assign(static_cast<size_t>(shape_.layers), 0);
   max_pages_ = 1;
+  unswept_ = 0;
   page_tables_.assign(static_cast<size_t>(all_rows()), -1);
   tables_changed_ = true;
   publish();
@@ -129,12 +134,14 @@ PagedView Cache::view(int layer) const {
           .values = values_.ref(),
           .positions = static_cast<const int32_t*>(positions_.ref().data),
           .columns = static_cast<const float*>(columns_.ref().data),
+          .expires = static_cast<const int32_t*>(expires_.ref().data),
           .page_table = device_tables_.ref().as<int32_t>() + layer * rows() * max_pages_,
           .lengths = device_lengths_.ref().as<int32_t>() + layer * rows(),
           .pool_pages = pool_pages_,
           .rows = rows(),
           .max_pages = max_pages_,
           .max_length = max_lengths_[static_cast<size_t>(layer)],
+          .expiring = shape_.window + std::max<int64_t>(unswept_, kSweepEvery),  // a recorded view lasts to the sweep
           .kv_heads = shape_.kv_heads,
           .head_dim = shape_.head_dim,
           .column_width = shape_.column_width};
@@ -154,6 +161,7 @@ void Cache::reserve(int64_t pages) {
   enlarge(*backend_, keys_, type, pages * page_elements);
   enlarge(*backend_, values_, type, pages * page_elements);
   enlarge(*backend_, positions_, DType::kI32, pages * kPageTokens);
+  if (shape_.window > 0) enlarge(*backend_, expires_, DType::kI32, pages * kPageTokens);
   if (shape_.column_width > 0) enlarge(*backend_, columns_, DType::kF32, pages * kPageTokens * shape_.column_width);
   for (int64_t page = pages - 1; page >= pool_pages_; --page) free_pages_.push_back(static_cast<int32_t>(page));
   pool_pages_ = pages;
@@ -232,6 +240,9 @@ void Cache::grow(std::span<const Segment> segments, int steps) {
 }
 
 void Cache::advance(std::span<const Segment> segments) {
+  int32_t most = 0;
+  for (const Segment& segment : segments) most = std::max(most, segment.count);
+  unswept_ += most;
   for (const Segment& segment : segments) {
     for_each_row(segment, [&](int64_t index) {
       int32_t& length = lengths_[static_cast<size_t>(index)];
@@ -241,10 +252,12 @@ void Cache::advance(std::span<const Segment> segments) {
   }
 }
 
-void Cache::append(int layer, const Block& block, ConstRef keys, ConstRef values) {
+void Cache::append(int layer, const Block& block, ConstRef keys, ConstRef values, const int32_t* expires) {
   if (block.max_count == 0) return;
+  KV_CHECK((expires != nullptr) == (shape_.window > 0));
   backend_->append({.keys = keys,
                     .values = values,
+                    .expires = expires,
                     .segments = block.on_device(),
                     .segment_count = std::ssize(block.segments),
                     .max_count = block.max_count,
@@ -252,6 +265,7 @@ void Cache::append(int layer, const Block& block, ConstRef keys, ConstRef values
                     .pool_keys = keys_.ref(),
                     .pool_values = values_.ref(),
                     .pool_positions = static_cast<int32_t*>(positions_.ref().data),
+                    .pool_expires = static_cast<int32_t*>(expires_.ref().data),
                     .pool_columns = columns()});
 }
 
@@ -262,8 +276,23 @@ void Cache::evict(int layer, Slots<const uint8_t> keep, const uint8_t* rows_due)
                      .pool_keys = keys_.ref(),
                      .pool_values = values_.ref(),
                      .pool_positions = static_cast<int32_t*>(positions_.ref().data),
+                     .pool_expires = static_cast<int32_t*>(expires_.ref().data),
                      .pool_columns = columns(),
                      .lengths = device_lengths() + layer * rows()});
+}
+
+void Cache::sweep(const Block& block, const std::function<void(int layer, Slots<const uint8_t> keep)>& leaving) {
+  KV_CHECK(shape_.window > 0);
+  for (int layer = 0; layer < shape_.layers; ++layer) {
+    const PagedView cache = view(layer);
+    const int64_t pitch = (cache.max_length + kPageTokens - 1) / kPageTokens * kPageTokens;
+    const Slots<uint8_t> keep = unexpired_.reserve_slots<uint8_t>(*backend_, rows(), pitch);
+    backend_->unexpired(
+        {.cache = cache, .segments = block.on_device(), .segment_count = std::ssize(block.segments), .keep = keep});
+    leaving(layer, keep);
+    evict(layer, keep, nullptr);
+  }
+  unswept_ = 0;
 }
 
 void Cache::settle() {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -18,9 +19,11 @@ struct CacheShape {
   int kv_heads = 0;
   int head_dim = 0;
   int column_width = 0;  // the policy's per-entry floats, stored, moved, freed and counted with K and V
+  int window =
+      0;  // tokens for which every entry is seen, where some then expire (sim/policy/admission.h); 0: none does
 };
 
-// Bytes of one page: K, V, positions and columns.
+// Bytes of one page: K, V, positions, expiries and columns.
 size_t page_bytes(const CacheShape& shape, DType type);
 // Bytes of so many columns in one page.
 size_t column_page_bytes(int column_width);
@@ -28,8 +31,12 @@ size_t column_page_bytes(int column_width);
 // A paged, ragged KV cache: every (sequence, layer, KV head) has its own length and its own pages of 16 entries out of
 // one pool. Eviction is physical: kept entries move together and the freed pages go back to the pool at once.
 // Only the loop (sim/replay/loop.h) mutates it; policies and metrics see PagedViews. Row = sequence · kv_heads + head.
+// Where entries expire (CacheShape::window) those that have are swept away together: no later than the first block that
+// ends kSweepEvery tokens after the last sweep. Until then views say how many of the newest slots may have expired.
 class Cache {
  public:
+  static constexpr int kSweepEvery = 16;  // tokens
+
   Cache(Backend& backend, const CacheShape& shape);
   // A copy of everything resident, in memory of its own: a pool of the pages that are held, or of `pages` if these are
   // more.
@@ -56,11 +63,17 @@ class Cache {
   // Lengths of all layers on the backend, [layers, rows].
   int32_t* device_lengths() { return device_lengths_.ref().as<int32_t>(); }
 
-  // Writes the block's entries: keys and values [tokens, kv_heads, head_dim].
-  void append(int layer, const Block& block, ConstRef keys, ConstRef values);
+  // Writes the block's entries: keys and values [tokens, kv_heads, head_dim]; `expires` as kernels/append.h has it.
+  void append(int layer, const Block& block, ConstRef keys, ConstRef values, const int32_t* expires = nullptr);
 
-  // Keeps the entries whose slots are 1 in `keep`, in the due rows (both in backend memory); counts them there.
+  // Keeps the entries whose slots are 1 in `keep`, in the due rows (both in backend memory; null: all); counts them
+  // there.
   void evict(int layer, Slots<const uint8_t> keep, const uint8_t* rows_due);
+  // What has expired by the block's end leaves every layer, as by evict(); `leaving` sees each layer's mask before. Ops
+  // alone, beside what that does.
+  void sweep(const Block& block, const std::function<void(int layer, Slots<const uint8_t> keep)>& leaving);
+  // Whether so many tokens came that it is time for one.
+  bool wants_sweep() const { return shape_.window > 0 && unswept_ >= kSweepEvery; }
   // After the last evict of an event, which counts on the backend alone: takes up the new lengths and frees the pages
   // that no row needs any more. One download of the lengths and one upload of the tables an event.
   void settle();
@@ -104,7 +117,9 @@ class Cache {
   std::vector<int64_t> max_lengths_;  // [layers] of the blocks there is room for
   bool tables_changed_ = true;
   Tensor device_lengths_, device_tables_;
-  Tensor keys_, values_, positions_, columns_;
+  Tensor keys_, values_, positions_, expires_, columns_;
+  Tensor unexpired_;     // a layer's mask while it is swept
+  int64_t unswept_ = 0;  // blocks' longest segments since the last sweep, together
   int64_t pool_pages_ = 0;
   std::vector<int32_t> free_pages_;
   int64_t used_pages_ = 0;

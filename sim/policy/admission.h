@@ -1,10 +1,9 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <string_view>
+#include <vector>
 
-#include "kernels/slots.h"
 #include "sim/policy/layer_view.h"
 #include "sim/policy/registry.h"
 #include "sim/policy/slot.h"
@@ -15,15 +14,20 @@ namespace kv {
 class Admission : public Slot {
  public:
   static constexpr std::string_view kKind = "admission";
-  // Everybody sees a token for so many tokens, its own included.
-  virtual int window() const { return std::numeric_limits<int>::max(); }
-  // Before the block's keys and values are appended: writes, for every row of the layer and token of the block, the
-  // position from which on its entry is no longer seen. `expires` is null while caches do not store that, so that
-  // `none` is the only admission.
-  virtual void admit(const LayerView&, Slots<int32_t> /*expires*/) {}
+  // Everybody sees an entry for so many tokens, its own included, whatever admit() says; 0: entries never expire, and
+  // admit() is not asked.
+  virtual int window() const { return 0; }
+  // Before the block's keys and values are appended: writes [tokens, kv_heads], the position from which on queries no
+  // longer see the entry (kernels/expiry.h): position + window() or kNeverExpires. A pure function of a token's
+  // position, projections and sample, not of how tokens lie in blocks. Ops alone.
+  virtual void admit(const LayerView&, int32_t* /*expires*/) {}
 };
 
 using AdmissionEntry = PartEntry<Admission>;
 using RegisterAdmission = RegisterPart<Admission>;
+
+// Sorted by name.
+std::vector<const AdmissionEntry*> admissions();
+std::vector<DeclaredParam> describe_admission(std::string_view name);
 
 }  // namespace kv

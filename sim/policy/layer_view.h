@@ -26,7 +26,7 @@ struct LayerView {
   std::span<const int32_t> lengths;  // [rows], host copy of cache.lengths
   float* columns = nullptr;          // pool of the entry columns, writable
 
-  // The block just attended.
+  // The block just attended; when an event is scored, its segments alone.
   std::span<const Segment> segments;  // [sequences], host
   const Segment* device_segments = nullptr;
   Projections projections;

@@ -11,6 +11,7 @@ struct ObserverNeeds {
   bool column_sums = false;
   bool column_max = false;
   BaselineNeeds baseline;
+  bool takes_expiries = false;  // knows that entries may expire in the cache, and leave it between events
 };
 
 // One layer just before it is cut. Rows that are not due are not being cut.
@@ -34,6 +35,8 @@ class Observer {
   virtual void begin(const BatchShape&) {}
   virtual void attended(const LayerView&, ConstRef /*head_outputs [tokens, q_heads, head_dim]*/) {}
   virtual void evicting(const EvictionView&) {}
+  // Entries that have expired are about to leave a layer, whatever the events: of every row, those with keep = 0.
+  virtual void sweeping(const LayerView&, Slots<const uint8_t> /*keep*/) {}
   virtual void block_done(const Block&, const TokenLosses&) {}
 };
 

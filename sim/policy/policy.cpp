@@ -77,6 +77,10 @@ void Policy::load(std::span<const InputFile> files) {
 
 Needs scorer_needs(const Policy& policy) { return policy.scorer ? policy.scorer->needs() : Needs{}; }
 
+std::vector<const AdmissionEntry*> admissions() { return registry_of<Admission>().all(); }
+
+std::vector<DeclaredParam> describe_admission(std::string_view name) { return describe_part<Admission>(name); }
+
 std::vector<const PolicyEntry*> policies() { return registry_of<Scorer>().all(); }
 
 Policy policy_of(const std::string& name, std::unique_ptr<Scorer> scorer) {
@@ -90,18 +94,29 @@ Policy policy_of(const std::string& name, std::unique_ptr<Scorer> scorer) {
   return policy;
 }
 
-Policy make_policy(std::string_view name, std::vector<GivenParam> options, SlotChoice allocation) {
+Policy make_policy(std::string_view name, std::vector<GivenParam> options, SlotChoices others) {
   std::vector<DeclaredParam> declared;
   std::unique_ptr<Scorer> scorer = make_part<Scorer>(name, std::move(options), &declared);
   Policy policy = policy_of(std::string(name), std::move(scorer));
   policy.scorer_name = quoted(policy.name, std::move(declared));
-  policy.allocation_name = allocation.name;
-  policy.allocation = make_allocation(allocation.name, std::move(allocation.options));
+  policy.allocation_name = others.allocation.name;
+  policy.allocation = make_allocation(others.allocation.name, std::move(others.allocation.options));
+  policy.admission_name = others.admission.name;
+  policy.admission = make_part<Admission>(others.admission.name, std::move(others.admission.options));
   if (!policy.scorer && policy.allocation_name != "uniform") {
     throw UserError(fmt::format("{}: never evicts, so there is nothing to allocate (allocation: {})", policy.name,
                                 policy.allocation_name));
   }
   return policy;
+}
+
+void check_admission(const Policy& policy, int interval) {
+  const int window = policy.admission->window(), queries = scorer_needs(policy).window(interval);
+  if (window == 0 || queries <= window) return;
+  throw UserError(
+      fmt::format("{}: judges by the newest {} queries, expected no more than the {} tokens for which admission "
+                  "{} lets all of them see an entry",
+                  policy.name, queries, window, policy.admission_name));
 }
 
 void check_interval(const Policy& policy, int wanted) {
@@ -121,6 +136,7 @@ int check_decode(const Policy& policy, int budget, int wanted) {
   }
   policy.scorer->check_budget(budget, interval);
   check_interval(policy, wanted);
+  check_admission(policy, interval);
   return interval;
 }
 

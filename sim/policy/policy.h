@@ -53,8 +53,18 @@ struct SlotChoice {
   std::vector<GivenParam> options{};
 };
 
+// The slots beside the scorer.
+struct SlotChoices {
+  SlotChoice allocation{"uniform"};
+  SlotChoice admission{"none"};
+};
+
 // Sorted by name.
 std::vector<const PolicyEntry*> policies();
+
+// UserError where its scorer judges by the newest queries of so many tokens, and admission may have turned away by then
+// what the oldest of them saw.
+void check_admission(const Policy& policy, int interval);
 
 // Throws UserError when the policy cannot prune to `budget` every `interval` tokens: B <= L for any policy (the newest
 // L are the block itself), what its scorer refuses, or an interval below the scorer's window where the allocation may
@@ -68,7 +78,7 @@ Policy policy_of(const std::string& name, std::unique_ptr<Scorer> scorer);
 
 // Throws UserError: unknown name (lists the known ones), unknown or ill-typed option, an allocation other than uniform
 // for a policy that never evicts.
-Policy make_policy(std::string_view name, std::vector<GivenParam> options, SlotChoice allocation = {"uniform"});
+Policy make_policy(std::string_view name, std::vector<GivenParam> options, SlotChoices others = {});
 std::vector<DeclaredParam> describe_policy(std::string_view name);
 
 }  // namespace kv

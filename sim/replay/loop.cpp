@@ -14,12 +14,13 @@ namespace kv {
 
 namespace {
 
-void require(const Policy& policy, const Source& source, const Baseline* baseline) {
+void require(const Policy& policy, const Source& source, const Baseline* baseline, int interval) {
   const SourceInfo& info = source.info();
   if (policy.oracle() && !baseline) {
     throw UserError(fmt::format("{}: needs the full-cache pass (it is an oracle), which {} does not offer here",
                                 policy.oracle_name(), info.name));
   }
+  check_admission(policy, interval);
   for (const PolicySlot& place : policy.slots()) {
     if (!place.slot.needs().pre_rope_queries || info.has_pre_rope_queries) continue;
     throw UserError(fmt::format("{}: needs pre-RoPE queries, which {} lacks", place.name, info.name));
@@ -46,10 +47,10 @@ Loop::Loop(const LoopArgs& args)
              .time_phases = args.time_phases}),
       watch_(args.backend),
       accounts_(args.sequences) {
-  require(args.policy, args.source, args.baseline);
+  require(args.policy, args.source, args.baseline, args.interval);
   for (const Policy* onlooker : args.onlookers) {
     KV_CHECK(onlooker->scorer);
-    require(*onlooker, args.source, args.baseline);
+    require(*onlooker, args.source, args.baseline, args.interval);
   }
 }
 
@@ -116,10 +117,12 @@ void Loop::fill(int32_t entries) {
 
 void Loop::step(const Step& step) {
   pass_.start(step.counts);
-  mark_due(step);
   TokenLosses losses;
   pass_.run(losses);
   accounts_.note_block(pass_.block(), pass_.cache());
+  sweep_for(step);
+  mark_due(step);
+  pass_.score();
   cut(step);
   pass_.settle();
   for (Observer* observer : args_.observers) observer->block_done(pass_.block(), losses);
@@ -127,11 +130,12 @@ void Loop::step(const Step& step) {
 
 void Loop::rank(std::span<const int32_t> counts) {
   pass_.start(counts);
+  TokenLosses losses;
+  pass_.run(losses);
   std::vector<uint8_t> due;
   for (const int32_t tokens : counts) due.push_back(tokens > 0 ? 1 : 0);
   pass_.due().set(due, pass_.done());
-  TokenLosses losses;
-  pass_.run(losses);
+  pass_.score();
   pass_.settle();
   note_block(losses);
 }
@@ -149,6 +153,7 @@ void Loop::decode(std::span<const int32_t> active, int steps, int pause_every, c
   TokenLosses losses;
   pass_.run(losses);
   note_block(losses);
+  if (pass_.cache().wants_sweep()) pass_.sweep();
   // The first step has left every buffer as large as the others need it.
   std::unique_ptr<Recording> recording;
   if (steps > kLeastRecorded && pass_.is_recordable()) recording = args_.backend.record([this] { pass_.run_next(); });
@@ -159,10 +164,21 @@ void Loop::decode(std::span<const int32_t> active, int steps, int pause_every, c
       pass_.note_next();
       recording ? recording->run() : pass_.run_next();
       note_block(losses);
+      if (pass_.cache().wants_sweep()) pass_.sweep();
     }
-    if (!pause(stretch, recording != nullptr)) return;
+    if (!pause(stretch, recording != nullptr)) break;
     finished += stretch;
   }
+  if (args_.policy.admission->window() > 0) pass_.cache().settle();
+}
+
+// Nobody ranks, divides or counts what no query will see.
+void Loop::sweep_for(const Step& step) {
+  if (args_.policy.admission->window() == 0) return;
+  const bool event = std::any_of(step.keep.begin(), step.keep.end(), [](int32_t keep) { return keep >= 0; });
+  if (!event && !pass_.cache().wants_sweep()) return;
+  pass_.sweep();
+  pass_.cache().settle();
 }
 
 // A sequence is due when the event would really remove something.
@@ -214,6 +230,8 @@ ReplayResult Loop::finish() {
   if (args_.policy.scorer) result_.observe_seconds = pass_.observe_seconds(0);
   result_.score_seconds = score_seconds();
   result_.sequences = accounts_.close(cache);
+  const std::vector<int64_t> pairs = pass_.seen_pairs();
+  for (size_t s = 0; s < pairs.size(); ++s) result_.sequences[s].attended_pairs = pairs[s];
   for (const ReplayResult::PerSequence& sequence : result_.sequences) events_.push_back(sequence.events);
   const auto pages = static_cast<size_t>(cache.peak_pages());
   result_.peak_kv_bytes = pages * cache.kv_page_bytes();

@@ -63,6 +63,7 @@ class Loop {
   // of random keys and values, and every window of queries random ones. No scorer observes them.
   void fill(int32_t entries);
 
+  // Where entries expire, what the host counts of them meanwhile is a bound: it hears of sweeps at the end.
   // Up to `steps` steps without an event, of one token for each active sequence (active[s] = 1, else 0). Pages are
   // taken for all of them; the first runs eagerly, the rest from a recording, where nobody wants to see each step and
   // there are enough of them to repay it. After every `pause_every` of them, and at the end, `pause` is told how many
@@ -87,6 +88,7 @@ class Loop {
   double score_seconds() const { return args_.policy.scorer ? pass_.score_seconds(0) : 0; }
   BatchShape batch_shape();
   void note_block(const TokenLosses& losses);
+  void sweep_for(const Step& step);
   void mark_due(const Step& step);
   void cut(const Step& step);
 

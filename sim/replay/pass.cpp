@@ -5,6 +5,7 @@
 
 #include "kernels/advance.h"
 #include "kernels/attend.h"
+#include "kernels/seen_pairs.h"
 
 namespace kv {
 
@@ -25,8 +26,11 @@ std::vector<Ranker> rankers_of(const PassArgs& args) {
 
 CacheShape cache_shape(const PassArgs& args, std::span<const Ranker> rankers) {
   const SourceInfo& info = args.source.info();
-  CacheShape shape{
-      .sequences = args.sequences, .layers = info.layers, .kv_heads = info.kv_heads, .head_dim = info.head_dim};
+  CacheShape shape{.sequences = args.sequences,
+                   .layers = info.layers,
+                   .kv_heads = info.kv_heads,
+                   .head_dim = info.head_dim,
+                   .window = args.policy.admission->window()};
   for (const Ranker& ranker : rankers) shape.column_width += ranker.needs().columns(info.group());
   return shape;
 }
@@ -103,14 +107,43 @@ void Pass::run_layer(int layer) {
   LayerView view = view_of(layer, projections);
   attend(view);
   for (Observer* observer : args_.observers) observer->attended(view, std::as_const(outputs_).ref());
-  rank(view);
+  observe(view);
   args_.source.absorb(layer, std::as_const(outputs_).ref());
 }
 
 void Pass::take_up(int layer, const Projections& projections) {
-  args_.policy.admission->admit(view_of(layer, projections), {});
-  cache_.append(layer, block_, projections.keys, projections.values);
+  const int32_t* expires = nullptr;
+  if (args_.policy.admission->window() > 0) {
+    expires_.reserve(args_.backend, DType::kI32, block_.tokens * info_.kv_heads);
+    args_.policy.admission->admit(view_of(layer, projections), expires_.ref().as<int32_t>());
+    expires = std::as_const(expires_).ref().as<int32_t>();
+  }
+  cache_.append(layer, block_, projections.keys, projections.values, expires);
+  if (expires) count_pairs(layer);
   for (Ranker& ranker : rankers_) ranker.push(layer, block_, projections.queries);
+}
+
+// The host does not know them where entries expire.
+void Pass::count_pairs(int layer) {
+  if (!seen_pairs_) {
+    seen_pairs_ = Tensor(args_.backend, DType::kI32, 2 * info_.layers * cache_.rows());
+    seen_pairs_.fill_zero();
+  }
+  args_.backend.seen_pairs({.cache = cache_.view(layer),
+                            .segments = block_.on_device(),
+                            .segment_count = std::ssize(block_.segments),
+                            .pairs = static_cast<int64_t*>(seen_pairs_.ref().data) + layer * cache_.rows()});
+}
+
+std::vector<int64_t> Pass::seen_pairs() const {
+  if (!seen_pairs_) return {};
+  std::vector<int64_t> rows(static_cast<size_t>(info_.layers * cache_.rows()));
+  seen_pairs_.download(rows.data(), rows.size() * sizeof(int64_t));
+  std::vector<int64_t> sequences(done_.size(), 0);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    sequences[i % static_cast<size_t>(cache_.rows()) / static_cast<size_t>(info_.kv_heads)] += rows[i];
+  }
+  return sequences;
 }
 
 LayerView Pass::view_of(int layer, const Projections& projections) {
@@ -149,17 +182,32 @@ void Pass::attend(LayerView& view) {
   view.column_max = max;
 }
 
-void Pass::rank(const LayerView& view) {
-  const bool timed = args_.time_phases;
+void Pass::observe(const LayerView& view) {
   for (size_t r = 0; r < rankers_.size(); ++r) {
-    if (timed) timer_.start();
+    if (args_.time_phases) timer_.start();
     rankers_[r].observe(view);
-    if (timed) timer_.stop(observe_seconds_[r]);
-    if (!due_.any()) continue;
-    // Events are never recorded, so scoring is timed always.
-    timer_.start();
-    rankers_[r].score(view, due_);
-    timer_.stop(score_seconds_[r]);
+    if (args_.time_phases) timer_.stop(observe_seconds_[r]);
+  }
+}
+
+void Pass::sweep() {
+  cache_.sweep(block_, [&](int layer, Slots<const uint8_t> keep) {
+    if (args_.observers.empty()) return;
+    const LayerView view = layer_view(args_.backend, info_, cache_, layer);
+    for (Observer* observer : args_.observers) observer->sweeping(view, keep);
+  });
+}
+
+// Events are never recorded, so scoring is timed always.
+void Pass::score() {
+  if (!due_.any()) return;
+  for (int layer = 0; layer < info_.layers; ++layer) {
+    const LayerView view = view_of(layer, {});
+    for (size_t r = 0; r < rankers_.size(); ++r) {
+      timer_.start();
+      rankers_[r].score(view, due_);
+      timer_.stop(score_seconds_[r]);
+    }
   }
 }
 

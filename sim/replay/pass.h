@@ -34,8 +34,13 @@ class Pass {
 
   // Takes the next counts[s] tokens of every sequence as a block, and room for `steps` blocks like it.
   void start(std::span<const int32_t> counts, int steps = 1);
-  // The block through every layer. Where rows are due, every ranker scores them.
+  // The block through every layer.
   void run(TokenLosses& losses);
+  // Every ranker scores the entries of the rows that are due.
+  void score();
+  // Sweeps away what has expired by the block's end; ops alone where nobody observes. The cache is to settle() before
+  // the host knows it.
+  void sweep();
   // In place of start() and run(), where there is room left: the block after this one, with equally many tokens. On the
   // host: the tokens and entries that it brings. On the backend: nothing but ops, which may be recorded.
   void note_next();
@@ -54,6 +59,9 @@ class Pass {
   const Cache& cache() const { return cache_; }
   const Block& block() const { return block_; }
   std::span<const int32_t> done() const { return done_; }  // [sequences] tokens taken so far
+  // [sequences] of all their queries, layers and KV heads, the entries that they saw; empty where nothing expires, and
+  // lengths say it.
+  std::vector<int64_t> seen_pairs() const;
   Due& due() { return due_; }
   std::span<const Ranker> rankers() const { return rankers_; }
   double attention_seconds() const { return attention_seconds_; }
@@ -64,7 +72,8 @@ class Pass {
   void run_layer(int layer);
   LayerView view_of(int layer, const Projections& projections);
   void attend(LayerView& view);
-  void rank(const LayerView& view);
+  void observe(const LayerView& view);
+  void count_pairs(int layer);
   Slots<float> column_buffer(Tensor& tensor, bool wanted, const LayerView& view);
 
   const PassArgs args_;
@@ -77,6 +86,8 @@ class Pass {
   bool column_sums_observed_ = false, column_sums_wanted_ = false;
   bool column_max_wanted_ = false;
   Tensor column_sums_, column_max_, outputs_;
+  Tensor expires_;     // of a layer's block
+  Tensor seen_pairs_;  // [layers, rows] i64; none where nothing expires
   PhaseTimer timer_;
   double attention_seconds_ = 0;
   std::vector<double> observe_seconds_, score_seconds_;  // [rankers]

@@ -42,7 +42,8 @@ ReplayResult replay(const ReplayArgs& args) {
              .sample_numbers = args.sample_numbers,
              .baseline = args.baseline,
              .observers = args.observers});
-  loop.begin(args.sequences, shape.pages);
+  // What admission turns away takes no memory, and how much that is shows as it goes.
+  loop.begin(args.sequences, args.policy.admission->window() > 0 ? 0 : shape.pages);
   for (const Step& step : args.schedule) loop.step(step);
   ReplayResult result = loop.finish();
   total.stop(result.total_seconds);

@@ -28,7 +28,10 @@ Footprint run_footprint(const Backend& backend, const Source& source, const Poli
   Footprint need;
   need.activations = source.activation_bytes(shape.tokens) + static_cast<size_t>(shape.tokens) * query * element +
                      static_cast<size_t>(shape.logits) * sizeof(float);
-  CacheShape cache{.layers = info.layers, .kv_heads = info.kv_heads, .head_dim = info.head_dim};
+  CacheShape cache{.layers = info.layers,
+                   .kv_heads = info.kv_heads,
+                   .head_dim = info.head_dim,
+                   .window = policy.admission->window()};
   bool column_sums = false;
   const auto add = [&](const Scorer& scorer) {
     const Needs needs = scorer.needs();

@@ -75,11 +75,12 @@ TEST_F(UnitKey, ChangesWithEverythingThatRowsDependOn) {
        [](Unit& u) {
          u.unit_case().options.push_back({"queries", "4", ""});
        }},
-      {"allocation", [](Unit& u) { u.unit_case().allocation.name = "ada"; }},
+      {"allocation", [](Unit& u) { u.unit_case().slots.allocation.name = "ada"; }},
       {"allocation option",
        [](Unit& u) {
-         u.unit_case().allocation.options.push_back({"a", "b", ""});
+         u.unit_case().slots.allocation.options.push_back({"a", "b", ""});
        }},
+      {"admission", [](Unit& u) { u.unit_case().slots.admission.name = "local"; }},
       {"file",
        [](Unit& u) {
          u.unit_case().files.push_back({"p", "sha", "allocation"});

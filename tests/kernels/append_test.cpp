@@ -30,15 +30,22 @@ TEST_P(Append, PutsNewEntriesAfterTheOldOnesOfEveryRow) {
         segments.push_back({static_cast<int32_t>(segments.size()), tokens, growth.count, 1000 + growth.length});
         tokens += growth.count;
       }
-      ref::PagedCache cache(*backend, ref::random_rows(before, kHeads, dim, 5, column_width), 4);
+      ref::CacheRows rows = ref::random_rows(before, kHeads, dim, 5, column_width);
+      const bool expire = column_width > 0;
+      if (expire) rows.expires = rows.positions;
+      ref::PagedCache cache(*backend, std::move(rows), 4);
       cache.set_lengths(after);
       const auto size = static_cast<size_t>(tokens) * kHeads * dim;
       const std::vector<float> keys = ref::rounded(*backend, ref::random_values(size, 1));
       const std::vector<float> values = ref::rounded(*backend, ref::random_values(size, 2));
       const Tensor k = ref::upload_activations(*backend, keys), v = ref::upload_activations(*backend, values);
       Tensor words = ref::upload_segments(*backend, segments);
+      std::vector<int32_t> expires(static_cast<size_t>(tokens) * kHeads);
+      for (size_t i = 0; i < expires.size(); ++i) expires[i] = static_cast<int32_t>(7 * i);
+      Tensor device_expires = ref::upload_array(*backend, expires);
       backend->append({.keys = k.ref(),
                        .values = v.ref(),
+                       .expires = expire ? ref::data_of<int32_t>(device_expires) : nullptr,
                        .segments = ref::segments_of(words),
                        .segment_count = static_cast<int64_t>(segments.size()),
                        .max_count = 40,
@@ -46,6 +53,7 @@ TEST_P(Append, PutsNewEntriesAfterTheOldOnesOfEveryRow) {
                        .pool_keys = cache.pool_keys(),
                        .pool_values = cache.pool_values(),
                        .pool_positions = cache.pool_positions(),
+                       .pool_expires = cache.pool_expires(),
                        .pool_columns = cache.pool_columns()});
       backend->synchronize();
 
@@ -59,6 +67,7 @@ TEST_P(Append, PutsNewEntriesAfterTheOldOnesOfEveryRow) {
             want.keys[row].insert(want.keys[row].end(), key.begin(), key.end());
             want.values[row].insert(want.values[row].end(), value.begin(), value.end());
             want.positions[row].push_back(segment.first_position + i);
+            if (expire) want.expires[row].push_back(expires[(segment.first_token + i) * kHeads + head]);
             want.columns[row].insert(want.columns[row].end(), static_cast<size_t>(column_width), 0.0f);
           }
         }
@@ -67,6 +76,7 @@ TEST_P(Append, PutsNewEntriesAfterTheOldOnesOfEveryRow) {
       EXPECT_EQ(got.keys, want.keys);
       EXPECT_EQ(got.values, want.values);
       EXPECT_EQ(got.positions, want.positions);
+      EXPECT_EQ(got.expires, want.expires);
       EXPECT_EQ(got.columns, want.columns);
     }
   }

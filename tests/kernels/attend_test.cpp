@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/expiry.h"
 #include "tests/ref/attend.h"
 #include "tests/support/close.h"
 #include "tests/support/paged_cache.h"
@@ -31,6 +32,7 @@ struct Shape {
   float query_size = 1;
   float rise = 0;  // added to the logits, a slot: maxima rise with every tile of keys
   float sink = 0;  // added to the logits of slot 0
+  int window = 0;  // tokens for which an entry is seen, but for every third, which is for ever; 0: all are
 };
 
 struct Problem {
@@ -64,6 +66,7 @@ struct Problem {
       }
     }
     ref::CacheRows rows = ref::random_rows(lengths, shape.kv_heads, shape.head_dim, 3);
+    if (shape.window > 0) add_expiries(rows, shape);
     if (!is_biased(shape)) return rows;
     // The first value of every query is 1, so that the first value of a key shifts its logits.
     for (std::vector<float>& keys : rows.keys) {
@@ -74,6 +77,19 @@ struct Problem {
       }
     }
     return rows;
+  }
+  // A row's newest entry is its sequence's newest token.
+  static void add_expiries(ref::CacheRows& rows, const Shape& shape) {
+    for (int64_t row = 0; row < rows.rows(); ++row) {
+      const Sequence& sequence = shape.sequences[row / shape.kv_heads];
+      const auto missing = static_cast<int32_t>(sequence.length - rows.length(row));
+      std::vector<int32_t> expires;
+      for (int32_t slot = 0; slot < rows.length(row); ++slot) {
+        expires.push_back(slot % 3 == 0 ? kNeverExpires : slot + missing + shape.window);
+      }
+      rows.expires.push_back(std::move(expires));
+      rows.expiring = std::max<int64_t>(rows.expiring, shape.window + sequence.count);
+    }
   }
   ref::Attended reference() const { return ref::attend(cache.rows(), queries, segments, q_heads, scale, pitch); }
   static bool is_biased(const Shape& shape) { return shape.rise != 0 || shape.sink != 0; }
@@ -194,6 +210,34 @@ TEST_P(Attend, MatchesTheReferenceOverShapes) {
 TEST_P(AttendOnAnyCard, MatchesTheReferenceOverShapes) {
   KV_BACKEND_OR_SKIP(backend);
   check_shapes(*backend, true);
+}
+
+// Swept up to the block: of what came before it, a window's entries and those for ever. Then from the very first token.
+TEST_P(Attend, WhatHasExpiredIsNotSeen) {
+  KV_BACKEND_OR_SKIP(backend);
+  if (GetParam() == "cuda") GTEST_SKIP() << "entries that expire are for the CPU as yet";
+  for (const int window : {1, 7, 64}) {
+    for (Shape shape : shapes()) {
+      if (shape.sequences.size() > 100) continue;
+      shape.window = window;
+      SCOPED_TRACE(::testing::Message() << "window " << window << ", " << shape.kv_heads << " heads, dim "
+                                        << shape.head_dim << ", length " << shape.sequences[0].length);
+      Problem problem(*backend, shape);
+      const Result got = run(*backend, problem);
+      const auto slots = static_cast<double>(problem.cache.rows().max_length());
+      ref::CacheRows rows = problem.cache.rows();
+      for (int64_t row = 0; row < rows.rows(); ++row) {  // as the view promises, which says how many may expire
+        for (int64_t slot = 0; slot < rows.length(row) - rows.expiring; ++slot) rows.expires[row][slot] = kNeverExpires;
+      }
+      const ref::Attended want =
+          ref::attend(rows, problem.queries, problem.segments, problem.q_heads, problem.scale, problem.pitch);
+      ASSERT_TRUE(ref::outputs_are_close(*backend, got.output, want, shape.head_dim, slots));
+      if (shape.query_size > 100) continue;
+      const double probability = ref::probability_roundings(want, shape.head_dim, slots);
+      expect_columns(got.sums, want.sums, probability + static_cast<double>(problem.max_count));
+      expect_columns(got.maxima, want.maxima, probability);
+    }
+  }
 }
 
 // What the tolerance is for: outputs over many slots are small.

@@ -17,13 +17,18 @@ void check(Backend& backend, const std::vector<uint8_t>& due, const std::functio
   constexpr int kDim = 16;
   constexpr int kColumns = 2;
   constexpr int64_t kPitch = 103;
-  ref::PagedCache cache(backend, ref::random_rows(lengths, 2, kDim, 5, kColumns, 3));
+  ref::CacheRows rows = ref::random_rows(lengths, 2, kDim, 5, kColumns, 3);
+  rows.expires = rows.positions;
+  for (std::vector<int32_t>& expires : rows.expires) {
+    for (int32_t& expiry : expires) expiry = 5 * expiry + 1;
+  }
+  ref::PagedCache cache(backend, std::move(rows));
   ref::CacheRows want{.kv_heads = 2, .head_dim = kDim, .column_width = kColumns};
   std::vector<uint8_t> keep(lengths.size() * kPitch, 1);
   std::vector<int32_t> kept;
   for (size_t row = 0; row < lengths.size(); ++row) {
     std::vector<float> keys, values, columns;
-    std::vector<int32_t> positions;
+    std::vector<int32_t> positions, expires;
     const ref::CacheRows& all = cache.rows();
     for (int64_t slot = 0; slot < lengths[row]; ++slot) {
       keep[row * kPitch + slot] = stays(static_cast<int64_t>(row), slot);
@@ -32,12 +37,14 @@ void check(Backend& backend, const std::vector<uint8_t>& due, const std::functio
       for (int d = 0; d < kDim; ++d) values.push_back(all.values[row][slot * kDim + d]);
       for (int c = 0; c < kColumns; ++c) columns.push_back(all.columns[row][slot * kColumns + c]);
       positions.push_back(all.positions[row][slot]);
+      expires.push_back(all.expires[row][slot]);
     }
     kept.push_back(static_cast<int32_t>(positions.size()));
     want.keys.push_back(keys);
     want.values.push_back(values);
     want.columns.push_back(columns);
     want.positions.push_back(positions);
+    want.expires.push_back(expires);
   }
   const Tensor mask = ref::upload_array(backend, keep), rows_due = ref::upload_array(backend, due);
   Tensor counted = ref::upload_array(backend, lengths);
@@ -49,6 +56,7 @@ void check(Backend& backend, const std::vector<uint8_t>& due, const std::functio
                    .pool_keys = cache.pool_keys(),
                    .pool_values = cache.pool_values(),
                    .pool_positions = cache.pool_positions(),
+                   .pool_expires = cache.pool_expires(),
                    .pool_columns = cache.pool_columns(),
                    .lengths = ref::data_of<int32_t>(counted)});
   EXPECT_EQ(ref::download_array<int32_t>(counted), kept);
@@ -57,6 +65,7 @@ void check(Backend& backend, const std::vector<uint8_t>& due, const std::functio
   EXPECT_EQ(got.keys, want.keys);
   EXPECT_EQ(got.values, want.values);
   EXPECT_EQ(got.positions, want.positions);
+  EXPECT_EQ(got.expires, want.expires);
   EXPECT_EQ(got.columns, want.columns);
 }
 

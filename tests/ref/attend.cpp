@@ -9,6 +9,25 @@
 
 namespace kv::ref {
 
+namespace {
+
+// Of the first `visible` slots of a row, those that the query at that position sees.
+struct SeenEntries {
+  SeenEntries(const CacheRows& rows, int64_t row, int64_t visible, int32_t position) {
+    const int64_t dim = rows.head_dim;
+    for (int64_t slot = 0; slot < visible; ++slot) {
+      if (!rows.expires.empty() && rows.expires[row][slot] <= position) continue;
+      slots.push_back(slot);
+      keys.insert(keys.end(), rows.keys[row].data() + slot * dim, rows.keys[row].data() + (slot + 1) * dim);
+      values.insert(values.end(), rows.values[row].data() + slot * dim, rows.values[row].data() + (slot + 1) * dim);
+    }
+  }
+  std::vector<int64_t> slots;
+  std::vector<float> keys, values;  // [slots, head_dim]
+};
+
+}  // namespace
+
 AttendedRow attend_row(const float* query, const float* keys, const float* values, int64_t visible, int head_dim,
                        double scale) {
   AttendedRow out;
@@ -62,8 +81,9 @@ Attended attend(const CacheRows& rows, const std::vector<float>& queries, const 
         const int64_t row = int64_t{segment.sequence} * rows.kv_heads + head / group;
         const int64_t visible = rows.length(row) - segment.count + i + 1;
         const size_t vector = static_cast<size_t>(segment.first_token + i) * q_heads + head;
-        const AttendedRow attended = attend_row(queries.data() + vector * dim, rows.keys[row].data(),
-                                                rows.values[row].data(), visible, dim, scale);
+        const SeenEntries seen(rows, row, visible, segment.first_position + i);
+        const AttendedRow attended = attend_row(queries.data() + vector * dim, seen.keys.data(), seen.values.data(),
+                                                std::ssize(seen.slots), dim, scale);
         std::copy(attended.output.begin(), attended.output.end(), out.output.data() + vector * dim);
         out.spreads[vector] = attended.spread;
         out.largest_logit_terms = std::max(out.largest_logit_terms, attended.logit_terms);
@@ -72,9 +92,9 @@ Attended attend(const CacheRows& rows, const std::vector<float>& queries, const 
         double* maxima = out.maxima.data() + (row * group + head % group) * pitch;
         if (i == 0) std::fill_n(sums, rows.length(row), 0.0);
         if (i == 0) std::fill_n(maxima, rows.length(row), 0.0);
-        for (int64_t slot = 0; slot < visible; ++slot) {
-          sums[slot] += attended.weights[slot];
-          maxima[slot] = std::max(maxima[slot], attended.weights[slot]);
+        for (size_t k = 0; k < seen.slots.size(); ++k) {
+          sums[seen.slots[k]] += attended.weights[k];
+          maxima[seen.slots[k]] = std::max(maxima[seen.slots[k]], attended.weights[k]);
         }
       }
     }

@@ -72,6 +72,7 @@ PagedCache::PagedCache(Backend& backend, CacheRows rows, int spare_pages, int64_
   const float nan = std::numeric_limits<float>::quiet_NaN();
   std::vector<float> keys(places * dim, nan), values(places * dim, nan), columns(places * width, nan);
   std::vector<int32_t> positions(places, -1);
+  std::vector<int32_t> expires(rows_.expires.empty() ? 0 : places, -1);
   host_table_.assign(static_cast<size_t>(rows_.rows() * max_pages_), -1);
 
   size_t next = 0;
@@ -89,12 +90,14 @@ PagedCache::PagedCache(Backend& backend, CacheRows rows, int spare_pages, int64_
       std::copy_n(rows_.values[row].data() + slot * dim, dim, values.data() + place * dim);
       if (width) std::copy_n(rows_.columns[row].data() + slot * width, width, columns.data() + place * width);
       positions[place] = rows_.positions[row][slot];
+      if (!expires.empty()) expires[place] = rows_.expires[row][slot];
     }
   }
   const int64_t below_places = below_ * kPageTokens;
   keys_ = place_behind(backend, below_places * rows_.head_dim, upload_activations(backend, keys));
   values_ = place_behind(backend, below_places * rows_.head_dim, upload_activations(backend, values));
   positions_ = place_behind(backend, below_places, upload_array(backend, positions));
+  expires_ = place_behind(backend, below_places, upload_array(backend, expires));
   columns_ = place_behind(backend, below_places * rows_.column_width, upload_array(backend, columns));
   table_ = upload_array(backend, host_table_);
   lengths_ = upload_array(backend, host_lengths_);
@@ -110,12 +113,14 @@ PagedView PagedCache::view() const {
           .values = values_.ref(),
           .positions = positions_.ref().as<int32_t>(),
           .columns = rows_.column_width ? columns_.ref().as<float>() : nullptr,
+          .expires = rows_.expires.empty() ? nullptr : expires_.ref().as<int32_t>(),
           .page_table = table_.ref().as<int32_t>(),
           .lengths = lengths_.ref().as<int32_t>(),
           .pool_pages = positions_.elements() / kPageTokens,
           .rows = rows_.rows(),
           .max_pages = max_pages_,
           .max_length = host_lengths_.empty() ? 0 : *std::max_element(host_lengths_.begin(), host_lengths_.end()),
+          .expiring = rows_.expiring,
           .kv_heads = rows_.kv_heads,
           .head_dim = rows_.head_dim,
           .column_width = rows_.column_width};
@@ -134,23 +139,27 @@ CacheRows PagedCache::download() const {
   const std::vector<float> values = download_activations(behind(rows_.head_dim, values_));
   const std::vector<float> columns = download_array<float>(behind(rows_.column_width, columns_));
   const std::vector<int32_t> positions = download_array<int32_t>(behind(1, positions_));
+  std::vector<int32_t> expires;
+  if (!rows_.expires.empty()) expires = download_array<int32_t>(behind(1, expires_));
   const auto dim = static_cast<size_t>(rows_.head_dim);
   const auto width = static_cast<size_t>(rows_.column_width);
   CacheRows out{.kv_heads = rows_.kv_heads, .head_dim = rows_.head_dim, .column_width = rows_.column_width};
   for (size_t row = 0; row < host_lengths_.size(); ++row) {
     std::vector<float> row_keys, row_values, row_columns;
-    std::vector<int32_t> row_positions;
+    std::vector<int32_t> row_positions, row_expires;
     for (size_t slot = 0; slot < static_cast<size_t>(host_lengths_[row]); ++slot) {
       const size_t place = place_of(row, slot);
       row_keys.insert(row_keys.end(), keys.data() + place * dim, keys.data() + (place + 1) * dim);
       row_values.insert(row_values.end(), values.data() + place * dim, values.data() + (place + 1) * dim);
       row_columns.insert(row_columns.end(), columns.data() + place * width, columns.data() + (place + 1) * width);
       row_positions.push_back(positions[place]);
+      if (!expires.empty()) row_expires.push_back(expires[place]);
     }
     out.keys.push_back(std::move(row_keys));
     out.values.push_back(std::move(row_values));
     out.columns.push_back(std::move(row_columns));
     out.positions.push_back(std::move(row_positions));
+    if (!expires.empty()) out.expires.push_back(std::move(row_expires));
   }
   return out;
 }

@@ -17,7 +17,9 @@ struct CacheRows {
   std::vector<std::vector<float>> keys = {};         // [row][slot · head_dim + d]
   std::vector<std::vector<float>> values = {};       // [row][slot · head_dim + d]
   std::vector<std::vector<int32_t>> positions = {};  // [row][slot], ascending
-  std::vector<std::vector<float>> columns = {};  // [row][slot · column_width + c]; empty rows when column_width is 0
+  std::vector<std::vector<float>> columns = {};    // [row][slot · column_width + c]; empty rows when column_width is 0
+  std::vector<std::vector<int32_t>> expires = {};  // [row][slot]; no rows: the cache stores none
+  int64_t expiring = 0;                            // as PagedView has it
 
   int64_t rows() const { return static_cast<int64_t>(positions.size()); }
   int64_t length(int64_t row) const { return static_cast<int64_t>(positions[static_cast<size_t>(row)].size()); }
@@ -43,6 +45,7 @@ class PagedCache {
   Ref pool_keys() { return keys_.ref(); }
   Ref pool_values() { return values_.ref(); }
   int32_t* pool_positions() { return data_of<int32_t>(positions_); }
+  int32_t* pool_expires() { return rows_.expires.empty() ? nullptr : data_of<int32_t>(expires_); }
   float* pool_columns() { return rows_.column_width ? data_of<float>(columns_) : nullptr; }
 
   // Lengths as view() reports them from now on, on host and backend. Tests of append and compact move them.
@@ -61,7 +64,7 @@ class PagedCache {
   std::vector<int32_t> host_table_;
   int64_t max_pages_ = 0;
   int64_t below_ = 0;
-  Tensor keys_, values_, positions_, columns_, table_, lengths_;
+  Tensor keys_, values_, positions_, expires_, columns_, table_, lengths_;
 };
 
 }  // namespace kv::ref

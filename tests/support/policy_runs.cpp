@@ -143,7 +143,7 @@ RunArgs one_shot_run(const std::string& policy, const Options& options, std::vec
 }
 
 PolicyRun run_policy(Source& source, Backend& backend, const RunArgs& args) {
-  Policy policy = make_policy(args.policy, args.options, args.allocation);
+  Policy policy = make_policy(args.policy, args.options, {args.allocation, args.admission});
   const SourceInfo& info = source.info();
   const ModelIdentity identity(info.folder, [&] { return ModelIdentity::Shape{info.layers, info.kv_heads}; });
   if (names_weights(args.options) || !use_initial_weights(policy, info)) policy.load(policy.check(identity));

@@ -41,6 +41,7 @@ struct RunArgs {
   int interval = 0;
   uint64_t seed = 1;
   SlotChoice allocation{"uniform"};
+  SlotChoice admission{"none"};
 };
 
 // Decode-time pruning as the harness runs it: the policy's own interval, its check().

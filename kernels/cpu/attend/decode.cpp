@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 #include "kernels/cpu/attend/attend.h"
@@ -17,6 +18,15 @@ void softmax_rows(std::vector<float>& scores, int64_t group, int64_t length) {
     float* row = scores.data() + g * length;
     const float inverse = 1.0f / exp_row(row, length, largest(row, length));
     for (int64_t slot = 0; slot < length; ++slot) row[slot] *= inverse;
+  }
+}
+
+// Entries that have expired get no attention. No query is left without an entry, since it sees its own.
+void hide_expired(std::vector<float>& scores, const PagedView& cache, int64_t row, int64_t group, int32_t position) {
+  const int64_t length = cache.lengths[row];
+  for (int64_t slot = std::max<int64_t>(0, length - cache.expiring); slot < length; ++slot) {
+    if (cache.expires[pool_index(cache, row, slot)] > position) continue;
+    for (int64_t g = 0; g < group; ++g) scores[g * length + slot] = -std::numeric_limits<float>::infinity();
   }
 }
 
@@ -42,6 +52,7 @@ void attend_decode(const AttendArgs& args, const Segment& segment, int64_t kv_he
         scores[g * length + slot + i] = args.scale * wide_dot(queries + g * dim, key, dim);
     }
   });
+  if (cache.expires) hide_expired(scores, cache, row, group, segment.first_position);
   softmax_rows(scores, group, length);
   std::fill_n(output, group * dim, 0.0f);
   for_page_runs(cache, row, 0, length, [&](int64_t page, int64_t place, int64_t slot, int64_t run) {

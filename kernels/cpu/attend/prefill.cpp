@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <cstring>
+#include <limits>
+#include <utility>
 #include <vector>
 
 #include "kernels/cpu/attend/attend.h"
@@ -32,6 +34,7 @@ struct RowJob {
   float* sums = nullptr;    // [kShares, group, length]; null if not wanted
   float* maxima = nullptr;  // [kShares, group, length]; null if not wanted
   int64_t shares = 0;       // tasks that have at least one tile
+  std::vector<int32_t> expires{};  // of the newest slots; empty where none of the row's entries expires
 };
 
 struct Shape {
@@ -137,8 +140,17 @@ class Tile {
     for (int64_t r = 0; r < rows(); ++r) {
       const int64_t seen = visible_to(r % count_);
       float* row = scores(r);
+      hide_expired(row, seen, job_.segment.first_position + static_cast<int32_t>(first_ + r % count_));
       inverse_sums_[r] = 1.0f / exp_row(row, seen, largest(row, seen));
       std::fill(row + seen, row + padded(), 0.0f);
+    }
+  }
+
+  // Entries that have expired get no attention. No query is left without an entry, since it sees its own.
+  void hide_expired(float* row, int64_t seen, int32_t position) const {
+    const int64_t first = job_.length - std::ssize(job_.expires);
+    for (int64_t slot = first; slot < seen; ++slot) {
+      if (job_.expires[slot - first] <= position) row[slot] = -std::numeric_limits<float>::infinity();
     }
   }
 
@@ -269,7 +281,12 @@ std::vector<RowJob> jobs_of(const AttendArgs& args, const Shape& shape) {
       RowJob job{.segment = segment, .kv_head = head, .row = row, .length = cache.lengths[row]};
       KV_CHECK(segment.count <= job.length && job.length <= cache.max_length);
       job.shares = std::min(kShares, tiles_of(job, shape));
-      jobs.push_back(job);
+      if (cache.expires) {
+        const int64_t newest = std::min(job.length, cache.expiring);
+        job.expires.resize(static_cast<size_t>(newest));
+        gather_expires(cache, row, job.length - newest, newest, job.expires.data());
+      }
+      jobs.push_back(std::move(job));
     }
   }
   return jobs;

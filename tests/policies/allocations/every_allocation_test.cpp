@@ -154,7 +154,7 @@ std::vector<float> ranked_scores(const Event& event, const std::vector<int32_t>&
 // Where second keys decide among equal scores, the scores that stay are compared.
 TEST_P(EveryAllocation, OfEachHeadTheScorersBestStay) {
   for (const RunArgs& args : runs()) {
-    const bool has_ties = make_policy(args.policy, {}, args.allocation).scorer->has_ties();
+    const bool has_ties = make_policy(args.policy, {}, {args.allocation}).scorer->has_ties();
     for (const Event& event : run(args).events) {
       const int n = static_cast<int>(event.resident.size());
       const auto rank = [&](int slot) {
@@ -194,7 +194,7 @@ TEST_P(EveryAllocation, RaggedBatchEqualsSingleSequences) {
 
 TEST_P(EveryAllocation, HoldsNoMoreThanIsForeseen) {
   for (const RunArgs& args : runs()) {
-    const Policy policy = make_policy(args.policy, args.options, args.allocation);
+    const Policy policy = make_policy(args.policy, args.options, {args.allocation});
     const auto bounds = resident_bounds(args.schedule, policy, info_);
     const PolicyRun result = run(args);
     int64_t pages = 0;

@@ -105,7 +105,7 @@ TEST(PolicySlots, AreFilledWithTheirNullObjects) {
   std::vector<std::string> filled;
   for (const PolicySlot& place : policy.slots()) filled.push_back(std::string(place.kind) + " " + place.name);
   EXPECT_EQ(filled, (std::vector<std::string>{"allocation uniform", "admission none", "selection all"}));
-  EXPECT_EQ(policy.admission->window(), std::numeric_limits<int>::max());
+  EXPECT_EQ(policy.admission->window(), 0);
   EXPECT_FALSE(policy.oracle());
 }
 
@@ -118,7 +118,8 @@ TEST(PolicySlots, UnknownNamesOfEveryKindAreRefusedInTheSameWords) {
     }
     return std::string("no error");
   };
-  EXPECT_EQ(refusal([] { make_part<Admission>("nobody", {}); }), "unknown admission 'nobody' (expected one of: none)");
+  EXPECT_EQ(refusal([] { make_part<Admission>("nobody", {}); }),
+            "unknown admission 'nobody' (expected one of: duo, local, none)");
   EXPECT_EQ(refusal([] { make_part<Selection>("some", {}); }), "unknown selection 'some' (expected one of: all)");
   EXPECT_EQ(refusal([] {
               make_part<Admission>("none", {{"tau", "1", ""}});

@@ -90,7 +90,7 @@ TEST(ResidentBound, ByHand) {
   info.layers = 3;
   info.kv_heads = 2;
   const auto after = [&](SlotChoice allocation) {
-    const Policy policy = make_policy("random", {}, std::move(allocation));
+    const Policy policy = make_policy("random", {}, {std::move(allocation)});
     ResidentBound bound(info);
     bound.add(20);
     EXPECT_EQ(bound.pages(), 6 * 2);

@@ -4,6 +4,7 @@
 
 #include <optional>
 
+#include "kernels/expiry.h"
 #include "sim/replay/replay.h"
 #include "tests/support/backends.h"
 #include "tests/support/slices.h"
@@ -28,10 +29,11 @@ bool newest_is_there(const LayerView& view) {
 
 class WatchingAdmission final : public Admission {
  public:
-  void admit(const LayerView& view, Slots<int32_t> expires) override {
+  int window() const override { return 2; }
+  void admit(const LayerView& view, int32_t* expires) override {
     EXPECT_FALSE(newest_is_there(view));
     EXPECT_NE(view.projections.keys.data, nullptr);
-    EXPECT_FALSE(expires);
+    expires[0] = kNeverExpires;
     ++calls_;
   }
   int calls_ = 0;

@@ -1,0 +1,25 @@
+#include "kernels/unexpired.h"
+
+#include <algorithm>
+
+#include "kernels/check.h"
+#include "kernels/cpu/page_gather.h"
+#include "kernels/cpu/parallel.h"
+
+namespace kv::cpu {
+
+void unexpired(const UnexpiredArgs& args) {
+  const PagedView& cache = args.cache;
+  KV_CHECK(cache.expires);
+  parallel_for(args.segment_count * cache.kv_heads, [&](int64_t task) {
+    const Segment& segment = args.segments[task / cache.kv_heads];
+    const int64_t row = int64_t{segment.sequence} * cache.kv_heads + task % cache.kv_heads;
+    const int64_t length = cache.lengths[row], first = std::max<int64_t>(0, length - cache.expiring);
+    const int32_t next = segment.first_position + segment.count;
+    uint8_t* keep = args.keep.row(row);
+    std::fill_n(keep, first, uint8_t{1});
+    for (int64_t slot = first; slot < length; ++slot) keep[slot] = cache.expires[pool_index(cache, row, slot)] > next;
+  });
+}
+
+}  // namespace kv::cpu

@@ -1,0 +1,31 @@
+#include "kernels/expiry.h"
+
+#include "kernels/cuda/device.cuh"
+
+namespace kv::cuda {
+
+namespace {
+
+constexpr int kThreads = 256;
+
+// One thread a token and KV head; row: segment.
+__global__ void expiry_kernel(ExpiryArgs args, int64_t tiles) {
+  const RowTile at = row_tile(tiles, kThreads);
+  const Segment segment = args.segments[at.row];
+  const int64_t pair = at.first + threadIdx.x;
+  const int64_t i = pair / args.kv_heads, head = pair % args.kv_heads;
+  if (i >= segment.count) return;
+  args.expires[(segment.first_token + i) * args.kv_heads + head] =
+      is_admitted(args, segment, i, head) ? kNeverExpires
+                                          : segment.first_position + static_cast<int32_t>(i) + args.window;
+}
+
+}  // namespace
+
+void expiry(const ExpiryArgs& args) {
+  KV_CHECK(args.window >= 1);
+  const int64_t tiles = ceil_div(args.max_count * args.kv_heads, kThreads);
+  launch(expiry_kernel, args.segment_count * tiles, kThreads, 0, args, tiles);
+}
+
+}  // namespace kv::cuda

@@ -1,0 +1,32 @@
+#include "kernels/unexpired.h"
+
+#include "kernels/cuda/device.cuh"
+
+namespace kv::cuda {
+
+namespace {
+
+constexpr int kThreads = 256;
+
+// One thread a slot; row: (segment, KV head).
+__global__ void unexpired_kernel(UnexpiredArgs args, int64_t tiles) {
+  const RowTile at = row_tile(tiles, kThreads);
+  const PagedView& cache = args.cache;
+  const Segment segment = args.segments[at.row / cache.kv_heads];
+  const int64_t row = int64_t{segment.sequence} * cache.kv_heads + at.row % cache.kv_heads;
+  const int64_t slot = at.first + threadIdx.x, length = cache.lengths[row];
+  if (slot >= length) return;
+  const bool may_have_expired = slot >= length - cache.expiring;
+  args.keep.row(row)[slot] =
+      !may_have_expired || cache.expires[place_of(cache, row, slot)] > segment.first_position + segment.count;
+}
+
+}  // namespace
+
+void unexpired(const UnexpiredArgs& args) {
+  KV_CHECK(args.cache.expires);
+  const int64_t tiles = ceil_div(args.cache.max_length, kThreads);
+  launch(unexpired_kernel, args.segment_count * args.cache.kv_heads * tiles, kThreads, 0, args, tiles);
+}
+
+}  // namespace kv::cuda

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/paged.h"
+
+namespace kv {
+
+// Counts on how many entries the queries of a block see in a cache whose entries expire, as kernels/attend.h has it:
+// for rows of sequences with a segment
+//   pairs[row] += Σ_i |{slot <= length − count + i : expires[slot] > first_position + i}|.
+struct SeenPairsArgs {
+  PagedView cache;  // with expires, after the block was appended
+  const Segment* segments = nullptr;
+  int64_t segment_count = 0;
+  int64_t* pairs = nullptr;  // [rows]
+};
+
+namespace cpu {
+void seen_pairs(const SeenPairsArgs& args);
+}
+namespace cuda {
+void seen_pairs(const SeenPairsArgs& args);
+}
+
+}  // namespace kv

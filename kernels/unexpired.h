@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/paged.h"
+#include "kernels/slots.h"
+
+namespace kv {
+
+// What is left of an entry's life once the tokens of a block were processed: with next = first_position + count of the
+// row's segment, for slots [0, length) of the rows of sequences that have a segment (with count 0, too)
+//   keep[row, slot] = cache.expires[slot] > next ? 1 : 0.
+// Slots before length − cache.expiring are 1 unread. A `keep` for kernels/compact.h, which sweeps by it.
+struct UnexpiredArgs {
+  PagedView cache;  // with expires
+  const Segment* segments = nullptr;
+  int64_t segment_count = 0;
+  Slots<uint8_t> keep;
+};
+
+namespace cpu {
+void unexpired(const UnexpiredArgs& args);
+}
+namespace cuda {
+void unexpired(const UnexpiredArgs& args);
+}
+
+}  // namespace kv

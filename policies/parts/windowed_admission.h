@@ -1,0 +1,27 @@
+#pragma once
+
+#include "kernels/expiry.h"
+#include "sim/policy/admission.h"
+#include "sim/policy/params.h"
+
+namespace kv {
+
+// An admission by position: the first tokens of a sequence stay, and every other that it turns away is seen for a
+// window.
+class WindowedAdmission : public Admission {
+ public:
+  // Reads `sinks` and `window`.
+  WindowedAdmission(Params& params, int sinks, int window);
+
+  int window() const override { return window_; }
+  void admit(const LayerView& view, int32_t* expires) override;
+
+ protected:
+  // What of the op's arguments is not by position: who else stays.
+  virtual void decide(const LayerView&, ExpiryArgs&) {}
+
+ private:
+  int sinks_, window_;
+};
+
+}  // namespace kv

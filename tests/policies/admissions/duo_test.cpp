@@ -1,0 +1,107 @@
+// DuoAttention and local attention: which heads and tokens stay, and what is refused.
+
+#include <gtest/gtest.h>
+
+#include <optional>
+
+#include "kernels/error.h"
+#include "sim/replay/replay.h"
+#include "tests/support/backends.h"
+#include "tests/support/file_fixtures.h"
+#include "tests/support/tiny_source.h"
+
+namespace kv::ref {
+namespace {
+
+class Admissions : public testing::Test {
+ protected:
+  test::TempFolder folder_;
+  std::string write(const std::string& text) const {
+    test::write_file(folder_ / "alphas.tsv", text);
+    return (folder_ / "alphas.tsv").string();
+  }
+  static ModelIdentity model() {
+    return {{}, [] { return ModelIdentity::Shape{2, 2}; }};
+  }
+  // Entries of [layer, head] after 40 tokens and the sweep that the last block brings.
+  static std::vector<int32_t> left(const SlotChoice& admission) {
+    const auto backend = make_backend("cpu");
+    const SourceInfo info = tiny_info(2, 2, 2, 8);
+    TinySource source(*backend, info, {random_sample(info, 40, 1)});
+    Policy policy = make_policy("full", {}, {.admission = admission});
+    policy.load(policy.check(model()));
+    const std::vector<int32_t> ids(40, 0);
+    const std::span<const int32_t> sequences[] = {ids};
+    const int32_t length = 40;
+    std::optional<LoopState> state;
+    replay({.backend = *backend,
+            .source = source,
+            .policy = policy,
+            .sequences = sequences,
+            .schedule = full_schedule({&length, 1}, 40),
+            .left = &state});
+    std::vector<int32_t> lengths;
+    for (int layer = 0; layer < 2; ++layer) {
+      for (const int32_t of_head : state->cache.lengths(layer)) lengths.push_back(of_head);
+    }
+    return lengths;
+  }
+  std::string refusal(const std::string& text) const {
+    const std::string file = write(text);
+    const Policy policy = make_policy("full", {}, {.admission = {"duo", {{"alphas", file, ""}}}});
+    std::string message = test::user_error([&] { policy.check(model()); });
+    const std::string begin = "duo: " + file + ": ";
+    return message.starts_with(begin) ? message.substr(begin.size()) : message;
+  }
+};
+
+// The next token, at 40, sees the window's newest but itself: 7 of 8.
+TEST_F(Admissions, LocalLeavesSinksAndTheWindow) {
+  EXPECT_EQ(left({"local", {{"sinks", "3", ""}, {"window", "8", ""}}}), (std::vector<int32_t>{10, 10, 10, 10}));
+  EXPECT_EQ(left({"local", {{"sinks", "0", ""}, {"window", "1", ""}}}), (std::vector<int32_t>{0, 0, 0, 0}));
+  EXPECT_EQ(left({"local"}), (std::vector<int32_t>{40, 40, 40, 40}));
+}
+
+TEST_F(Admissions, DuoLeavesEverythingToTheHeadsOfTheLargestAlpha) {
+  const std::string file = write("0.1\t0.9\n0.8\t0.2\n");
+  const auto duo = [&](const std::string& retrieval) {
+    return left({"duo", {{"alphas", file, ""}, {"retrieval", retrieval, ""}, {"sinks", "3", ""}, {"window", "8", ""}}});
+  };
+  EXPECT_EQ(duo("0"), (std::vector<int32_t>{10, 10, 10, 10}));
+  EXPECT_EQ(duo("0.25"), (std::vector<int32_t>{10, 40, 10, 10}));
+  EXPECT_EQ(duo("0.5"), (std::vector<int32_t>{10, 40, 40, 10}));
+  EXPECT_EQ(duo("1"), (std::vector<int32_t>{40, 40, 40, 40}));
+  write("1 1\n1 1\n");  // equals: the lower layers and heads stream
+  EXPECT_EQ(duo("0.5"), (std::vector<int32_t>{10, 10, 40, 40}));
+}
+
+TEST_F(Admissions, AnAlphaFileThatDoesNotFitIsRefused) {
+  EXPECT_EQ(refusal("1 2\n"), "1 lines, expected 2, one for each layer");
+  EXPECT_EQ(refusal("1 2\n1 2 3\n"), "line 2 has 3 numbers, expected 2, one for each KV head");
+  EXPECT_EQ(refusal("1 2\n1 x\n"), "line 2: expected a number for each KV head");
+  EXPECT_EQ(refusal("1 2\n1 nan\n"), "line 2: expected a number for each KV head");
+  const Policy none = make_policy("full", {}, {.admission = {"duo"}});
+  EXPECT_EQ(test::user_error([&] { none.check(model()); }), "duo: expected the option alphas, a file");
+  EXPECT_THROW(make_policy("full", {}, {.admission = {"local", {{"window", "0", ""}}}}), UserError);
+  EXPECT_THROW(make_policy("full", {}, {.admission = {"duo", {{"retrieval", "1.5", ""}}}}), UserError);
+}
+
+// Its file is not the one that was checked any more.
+TEST_F(Admissions, AnAlphaFileThatChangesMeanwhileIsRefused) {
+  const std::string file = write("1 2\n3 4\n");
+  Policy policy = make_policy("full", {}, {.admission = {"duo", {{"alphas", file, ""}}}});
+  const std::vector<InputFile> files = policy.check(model());
+  write("1 2\n3 5\n");
+  EXPECT_EQ(test::user_error([&] { policy.load(files); }), "duo: " + file + " has changed since it was checked");
+}
+
+// What judges by more queries than the window has would miss what the oldest of them saw.
+TEST_F(Admissions, AScorersWindowIsNoLongerThanTheAdmissions) {
+  const Policy policy = make_policy("snapkv", {{"window", "9", ""}}, {.admission = {"local", {{"window", "8", ""}}}});
+  EXPECT_EQ(test::user_error([&] { check_decode(policy, 64, 32); }),
+            "snapkv: judges by the newest 9 queries, expected no more than the 8 tokens for which admission local lets "
+            "all of them see an entry");
+}
+
+}  // namespace
+}  // namespace kv::ref

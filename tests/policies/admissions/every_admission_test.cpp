@@ -1,0 +1,174 @@
+// What holds of every registered admission with every policy: a new one joins by being registered.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "kernels/error.h"
+#include "kernels/expiry.h"
+#include "tests/support/backends.h"
+#include "tests/support/file_fixtures.h"
+#include "tests/support/policy_runs.h"
+
+namespace kv::ref {
+namespace {
+
+constexpr int kWindow = 16, kBudget = 14, kInterval = 7;
+const std::vector<int32_t> kLengths = {90, 61, 37};
+const std::vector<int32_t> kSamples = {0, 1, 2};
+
+class EveryAdmission : public testing::TestWithParam<std::string> {
+ protected:
+  EveryAdmission() {
+    backend_->check_every_op(true);  // no page that is free, or another row's, is read
+    std::vector<TinySample> samples;
+    for (const int32_t sample : kSamples) {
+      samples.push_back(random_sample(info_, kLengths[sample], static_cast<uint32_t>(sample) + 1));
+    }
+    source_ = std::make_unique<TinySource>(*backend_, info_, std::move(samples));
+    test::write_file(folder_ / "alphas.tsv", "0.1\t0.9\n0.8\t0.2\n");
+  }
+
+  // Of a size that these texts feel.
+  SlotChoice admission() const {
+    SlotChoice choice{GetParam(), {{"sinks", "2", ""}, {"window", std::to_string(kWindow), ""}}};
+    if (GetParam() == "duo") choice.options.push_back({"alphas", (folder_ / "alphas.tsv").string(), ""});
+    return choice;
+  }
+
+  PolicyRun run(RunArgs args) {
+    args.admission = admission();
+    return run_policy(*source_, *backend_, args);
+  }
+
+  test::TempFolder folder_;
+  SourceInfo info_ = tiny_info(2, 4, 2, 8);
+  std::unique_ptr<Backend> backend_ = make_backend("cpu");
+  std::unique_ptr<TinySource> source_;
+};
+
+// By (sequence, layer, head), what each token's query sees. Expiries are read where they are stored.
+class Sights final : public Observer {
+ public:
+  using Row = std::tuple<int, int, int>;
+  void attended(const LayerView& view, ConstRef) override {
+    const PagedView& cache = view.cache;
+    for (const Segment& segment : view.segments) {
+      for (int head = 0; head < view.kv_heads && segment.count > 0; ++head) {
+        const int64_t row = int64_t{segment.sequence} * view.kv_heads + head;
+        std::set<int32_t>& seen = seen_[{segment.sequence, view.layer, head}][segment.first_position];
+        for (int32_t slot = 0; slot < view.lengths[row]; ++slot) {
+          const int64_t place =
+              int64_t{cache.page_table[row * cache.max_pages + slot / kPageTokens]} * kPageTokens + slot % kPageTokens;
+          if (cache.expires[place] > segment.first_position) seen.insert(cache.positions[place]);
+        }
+      }
+    }
+  }
+  std::map<Row, std::map<int, std::set<int32_t>>> seen_;
+};
+
+// Token by token, without a policy that evicts.
+std::map<Sights::Row, std::map<int, std::set<int32_t>>> sights(Source& source, Backend& backend,
+                                                               const SlotChoice& admission) {
+  Policy policy = make_policy("full", {}, {.admission = admission});
+  const ModelIdentity identity({}, [&] { return ModelIdentity::Shape{source.info().layers, source.info().kv_heads}; });
+  policy.load(policy.check(identity));
+  std::vector<std::vector<int32_t>> ids;
+  for (const int32_t sample : kSamples) ids.emplace_back(static_cast<size_t>(kLengths[sample]), sample);
+  const std::vector<std::span<const int32_t>> sequences(ids.begin(), ids.end());
+  Sights seen;
+  Observer* const observers[] = {&seen};
+  replay({.backend = backend,
+          .source = source,
+          .policy = policy,
+          .sequences = sequences,
+          .schedule = full_schedule(kLengths, 1),
+          .observers = observers});
+  return seen.seen_;
+}
+
+TEST_P(EveryAdmission, ShowsAWindowToEveryQuery) {
+  for (const auto& [row, by_position] : sights(*source_, *backend_, admission())) {
+    const auto length = static_cast<size_t>(kLengths[std::get<0>(row)]);
+    ASSERT_EQ(by_position.size(), length);
+    for (const auto& [position, seen] : by_position) {
+      for (int32_t j = std::max(0, position - kWindow + 1); j <= position; ++j) ASSERT_TRUE(seen.contains(j));
+      EXPECT_EQ(*seen.rbegin(), position);
+    }
+  }
+}
+
+// With every policy and two allocations: at an event there is nothing but what was admitted or is in the window, what
+// stays was there, a budget is never exceeded, and memory is that of the entries.
+TEST_P(EveryAdmission, LeavesEvictionsToWhatItAdmitted) {
+  const auto seen = sights(*source_, *backend_, admission());
+  int64_t events = 0;
+  for (const PolicyEntry* entry : policies()) {
+    for (const char* allocation : {"uniform", "ada"}) {
+      const Policy policy = make_policy(entry->name, {});
+      if (!policy.scorer) continue;
+      SCOPED_TRACE(entry->name + "+" + allocation);
+      RunArgs args;
+      try {
+        args = decode_run(entry->name, {}, kSamples, kLengths, kBudget, kInterval);
+      } catch (const UserError&) {
+        continue;  // wants longer texts
+      }
+      args.allocation = {allocation};
+      if (policy.scorer->needs().window(args.interval) > kWindow) {
+        EXPECT_THROW(run(args), UserError);
+        continue;
+      }
+      const PolicyRun ran = run(args);
+      std::map<std::tuple<int, int>, int64_t> left;  // of a sequence's event, over layers and heads
+      for (const Event& event : ran.events) {
+        const std::set<int32_t>& next = seen.at({event.sequence, event.layer, event.head}).at(event.tokens_seen);
+        for (const int32_t position : event.resident) ASSERT_TRUE(next.contains(position)) << position;
+        for (const int32_t position : event.kept) {
+          ASSERT_TRUE(std::binary_search(event.resident.begin(), event.resident.end(), position));
+        }
+        left[{event.sequence, event.tokens_seen}] += std::ssize(event.kept);
+      }
+      events += std::ssize(left);
+      for (const auto& [at, entries] : left) EXPECT_EQ(entries, kBudget * 4);
+      const int64_t page = 16 * (2 * 8 * 4 + 2 * 4), rows = 3 * 2 * 2;
+      int64_t entries = 0;
+      for (const auto& sequence : ran.result.sequences) entries += sequence.end_entries;
+      EXPECT_LE(static_cast<int64_t>(ran.result.end_kv_bytes), page * (entries / 16 + rows));
+    }
+  }
+  EXPECT_TRUE(events > 0 || GetParam() == "none");
+}
+
+// Blocks of a prefill and tokens of a decode leave the same entries, at the next event.
+TEST_P(EveryAdmission, DecidesByPositionNotByBlock) {
+  const auto kept = [&](int chunk) {
+    const std::vector<int32_t> contexts = {89, 60, 36}, keep = {12, 11, 10};
+    RunArgs args = one_shot_run("random", {}, kSamples, kLengths, keep);
+    args.schedule = one_shot_schedule(kLengths, contexts, keep, chunk);
+    std::vector<std::vector<int32_t>> all;
+    for (const Event& event : run(args).events) all.push_back(event.resident);
+    return all;
+  };
+  const auto whole = kept(1024);
+  EXPECT_FALSE(whole.empty());
+  for (const int chunk : {1, 7, 33}) EXPECT_EQ(kept(chunk), whole) << chunk;
+}
+
+std::vector<std::string> names() {
+  std::vector<std::string> all;
+  for (const AdmissionEntry* entry : admissions()) {
+    if (entry->name != "none") all.push_back(entry->name);
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Admissions, EveryAdmission, testing::ValuesIn(names()),
+                         [](const auto& test) { return test.param; });
+
+}  // namespace
+}  // namespace kv::ref

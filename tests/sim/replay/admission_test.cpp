@@ -1,0 +1,156 @@
+// Admission in the loop: what is turned away is seen for its window, exactly, and then leaves the cache.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <tuple>
+
+#include "kernels/expiry.h"
+#include "sim/replay/replay.h"
+#include "tests/ref/attend.h"
+#include "tests/support/backends.h"
+#include "tests/support/tiny_source.h"
+
+namespace kv {
+namespace {
+
+constexpr int kWindow = 20, kLayers = 2, kQHeads = 4, kHeads = 2, kDim = 8;
+
+// Whom the admission lets stay; by position and head, as WG-KV's gates do.
+bool stays(int32_t position, int head) { return (position * 7 + head * 3) % 5 == 0; }
+
+class Chosen final : public Admission {
+ public:
+  int window() const override { return kWindow; }
+  void admit(const LayerView& view, int32_t* expires) override {
+    for (const Segment& segment : view.segments) {
+      for (int32_t i = 0; i < segment.count; ++i) {
+        for (int head = 0; head < view.kv_heads; ++head) {
+          const int32_t position = segment.first_position + i;
+          expires[(segment.first_token + i) * view.kv_heads + head] =
+              stays(position, head) ? kNeverExpires : position + kWindow;
+        }
+      }
+    }
+  }
+};
+
+Policy chosen(std::unique_ptr<Scorer> scorer = nullptr) {
+  Policy policy = policy_of(scorer ? "by-position" : "full", std::move(scorer));
+  policy.admission = std::make_unique<Chosen>();
+  return policy;
+}
+
+// Outputs by layer and position of each sequence, and how many entries its rows held.
+class Watcher final : public Observer {
+ public:
+  void attended(const LayerView& view, ConstRef outputs) override {
+    const int64_t width = int64_t{view.q_heads} * view.head_dim;
+    int64_t tokens = 0;
+    for (const Segment& segment : view.segments) tokens += segment.count;
+    const std::vector<float> all = ref::download_activations(view.backend, outputs, tokens * width);
+    for (const Segment& segment : view.segments) {
+      for (int32_t i = 0; i < segment.count; ++i) {
+        const auto from = all.begin() + (segment.first_token + i) * width;
+        outputs_[{segment.sequence, view.layer, segment.first_position + i}] = {from, from + width};
+      }
+    }
+    for (const int32_t length : view.lengths) longest_ = std::max(longest_, length);
+  }
+  std::map<std::tuple<int, int, int>, std::vector<float>> outputs_;
+  int32_t longest_ = 0;
+};
+
+// Two sequences of different lengths over recorded tensors.
+struct Recorded {
+  Recorded() {
+    info = ref::tiny_info(kLayers, kQHeads, kHeads, kDim);
+    source.emplace(*backend, info,
+                   std::vector{ref::random_sample(info, lengths[0], 1), ref::random_sample(info, lengths[1], 2)});
+    for (const int32_t length : lengths) ids.emplace_back(static_cast<size_t>(length), 0);
+    ids[1][0] = 1;
+  }
+  ReplayResult run(Policy& policy, const Schedule& schedule, Watcher& watcher) {
+    const std::span<const int32_t> sequences[] = {ids[0], ids[1]};
+    Observer* const observers[] = {&watcher};
+    return replay({.backend = *backend,
+                   .source = *source,
+                   .policy = policy,
+                   .sequences = sequences,
+                   .schedule = schedule,
+                   .observers = observers});
+  }
+  // Dense attention in double precision, but for what the mask hides.
+  std::vector<double> expected(int sequence, int layer, int position, int q_head) const {
+    const int head = q_head / (kQHeads / kHeads);
+    std::vector<float> keys, values;
+    const ref::TinySample& sample = source->sample(sequence);
+    for (int j = 0; j <= position; ++j) {
+      if (!stays(j, head) && position - j >= kWindow) continue;
+      const auto at = static_cast<int64_t>(j * kHeads + head) * kDim;
+      keys.insert(keys.end(), sample.keys[layer].begin() + at, sample.keys[layer].begin() + at + kDim);
+      values.insert(values.end(), sample.values[layer].begin() + at, sample.values[layer].begin() + at + kDim);
+    }
+    const float* query = sample.queries[layer].data() + static_cast<int64_t>(position * kQHeads + q_head) * kDim;
+    return ref::attend_row(query, keys.data(), values.data(), std::ssize(keys) / kDim, kDim, 1 / std::sqrt(8.0)).output;
+  }
+  int64_t seen_pairs(int sequence) const {
+    int64_t pairs = 0;
+    for (int head = 0; head < kHeads; ++head) {
+      for (int i = 0; i < lengths[sequence]; ++i) {
+        for (int j = 0; j <= i; ++j) pairs += stays(j, head) || i - j < kWindow;
+      }
+    }
+    return pairs * kLayers;
+  }
+  int64_t left(int sequence) const {
+    int64_t entries = 0;
+    for (int head = 0; head < kHeads; ++head) {
+      for (int j = 0; j < lengths[sequence]; ++j) entries += stays(j, head) || j + kWindow > lengths[sequence];
+    }
+    return entries * kLayers;
+  }
+  const std::vector<int32_t> lengths = {150, 97};
+  std::unique_ptr<Backend> backend = make_backend("cpu");
+  SourceInfo info;
+  std::optional<ref::TinySource> source;
+  std::vector<std::vector<int32_t>> ids;
+};
+
+// Blocks of 1 (decode, across sweeps), of less than a window, of more, and all at once.
+TEST(AdmissionLoop, EveryQuerySeesItsWindowAndWhatStaysHoweverTokensLieInBlocks) {
+  for (const int block : {1, 7, 16, 64, 200}) {
+    SCOPED_TRACE(block);
+    Recorded recorded;
+    Policy policy = chosen();
+    Watcher watcher;
+    const ReplayResult result = recorded.run(policy, full_schedule(recorded.lengths, block), watcher);
+    for (int sequence = 0; sequence < 2; ++sequence) {
+      for (int layer = 0; layer < kLayers; ++layer) {
+        for (int position = 0; position < recorded.lengths[sequence]; ++position) {
+          const std::vector<float>& got = watcher.outputs_.at({sequence, layer, position});
+          for (int q = 0; q < kQHeads; ++q) {
+            const std::vector<double> want = recorded.expected(sequence, layer, position, q);
+            for (int d = 0; d < kDim; ++d) {
+              // Logits of random_sample are below 40, a chain of 8 products: 1e-4 is 4 times what they can lose.
+              ASSERT_NEAR(got[static_cast<size_t>(q) * kDim + d], want[d], 1e-4) << "position " << position;
+            }
+          }
+        }
+      }
+      EXPECT_EQ(result.sequences[sequence].attended_pairs, recorded.seen_pairs(sequence));
+      // At the end up to 15 tokens came after the last sweep.
+      const int64_t left = recorded.left(sequence);
+      EXPECT_GE(result.sequences[sequence].end_entries, left);
+      EXPECT_LE(result.sequences[sequence].end_entries, left + 15 * kHeads * kLayers);
+    }
+    // Of a head that lets a fifth stay, with its window and what waits for the sweep.
+    EXPECT_LE(watcher.longest_, 150 / 5 + 1 + kWindow + std::max(block, 16) + 15);
+  }
+}
+
+}  // namespace
+}  // namespace kv
