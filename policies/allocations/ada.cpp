@@ -6,11 +6,8 @@
 // Deviations: kvpress masks what is evicted and frees nothing; here it is gone. Protected entries count as a head's
 // own, before its best. Equal scores: newer position, then lower head, then lower layer (kernels/select_pooled.h).
 
-#include <fmt/format.h>
-
-#include "kernels/error.h"
-#include "kernels/select_pooled.h"
 #include "policies/parts/options.h"
+#include "policies/parts/pooled_counts.h"
 #include "sim/policy/allocation.h"
 #include "sim/policy/policy.h"
 
@@ -31,64 +28,14 @@ class Ada final : public Allocation {
   }
 
   void allocate(const AllocateArgs& args, std::span<int32_t> counts) override {
-    if (args.protection.sinks + args.protection.recent > args.kept) {
-      throw UserError(fmt::format("ada: a budget of {} entries a head is less than the {} protected ones", args.kept,
-                                  args.protection.sinks + args.protection.recent));
-    }
-    const auto rows = static_cast<size_t>(args.rows());
-    const std::vector<int32_t> least(rows, static_cast<int32_t>(safeguard_ * args.kept));
-    least_.reserve(args.backend, DType::kI32, args.rows());
-    least_.upload(least.data(), least.size() * sizeof(int32_t));
-    kept_.reserve(args.backend, DType::kI32, std::ssize(counts));
-    std::vector<SelectPooledArgs::Layer> layers;
-    for (size_t layer = 0; layer < args.layers.size(); ++layer) layers.push_back(pooled_layer(args, layer));
-    if (whole_model_) {
-      select(args, layers);
-    } else {
-      for (const SelectPooledArgs::Layer& layer : layers) select(args, std::span(&layer, 1));
-    }
-    read(args, counts);
+    const auto scope = whole_model_ ? PooledCounts::Scope::kModel : PooledCounts::Scope::kLayer;
+    pooled_.count(args, scope, args.kept, static_cast<int>(safeguard_ * args.kept), "ada", counts);
   }
 
  private:
-  SelectPooledArgs::Layer pooled_layer(const AllocateArgs& args, size_t layer) {
-    const ScoredLayer& scored = args.layers[layer];
-    if (keep_.size() <= layer) keep_.resize(layer + 1);
-    return {.cache = scored.cache,
-            .scores = scored.scores,
-            .ties = scored.ties,
-            .least = least_.ref().as<int32_t>(),
-            .keep = keep_[layer].reserve_slots<uint8_t>(args.backend, args.rows(), scored.scores.pitch),
-            .kept = kept_.ref().as<int32_t>() + static_cast<int64_t>(layer) * args.rows()};
-  }
-
-  // Every due sequence keeps `kept` entries a head; the others' counts are never read.
-  void select(const AllocateArgs& args, std::span<const SelectPooledArgs::Layer> layers) {
-    const auto total = static_cast<int32_t>(args.kept * args.kv_heads * std::ssize(layers));
-    const std::vector<int32_t> totals(static_cast<size_t>(args.sequences), total);
-    totals_.reserve(args.backend, DType::kI32, args.sequences);
-    totals_.upload(totals.data(), totals.size() * sizeof(int32_t));
-    args.backend.select_pooled({.layers = layers.data(),
-                                .layer_count = std::ssize(layers),
-                                .counts = totals_.ref().as<int32_t>(),
-                                .sinks = args.protection.sinks,
-                                .recent = args.protection.recent,
-                                .rows_due = args.rows_due});
-  }
-
-  void read(const AllocateArgs& args, std::span<int32_t> counts) {
-    std::vector<int32_t> kept(counts.size());
-    kept_.download(kept.data(), kept.size() * sizeof(int32_t));
-    for (size_t i = 0; i < counts.size(); ++i) {
-      const auto sequence = static_cast<int>(i % static_cast<size_t>(args.rows())) / args.kv_heads;
-      if (args.is_due(sequence)) counts[i] = kept[i];
-    }
-  }
-
   double safeguard_;
   bool whole_model_;
-  Tensor least_, totals_, kept_;  // [rows], [sequences], [layers, rows]
-  std::vector<Tensor> keep_;      // [layers] of [rows, pitch]: the sets, which the counts stand for
+  PooledCounts pooled_;
 };
 
 const RegisterAllocation registered{{

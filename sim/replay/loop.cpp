@@ -225,6 +225,10 @@ LoopState Loop::leave() {
 }
 
 ReplayResult Loop::finish() {
+  if (args_.policy.admission->window() > 0 && pass_.cache().entries() > 0) {
+    pass_.sweep();
+    pass_.cache().settle();
+  }
   const Cache& cache = pass_.cache();
   result_.attention_seconds = pass_.attention_seconds();
   if (args_.policy.scorer) result_.observe_seconds = pass_.observe_seconds(0);

@@ -1,0 +1,97 @@
+// Policies that turn tokens away, from a spec to rows; and where that is refused.
+
+#include <map>
+
+#include "tests/support/run_fixture.h"
+
+namespace kv {
+namespace {
+
+class AdmittingRun : public RunFixture {
+ protected:
+  static std::string with(const std::string& policies, const std::string& metrics = "loss, cache_size, recall") {
+    std::string yaml = test::replaced(RunFixture::yaml(), "[full, streaming, h2o, random]", policies);
+    yaml = test::replaced(yaml, "{budget: [16, 24], interval: 8}", "{budget: 16, interval: 8}");
+    return test::replaced(yaml, "[loss]", "[" + metrics + "]");
+  }
+  Spec spec_of(const std::string& yaml) const {
+    write_atomically(spec_file(), yaml);
+    return load_spec(spec_file());
+  }
+  std::map<std::string, std::map<std::string, double>> run(const std::string& yaml, const std::string& out) const {
+    const RunSummary summary = run_experiment(spec_of(yaml), options(out));
+    EXPECT_EQ(summary.failed, 0);
+    std::map<std::string, std::map<std::string, double>> values;
+    for (const Row& row : read_rows(folder_ / out / "rows.csv").rows) {
+      if (row.value && row.sample == 0 && !row.layer && !row.x) values[row.policy][row.metric] = *row.value;
+    }
+    return values;
+  }
+  std::string refusal(const std::string& yaml) const {
+    const std::string message = test::user_error([&] { run_experiment(spec_of(yaml), options("refused")); });
+    return message.starts_with(spec_file().string()) ? message.substr(spec_file().string().size()) : message;
+  }
+};
+
+// Of 48 tokens the next one sees the first 2 and the newest 9; of a window that the text does not fill, all.
+TEST_F(AdmittingRun, RowsSayWhatWasThere) {
+  auto rows = run(with("[full, {policy: full, admission: {local: {sinks: 2, window: 10}}}, {policy: full, admission: "
+                       "local, label: wide}, h2o, {policy: h2o, admission: {local: {sinks: 8, window: 12}}}]"),
+                  "out");
+  ASSERT_EQ(rows["full"]["kept_tokens"], 48);
+  EXPECT_EQ(rows["full"]["cache_size"], 1);
+  EXPECT_EQ(rows["full+local"]["kept_tokens"], 11);
+  EXPECT_NEAR(rows["full+local"]["cache_size"], 11.0 / 48, 1e-9);
+  EXPECT_NE(rows["full+local"]["loss_ratio"], 1);
+  EXPECT_LT(rows["full+local"]["attended_pairs"], rows["full"]["attended_pairs"]);
+  for (const char* metric : {"kept_tokens", "attended_pairs", "loss_ratio", "cache_size"}) {
+    EXPECT_EQ(rows["wide"][metric], rows["full"][metric]) << metric;
+  }
+  EXPECT_EQ(rows["h2o"]["kept_tokens"], 16);
+  EXPECT_EQ(rows["h2o+local"]["kept_tokens"], 16);
+  EXPECT_LT(rows["h2o+local"]["attended_pairs"], rows["h2o"]["attended_pairs"]);
+  EXPECT_TRUE(rows["h2o+local"].contains("recall"));
+}
+
+// Whatever the number of samples that run together.
+TEST_F(AdmittingRun, RowsDependOnNoBatch) {
+  const std::string yaml = with(
+      "[{policy: full, admission: {local: {sinks: 2, window: 10}}}, {policy: streaming, "
+      "admission: {local: {sinks: 8, window: 12}}}]");
+  run(yaml + "batch: 1\n", "alone");
+  run(yaml + "batch: 3\n", "together");
+  EXPECT_EQ(rows_of("alone"), rows_of("together"));
+}
+
+TEST_F(AdmittingRun, AnAxisOfAdmissionsIsOfAllPolicies) {
+  const std::string yaml = test::replaced(with("[full, streaming]"), "{budget: 16, interval: 8}",
+                                          "{budget: 16, interval: 8, admission: [none, local]}");
+  const RunSummary summary = run_experiment(spec_of(yaml), options("axis"));
+  EXPECT_EQ(summary.cases, 4 * 3);
+  EXPECT_EQ(summary.failed, 0);
+}
+
+TEST_F(AdmittingRun, WhatCannotBeIsRefusedInOneLine) {
+  const std::string local = "[full, {policy: full, admission: local}]";
+  EXPECT_TRUE(refusal(with("[{policy: full, admission: locl}]"))
+                  .ends_with("unknown admission 'locl', did you mean 'local'? (expected one of: duo, local, none)"));
+  EXPECT_TRUE(refusal(with("[{policy: full, admission: {local: {windw: 3}}}]")).find("did you mean 'window'?") !=
+              std::string::npos);
+  EXPECT_TRUE(refusal(with(local, "loss, survival"))
+                  .ends_with("metric 'survival' does not know of entries that expire yet, expected no admission beside "
+                             "it"));
+  EXPECT_TRUE(refusal(with("[{policy: snapkv, admission: {local: {window: 7}}}]"))
+                  .ends_with("snapkv: judges by the newest 8 queries, expected no more than the 7 tokens for which "
+                             "admission local lets all of them see an entry"));
+  EXPECT_TRUE(
+      refusal(with(local) + "device: cuda\n")
+          .ends_with("policy 'full+local' under protocol decode runs with admission 'local' on device cpu alone "
+                     "as yet"));
+  EXPECT_TRUE(refusal("# How fast?\nmodel: " + ref::source_path("tests/data/llama") +
+                      "\nprotocol: latency\npolicies: " + local + "\naxes: {context: [32]}\n")
+                  .ends_with("policy 'full+local' under protocol latency takes no admission yet, expected none in place "
+                             "of 'local'"));
+}
+
+}  // namespace
+}  // namespace kv
