@@ -87,10 +87,11 @@ TEST_F(AdmittingRun, WhatCannotBeIsRefusedInOneLine) {
       refusal(with(local) + "device: cuda\n")
           .ends_with("policy 'full+local' under protocol decode runs with admission 'local' on device cpu alone "
                      "as yet"));
-  EXPECT_TRUE(refusal("# How fast?\nmodel: " + ref::source_path("tests/data/llama") +
-                      "\nprotocol: latency\npolicies: " + local + "\naxes: {context: [32]}\n")
-                  .ends_with("policy 'full+local' under protocol latency takes no admission yet, expected none in place "
-                             "of 'local'"));
+  EXPECT_TRUE(
+      refusal("# How fast?\nmodel: " + ref::source_path("tests/data/llama") +
+              "\nprotocol: latency\npolicies: " + local + "\naxes: {context: [32]}\n")
+          .ends_with("policy 'full+local' under protocol latency takes no admission yet, expected none in place "
+                     "of 'local'"));
 }
 
 }  // namespace
