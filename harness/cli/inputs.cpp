@@ -68,6 +68,11 @@ Policy load_policy(const std::string& yaml_or_file, const std::string& model) {
   const Component component = parse_component(yaml_or_file, "policy");
   Policy policy = make_policy(component.name, component.options, component.slots);
   require_meaning(*policy.allocation, component.slots.allocation.name);
+  // Their entries leave between events, which what these verbs write has no words for.
+  if (policy.admission->window() > 0) {
+    throw UserError(fmt::format("{}: admission '{}': expected none here yet; kvlab run takes it (docs/admissions.md)",
+                                component.where, policy.admission_name));
+  }
   policy.load(policy.check(identity_of_files(model)));
   return policy;
 }

@@ -19,6 +19,10 @@ constexpr std::string_view kGolden = "golden";
 
 // Golden has to keep the budget, too, and what others measure would be golden's.
 void check_onlooker(const CaseCheck& check, int budget, int interval) {
+  if (check.policy.admission->window() > 0) {
+    check.refuse("with cut_by = golden looks on at the full cache's tokens, expected no admission",
+                 check.where_of({kAdmissionAxis}));
+  }
   at(check.where_of({"budget"}), [&] { check_decode(make_policy(kGolden, {}), budget, interval); });
   for (const Component& metric : check.spec.metrics) {
     if (metric.name == "evicted_overlap") continue;

@@ -4,10 +4,12 @@
 // highest scores of the layer fill κ · heads. Option `scope: model` lets the heads of all layers compete, which the
 // paper does not: scores of different layers must then be comparable.
 // Deviations: kvpress masks what is evicted and frees nothing; here it is gone. Protected entries count as a head's
-// own, before its best. Equal scores: newer position, then lower head, then lower layer (kernels/select_pooled.h).
+// own, before its best. What a layer without so many entries leaves goes to the others (sim/budget/divide.h). Equal
+// scores: newer position, then lower head, then lower layer (kernels/select_pooled.h).
 
 #include "policies/parts/options.h"
 #include "policies/parts/pooled_counts.h"
+#include "sim/budget/divide.h"
 #include "sim/policy/allocation.h"
 #include "sim/policy/policy.h"
 
@@ -30,6 +32,9 @@ class Ada final : public Allocation {
   void allocate(const AllocateArgs& args, std::span<int32_t> counts) override {
     const auto scope = whole_model_ ? PooledCounts::Scope::kModel : PooledCounts::Scope::kLayer;
     pooled_.count(args, scope, args.kept, static_cast<int>(safeguard_ * args.kept), "ada", counts);
+    for (int s = 0; s < args.sequences; ++s) {
+      if (args.is_due(s)) fill_up(args, s, counts);
+    }
   }
 
  private:

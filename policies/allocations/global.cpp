@@ -3,15 +3,16 @@
 // different layers must then be comparable, as 003's retention is by construction and attention nearly is.
 //   floor f: the best int((1 − f) κ) a head on average, chosen among all, then int(f κ) more for each head, as the
 //   released code has it. scope: layer pools the heads of each layer alone (the code's layer-wise variant).
-// Deviations: totals are exact here: what heads without so many entries leave of the floor goes to the others in turn,
-// the lower layer, then the lower head first (the code leaves it unused, and counts one entry to the wrong head).
-// Protected entries are a head's own. The released threshold on scores is a size that no budget asks for, so it is not
-// here.
+// Deviations: totals are exact here: what heads without so many entries leave goes to all others in turn (fill_up of
+// sim/budget/divide.h; the code leaves it unused, and counts one entry to the wrong head).
+// Protected entries are a head's own, of which the floor takes none. The released threshold on scores is a size that no
+// budget asks for, so it is not here.
 
 #include <algorithm>
 
 #include "policies/parts/options.h"
 #include "policies/parts/pooled_counts.h"
+#include "sim/budget/divide.h"
 #include "sim/policy/allocation.h"
 
 namespace kv {
@@ -33,32 +34,23 @@ class Global final : public Allocation {
   }
 
   void allocate(const AllocateArgs& args, std::span<int32_t> counts) override {
-    const auto apart = static_cast<int>(floor_ * args.kept);
+    const int unprotected = std::max(0, args.kept - args.protection.sinks - args.protection.recent);
+    const int apart = std::min(static_cast<int>(floor_ * args.kept), unprotected);
     pooled_.count(args, scope_, args.kept - apart, 0, "global", counts);
-    if (apart == 0) return;
-    const size_t layers = scope_ == PooledCounts::Scope::kModel ? args.layers.size() : 1;
     for (int s = 0; s < args.sequences; ++s) {
-      for (size_t first = 0; args.is_due(s) && first < args.layers.size(); first += layers) {
-        add_floor(args, s, first, layers, apart, counts);
-      }
+      if (!args.is_due(s)) continue;
+      add_floor(args, s, apart, counts);
+      fill_up(args, s, counts);
     }
   }
 
  private:
-  // To the heads of one pool: layers [first, first + layers) of a sequence.
-  static void add_floor(const AllocateArgs& args, int sequence, size_t first, size_t layers, int apart,
-                        std::span<int32_t> counts) {
-    int64_t left = int64_t{apart} * args.kv_heads * static_cast<int64_t>(layers);
-    for (int more = apart; left > 0; more = 1) {
-      for (size_t layer = first; layer < first + layers; ++layer) {
-        for (int head = 0; head < args.kv_heads && left > 0; ++head) {
-          const auto row = static_cast<size_t>(sequence * args.kv_heads + head);
-          int32_t& count = counts[layer * static_cast<size_t>(args.rows()) + row];
-          const int32_t room = args.layers[layer].lengths[row] - count;
-          const auto added = static_cast<int32_t>(std::min<int64_t>({more, room, left}));
-          count += added;
-          left -= added;
-        }
+  static void add_floor(const AllocateArgs& args, int sequence, int apart, std::span<int32_t> counts) {
+    for (size_t layer = 0; layer < args.layers.size(); ++layer) {
+      for (int head = 0; head < args.kv_heads; ++head) {
+        const auto row = static_cast<size_t>(sequence * args.kv_heads + head);
+        int32_t& count = counts[layer * static_cast<size_t>(args.rows()) + row];
+        count = std::min(args.layers[layer].lengths[row], count + apart);
       }
     }
   }

@@ -17,8 +17,9 @@ class PooledCounts {
  public:
   enum class Scope : uint8_t { kLayer, kModel };
 
-  // Writes the counts of due sequences, [layers, rows], as Allocation::allocate; their sum is `kept` a head. UserError
-  // in the name of `owner` where that is less than what is protected.
+  // Writes the counts of due sequences, [layers, rows], as Allocation::allocate, but that their sum is `kept` a head,
+  // or what is there of pools with less (fill_up of sim/budget/divide.h). UserError in the name of `owner` where `kept`
+  // is less than what is protected.
   void count(const AllocateArgs& args, Scope scope, int kept, int least, std::string_view owner,
              std::span<int32_t> counts);
 

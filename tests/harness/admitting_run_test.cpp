@@ -83,6 +83,9 @@ TEST_F(AdmittingRun, WhatCannotBeIsRefusedInOneLine) {
   EXPECT_TRUE(refusal(with("[{policy: snapkv, admission: {local: {window: 7}}}]"))
                   .ends_with("snapkv: judges by the newest 8 queries, expected no more than the 7 tokens for which "
                              "admission local lets all of them see an entry"));
+  EXPECT_TRUE(refusal(test::replaced(with("[full, {policy: streaming, admission: local}]", "evicted_overlap"),
+                                     "interval: 8}", "interval: 8, cut_by: golden}"))
+                  .find("expected no admission") != std::string::npos);
   EXPECT_TRUE(
       refusal(with(local) + "device: cuda\n")
           .ends_with("policy 'full+local' under protocol decode runs with admission 'local' on device cpu alone "

@@ -243,6 +243,8 @@ TEST_F(Cli, NamesTheMisspeltOptionWordOrSpecAndWhatIsNear) {
   expect_refused("report " + folder_.string(), "no result folder, it has no spec.yaml; kvlab run writes one");
   expect_refused("generate --model " + reference() + " --prompt a --policy h2oo --budget 4 --interval 4",
                  "unknown policy 'h2oo', did you mean 'h2o'?");
+  expect_refused("generate --model " + reference() + " --prompt a --policy '{policy: full, admission: local}'",
+                 "--policy:1:1: admission 'local': expected none here yet; kvlab run takes it (docs/admissions.md)");
   expect_refused("generate --model " + reference(), "expected one of --prompt TEXT, --text FILE and --ids FILE");
 }
 

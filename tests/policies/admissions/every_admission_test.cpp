@@ -29,7 +29,7 @@ class EveryAdmission : public testing::TestWithParam<std::string> {
       samples.push_back(random_sample(info_, kLengths[sample], static_cast<uint32_t>(sample) + 1));
     }
     source_ = std::make_unique<TinySource>(*backend_, info_, std::move(samples));
-    test::write_file(folder_ / "alphas.tsv", "0.1\t0.9\n0.8\t0.2\n");
+    test::write_file(folder_ / "alphas.tsv", "0.8\t0.9\n0.1\t0.2\n");
   }
 
   // Of a size that these texts feel.
@@ -44,6 +44,11 @@ class EveryAdmission : public testing::TestWithParam<std::string> {
     return run_policy(*source_, *backend_, args);
   }
 
+  const std::vector<SlotChoice> allocations_ = {{"uniform"},
+                                                {"ada"},
+                                                {"global"},
+                                                {"global", {{"floor", "0.5", ""}}},
+                                                {"global", {{"scope", "layer", ""}, {"floor", "0.5", ""}}}};
   test::TempFolder folder_;
   SourceInfo info_ = tiny_info(2, 4, 2, 8);
   std::unique_ptr<Backend> backend_ = make_backend("cpu");
@@ -102,23 +107,24 @@ TEST_P(EveryAdmission, ShowsAWindowToEveryQuery) {
   }
 }
 
-// With every policy and two allocations: at an event there is nothing but what was admitted or is in the window, what
-// stays was there, a budget is never exceeded, and memory is that of the entries.
+// With every policy and allocations that pool layers, which duo leaves uneven: at an event there is nothing but what
+// was admitted or is in the window, what stays was there, a budget is never exceeded, and memory is that of the
+// entries.
 TEST_P(EveryAdmission, LeavesEvictionsToWhatItAdmitted) {
   const auto seen = sights(*source_, *backend_, admission());
   int64_t events = 0;
   for (const PolicyEntry* entry : policies()) {
-    for (const char* allocation : {"uniform", "ada"}) {
+    for (const SlotChoice& allocation : allocations_) {
       const Policy policy = make_policy(entry->name, {});
       if (!policy.scorer) continue;
-      SCOPED_TRACE(entry->name + "+" + allocation);
+      SCOPED_TRACE(entry->name + "+" + allocation.name);
       RunArgs args;
       try {
         args = decode_run(entry->name, {}, kSamples, kLengths, kBudget, kInterval);
       } catch (const UserError&) {
         continue;  // wants longer texts
       }
-      args.allocation = {allocation};
+      args.allocation = allocation;
       if (policy.scorer->needs().window(args.interval) > kWindow) {
         EXPECT_THROW(run(args), UserError);
         continue;
