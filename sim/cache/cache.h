@@ -19,8 +19,8 @@ struct CacheShape {
   int kv_heads = 0;
   int head_dim = 0;
   int column_width = 0;  // the policy's per-entry floats, stored, moved, freed and counted with K and V
-  int window =
-      0;  // tokens for which every entry is seen, where some then expire (sim/policy/admission.h); 0: none does
+  // Tokens for which every entry is seen, where some then expire (sim/policy/admission.h); 0: none does.
+  int window = 0;
 };
 
 // Bytes of one page: K, V, positions, expiries and columns.

@@ -157,8 +157,8 @@ void Loop::decode(std::span<const int32_t> active, int steps, int pause_every, c
   // The first step has left every buffer as large as the others need it.
   std::unique_ptr<Recording> recording;
   if (steps > kLeastRecorded && pass_.is_recordable()) recording = args_.backend.record([this] { pass_.run_next(); });
-  if (!pause(1, false)) return;
-  for (int finished = 1; finished < steps;) {
+  bool goes_on = pause(1, false);
+  for (int finished = 1; goes_on && finished < steps;) {
     const int stretch = std::min(pause_every, steps - finished);
     for (int i = 0; i < stretch; ++i) {
       pass_.note_next();
@@ -166,7 +166,7 @@ void Loop::decode(std::span<const int32_t> active, int steps, int pause_every, c
       note_block(losses);
       if (pass_.cache().wants_sweep()) pass_.sweep();
     }
-    if (!pause(stretch, recording != nullptr)) break;
+    goes_on = pause(stretch, recording != nullptr);
     finished += stretch;
   }
   if (args_.policy.admission->window() > 0) pass_.cache().settle();

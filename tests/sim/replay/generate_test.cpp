@@ -33,6 +33,7 @@ Ids text(const char* name, size_t first, size_t count) {
 struct Ask {
   std::vector<Ids> prompts;
   std::string policy = "full";
+  SlotChoice admission{"none"};
   int budget = 0;
   int interval = 0;
   std::optional<double> keep;
@@ -89,14 +90,14 @@ struct Bench {
                          .observers = observers});
   }
   GenerateResult generate(const Ask& ask, std::span<Observer* const> observers = {}) {
-    Policy policy = make_policy(ask.policy, {});
+    Policy policy = make_policy(ask.policy, {}, {.admission = ask.admission});
     ref::use_initial_weights(policy, source.info());
     return generate(ask, policy, observers);
   }
 
   // The most likely token after each of `ids`, in these steps.
   Ids most_likely(const Ask& ask, const Ids& ids, const Schedule& schedule) {
-    Policy policy = make_policy(ask.policy, {});
+    Policy policy = make_policy(ask.policy, {}, {.admission = ask.admission});
     ref::use_initial_weights(policy, source.info());
     const std::span<const int32_t> sequences[] = {ids};
     ArgmaxKeeper keeper;
@@ -284,6 +285,31 @@ TEST_P(Generate, RecordedStepsEqualEagerOnes) {
     EXPECT_EQ(recorded.costs.sequences[0].attended_pairs, eager.costs.sequences[0].attended_pairs);
     EXPECT_EQ(recorded.costs.sequences[1].end_entries, eager.costs.sequences[1].end_entries);
   }
+}
+
+// Swept every 16 tokens, whoever watches, and whatever the host hears of it meanwhile: at the end a head has the sinks
+// and what the next token sees of the window.
+TEST_P(Generate, EntriesExpireInRecordedStepsAsInEagerOnes) {
+  if (GetParam() == "cuda") GTEST_SKIP() << "entries that expire are for the CPU as yet";
+  KV_BACKEND_OR_SKIP(backend);
+  Bench bench(*backend);
+  Watcher watcher;
+  Observer* const observers[] = {&watcher};
+  Ask ask{.prompts = {text("code0", 0, 90), text("book0", 0, 75)},
+          .admission = {"local", {{"sinks", "4", ""}, {"window", "24", ""}}},
+          .max_new_tokens = 300};
+  const GenerateResult recorded = bench.generate(ask), eager = bench.generate(ask, observers);
+  const SourceInfo& info = bench.source.info();
+  for (size_t s = 0; s < 2; ++s) {
+    EXPECT_EQ(recorded.sequences[s].ids, eager.sequences[s].ids);
+    EXPECT_EQ(recorded.costs.sequences[s].attended_pairs, eager.costs.sequences[s].attended_pairs);
+    EXPECT_EQ(recorded.costs.sequences[s].end_entries, int64_t{4 + 23} * info.layers * info.kv_heads);
+    EXPECT_EQ(eager.costs.sequences[s].end_entries, recorded.costs.sequences[s].end_entries);
+  }
+  ask.max_new_tokens = 40;
+  ask.stop_ids = {recorded.sequences[0].ids[17]};  // ends between two sweeps
+  const GenerateResult stopped = bench.generate(ask);
+  EXPECT_EQ(stopped.sequences[1].ids, ref::slice(recorded.sequences[1].ids, 0, std::ssize(stopped.sequences[1].ids)));
 }
 
 // Holds the host's lengths to those of the backend, at each step.
