@@ -110,7 +110,8 @@ class Checker {
       const auto paired = cells.cells.find(key);
       if (paired != cells.cells.end() && paired->second.estimate) {
         const Estimate& number = *paired->second.estimate;
-        result.cells.push_back(cell(key, check_.relative ? quotient(number) : number));
+        const bool of_negative = all.cells.at(partner->second).estimate->value < 0;
+        result.cells.push_back(cell(key, check_.relative ? quotient(number, of_negative) : number));
       } else {
         result.cells.push_back(cell(key, compare(all.cells.at(key).estimate, all.cells.at(partner->second).estimate)));
         result.cells.back().unpaired = true;
@@ -156,11 +157,14 @@ class Checker {
     return nullptr;
   }
 
-  // From a difference in %.
-  static Estimate quotient(Estimate percent) {
-    const auto over = [](double value) { return 1 + value / 100; };
+  // From a difference in % of the size of what it is over.
+  static Estimate quotient(Estimate percent, bool of_negative) {
+    const auto over = [&](double value) { return of_negative ? 1 - value / 100 : 1 + value / 100; };
     percent.value = over(percent.value);
-    if (percent.interval) percent.interval = {over(percent.interval->low), over(percent.interval->high)};
+    if (percent.interval) {
+      const auto [low, high] = std::minmax({over(percent.interval->low), over(percent.interval->high)});
+      percent.interval = {low, high};
+    }
     return percent;
   }
 

@@ -143,6 +143,23 @@ TEST(Verdict, NumbersAreThoseOfTheTablesPairedBySample) {
   EXPECT_NEAR(*along.reproduced[0].cells.at(0).value, 1.1, 1e-12);
 }
 
+// Rewards are losses with another sign; half of a loss is half of it under either.
+TEST(Verdict, DividesNegativeNumbersAsPositiveOnes) {
+  RowTable rows = losses();
+  for (Row& row : rows.rows) {
+    if (row.value) row.value = -*row.value;
+  }
+  const ReportPlan report = plan("reproduced_if: [" + kHolds + "]");
+  EXPECT_DOUBLE_EQ(*judge(report.verdicts[0], report, rows).reproduced[0].cells.at(0).value, 0.5);
+  const ReportPlan of_snapkv =
+      plan("reproduced_if: [{table: loss, cell: {policy: snapkv}, over: {policy: h2o}, above: 1}]");
+  const CheckedCell negative = judge(of_snapkv.verdicts[0], of_snapkv, rows).reproduced[0].cells.at(0);
+  const CheckedCell positive = judge(of_snapkv.verdicts[0], of_snapkv, losses()).reproduced[0].cells.at(0);
+  EXPECT_NEAR(*negative.value, *positive.value, 1e-12);
+  EXPECT_NEAR(negative.interval->low, positive.interval->low, 1e-12);
+  EXPECT_NEAR(negative.interval->high, positive.interval->high, 1e-12);
+}
+
 TEST(Verdict, ByIntervalTheWholeIntervalKeepsTheBound) {
   const std::string noisy = "{table: loss, cell: {policy: noisy, budget: 8}, less: {policy: h2o}, above: 0";
   EXPECT_STREQ(outcome_of("reproduced_if: [" + noisy + "}]"), "reproduced");

@@ -7,6 +7,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "harness/files.h"
 #include "harness/protocols/protocol.h"
 #include "harness/spec/component_reader.h"
 #include "harness/spec/grid.h"
@@ -52,7 +53,12 @@ std::vector<Spec> specs_of_the_reference_model() {
   std::vector<Spec> specs;
   for (const auto& entry : fs::directory_iterator(ref::source_path("experiments"))) {
     if (entry.path().extension() != ".yaml") continue;
-    Spec spec = load_spec(entry.path());
+    // Texts are the same from whatever weights a training goes on, and those of an ablation may be absent.
+    std::vector<std::string> overrides;
+    if (read_file(entry.path()).find("start:") != std::string::npos) {
+      overrides = {"learn.start=foresight-kv", "policies=[foresight-kv]"};
+    }
+    Spec spec = load_spec(entry.path(), overrides);
     if (spec.models.size() == 1 && spec.models.front().source.text.ends_with("models/reference")) specs.push_back(spec);
   }
   return specs;
