@@ -7,7 +7,7 @@ namespace kv {
 // Backend::check_pages: throws PageError, with one line that names the first offender in the order of the rows, unless
 //   0 <= length <= what the row's table has room for, and <= max_length, and
 //   each of the first ceil(length / 16) entries of the table is a page of the pool, 0 <= entry < pool_pages, that no
-//   entry before it names, of this row or of another.
+//   entry before it names, of this row or of another; with sharing_rows > 1: none of rows that it may not share with.
 // Nothing else is read: not the pools, and no entry beyond the row's length.
 namespace cpu {
 void check_pages(const PagedView& cache);

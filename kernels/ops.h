@@ -20,6 +20,8 @@
   OP(expiry, ExpiryArgs)                               \
   OP(unexpired, UnexpiredArgs)                         \
   OP(seen_pairs, SeenPairsArgs)                        \
+  OP(page_bounds, PageBoundsArgs)                      \
+  OP(select_pages, SelectPagesArgs)                    \
   OP(column_add, ColumnAddArgs)                        \
   OP(column_mean, ColumnMeanArgs)                      \
   OP(keep_recent, KeepRecentArgs)                      \

@@ -22,6 +22,7 @@ struct PagedView {
   const float* columns = nullptr;      // pool [pages, 16, column_width]: the policy's per-entry state; null if none
   // pool [pages, 16]: the position from which on queries no longer see the entry; null: they see every entry for ever.
   const int32_t* expires = nullptr;
+  ConstRef bounds;  // pool [pages, 2, head_dim]: least and largest of each page's keys (kernels/page_bounds.h); or null
   const int32_t* page_table = nullptr;  // [rows, max_pages]
   const int32_t* lengths = nullptr;     // [rows]
   int64_t pool_pages = 0;               // of every pool
@@ -32,6 +33,9 @@ struct PagedView {
   int kv_heads = 0;
   int head_dim = 0;
   int column_width = 0;
+  // So many rows, from each multiple of it on, may name one another's pages: query heads that read a KV head's entries
+  // each for itself (kernels/select_pages.h).
+  int sharing_rows = 1;
 };
 
 // A run of consecutive tokens of one sequence inside a packed block of tokens.

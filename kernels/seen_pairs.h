@@ -6,11 +6,11 @@
 
 namespace kv {
 
-// Counts on how many entries the queries of a block see in a cache whose entries expire, as kernels/attend.h has it:
-// for rows of sequences with a segment
+// Counts on how many entries the queries of a block see, as kernels/attend.h has it (without expiries, of all that is
+// in the view): for rows of sequences with a segment
 //   pairs[row] += Σ_i |{slot <= length − count + i : expires[slot] > first_position + i}|.
 struct SeenPairsArgs {
-  PagedView cache;  // with expires, after the block was appended
+  PagedView cache;  // after the block was appended
   const Segment* segments = nullptr;
   int64_t segment_count = 0;
   int64_t* pairs = nullptr;  // [rows]

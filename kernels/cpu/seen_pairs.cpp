@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "kernels/check.h"
 #include "kernels/cpu/page_gather.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/expiry.h"
 
 namespace kv::cpu {
 
@@ -21,15 +21,16 @@ int64_t queries_that_see(const Segment& segment, int64_t length, int64_t slot, i
 
 void seen_pairs(const SeenPairsArgs& args) {
   const PagedView& cache = args.cache;
-  KV_CHECK(cache.expires);
   parallel_for(args.segment_count * cache.kv_heads, [&](int64_t task) {
     const Segment& segment = args.segments[task / cache.kv_heads];
     const int64_t row = int64_t{segment.sequence} * cache.kv_heads + task % cache.kv_heads;
     const int64_t length = cache.lengths[row];
-    const int64_t first = std::clamp<int64_t>(length - cache.expiring, 0, length - segment.count);
+    const int64_t before = length - segment.count;
+    const int64_t first = cache.expires ? std::clamp<int64_t>(length - cache.expiring, 0, before) : before;
     int64_t pairs = first * segment.count;
     for (int64_t slot = first; slot < length; ++slot) {
-      pairs += queries_that_see(segment, length, slot, cache.expires[pool_index(cache, row, slot)]);
+      const int32_t expires = cache.expires ? cache.expires[pool_index(cache, row, slot)] : kNeverExpires;
+      pairs += queries_that_see(segment, length, slot, expires);
     }
     args.pairs[row] += pairs;
   });

@@ -21,6 +21,11 @@ __device__ void report(const PageCheck& check, int64_t row, int64_t entry) {
   atomicMin(check.first, static_cast<Number>(row * (check.cache.max_pages + 1) + 1 + entry));
 }
 
+__device__ bool may_share(const PagedView& cache, Number owner, int64_t row) {
+  if (cache.sharing_rows == 1) return false;
+  return static_cast<int64_t>(owner) / cache.max_pages / cache.sharing_rows == row / cache.sharing_rows;
+}
+
 // A block a row. `claims`: pages outside the pool are reported, the others get their owners. After it, without: entries
 // that are not the owner of their page are reported.
 __global__ void check_kernel(PageCheck check, bool claims) {
@@ -39,7 +44,7 @@ __global__ void check_kernel(PageCheck check, bool claims) {
       report(check, row, entry);
     } else if (claims) {
       atomicMin(&check.owners[page], static_cast<Number>(number));
-    } else if (check.owners[page] != static_cast<Number>(number)) {
+    } else if (check.owners[page] != static_cast<Number>(number) && !may_share(cache, check.owners[page], row)) {
       report(check, row, entry);
     }
   }

@@ -1,6 +1,7 @@
 #include "kernels/seen_pairs.h"
 
 #include "kernels/cuda/device.cuh"
+#include "kernels/expiry.h"
 
 namespace kv::cuda {
 
@@ -14,11 +15,12 @@ __global__ void seen_pairs_kernel(SeenPairsArgs args) {
   const Segment segment = args.segments[blockIdx.x / cache.kv_heads];
   const int64_t row = int64_t{segment.sequence} * cache.kv_heads + blockIdx.x % cache.kv_heads;
   const int64_t length = cache.lengths[row], before = length - segment.count;
-  const int64_t first = min(max(length - cache.expiring, int64_t{0}), before);
+  const int64_t first = cache.expires ? min(max(length - cache.expiring, int64_t{0}), before) : before;
   unsigned long long pairs = threadIdx.x == 0 ? first * segment.count : 0;
   for (int64_t slot = first + threadIdx.x; slot < length; slot += kThreads) {
     const int64_t begin = max(int64_t{0}, slot - before);
-    const int64_t left = int64_t{cache.expires[place_of(cache, row, slot)]} - segment.first_position;
+    const int32_t expires = cache.expires ? cache.expires[place_of(cache, row, slot)] : kNeverExpires;
+    const int64_t left = int64_t{expires} - segment.first_position;
     pairs += max(int64_t{0}, min(int64_t{segment.count}, left) - begin);
   }
   __shared__ unsigned long long total;
@@ -32,7 +34,6 @@ __global__ void seen_pairs_kernel(SeenPairsArgs args) {
 }  // namespace
 
 void seen_pairs(const SeenPairsArgs& args) {
-  KV_CHECK(args.cache.expires);
   launch(seen_pairs_kernel, args.segment_count * args.cache.kv_heads, kThreads, 0, args);
 }
 

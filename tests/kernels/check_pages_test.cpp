@@ -97,6 +97,24 @@ TEST_P(CheckPages, NameThePageThatTwoEntriesShare) {
       << row.complaint();
 }
 
+// Rows 0 and 1 read the same entries, as do 2 and 3; row 4 is of the next pair.
+TEST_P(CheckPages, LetRowsThatReadTheSameEntriesShareTheirPages) {
+  KV_BACKEND_OR_SKIP(backend);
+  Layer layer(*backend);
+  layer.base.sharing_rows = 2;
+  layer.lengths[1] = 20;
+  layer.entry(1, 0) = layer.entry(0, 0);
+  layer.entry(1, 1) = layer.entry(0, 2);
+  EXPECT_EQ(layer.complaint(), "");
+  layer.entry(3, 1) = layer.entry(0, 1);
+  EXPECT_NE(layer.complaint().find("entry 1 of row 3 is " + std::to_string(layer.entry(0, 1)) +
+                                   ", which is entry 1 of row 0"),
+            std::string::npos)
+      << layer.complaint();
+  layer.base.sharing_rows = 1;
+  EXPECT_NE(layer.complaint().find("entry 0 of row 1"), std::string::npos) << layer.complaint();
+}
+
 TEST_P(CheckPages, NameTheFirstOffenderOfSeveral) {
   KV_BACKEND_OR_SKIP(backend);
   Layer layer(*backend);

@@ -1,0 +1,115 @@
+#include "kernels/select_pages.h"
+
+#include "kernels/cuda/device.cuh"
+
+namespace kv::cuda {
+
+namespace {
+
+constexpr int kThreads = 256;
+
+// A row of what is written, and the row of the cache that it reads.
+struct ChoiceRow {
+  Segment segment;
+  int64_t written, row, first_head, heads;
+};
+
+__device__ ChoiceRow choice_row(const SelectPagesArgs& args, int64_t index) {
+  const PagedView& cache = args.cache;
+  const int64_t group = args.q_heads / cache.kv_heads, rows = args.per_query_head ? args.q_heads : cache.kv_heads;
+  const Segment segment = args.segments[index / rows];
+  const int64_t head = index % rows, sequence = segment.sequence;
+  if (args.per_query_head) {
+    return {segment, sequence * rows + head, sequence * cache.kv_heads + head / group, head, 1};
+  }
+  return {segment, sequence * rows + head, sequence * rows + head, head * group, group};
+}
+
+__device__ int64_t pages_of(int64_t length) { return (length + kPageTokens - 1) / kPageTokens; }
+
+// Scores whose order as unsigned integers is that of the floats, above 0.
+__device__ uint32_t ordered(float value) {
+  const uint32_t bits = isnan(value) ? 0x7f800000u : __float_as_uint(value);
+  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+// One thread a page; the sums go on in the order of d, as on the CPU.
+__global__ void bound_kernel(SelectPagesArgs args, uint32_t* scores, int64_t tiles) {
+  const RowTile at = row_tile(tiles, kThreads);
+  const PagedView& cache = args.cache;
+  const ChoiceRow choice = choice_row(args, at.row);
+  const int64_t page = at.first + threadIdx.x;
+  if (choice.segment.count != 1 || page >= pages_of(cache.lengths[choice.row])) return;
+  const int dim = cache.head_dim;
+  const int64_t pool_page = cache.page_table[choice.row * cache.max_pages + page];
+  const bf16* low = static_cast<const bf16*>(cache.bounds.data) + pool_page * 2 * dim;
+  const bf16* query = static_cast<const bf16*>(args.queries.data) +
+                      (int64_t{choice.segment.first_token} * args.q_heads + choice.first_head) * dim;
+  uint32_t largest = 0;
+  for (int64_t head = 0; head < choice.heads; ++head, query += dim) {
+    float sum = 0;
+    for (int d = 0; d < dim; ++d) {
+      const float q = to_f32(query[d]);
+      sum += fmaxf(__fmul_rn(q, to_f32(low[d])), __fmul_rn(q, to_f32(low[dim + d])));
+    }
+    largest = max(largest, ordered(sum));
+  }
+  scores[at.row * cache.max_pages + page] = largest;
+}
+
+// One block a row. The least score of what is read is found bit by bit: the largest value that enough pages reach.
+__global__ void choose_kernel(SelectPagesArgs args, const uint32_t* all_scores) {
+  const PagedView& cache = args.cache;
+  const ChoiceRow choice = choice_row(args, blockIdx.x);
+  const int64_t length = cache.lengths[choice.row], pages = pages_of(length);
+  const int32_t* table = cache.page_table + choice.row * cache.max_pages;
+  int32_t* chosen = args.page_table + choice.written * cache.max_pages;
+  const uint32_t* scores = all_scores + int64_t{blockIdx.x} * cache.max_pages;
+  const bool all = choice.segment.count != 1 || pages <= args.pages;
+  const int64_t first_newest = all ? 0 : max(int64_t{0}, length - args.newest) / kPageTokens;
+  const int others = static_cast<int>(min(max(int64_t{0}, args.pages - (pages - first_newest)), first_newest));
+
+  const auto count = [&](uint32_t least) {
+    int reached = 0;
+    for (int64_t page = threadIdx.x; page < first_newest; page += kThreads) reached += scores[page] >= least;
+    return block_reduce(reached, 0, Add());
+  };
+  uint32_t least = 0;
+  for (uint32_t bit = 0x80000000u; bit > 0 && others > 0; bit >>= 1) {
+    if (count(least | bit) >= others) least |= bit;
+  }
+  // Of those at the least score the newest: `spare` of them, the oldest, are one too many.
+  __shared__ int spare, written;
+  const int reached = others > 0 ? count(least) : 0;
+  if (threadIdx.x == 0) {
+    spare = reached - others;
+    written = 0;
+    for (int64_t page = 0; page < pages; ++page) {
+      bool reads = page >= first_newest;
+      if (!reads && others > 0 && scores[page] >= least) {
+        reads = scores[page] > least || spare == 0;
+        if (!reads) --spare;
+      }
+      if (reads) chosen[written++] = table[page];
+    }
+    args.lengths[choice.written] =
+        static_cast<int32_t>(int64_t{written} * kPageTokens - (pages * kPageTokens - length));
+  }
+  __syncthreads();
+  for (int64_t page = written + threadIdx.x; page < cache.max_pages; page += kThreads) chosen[page] = -1;
+}
+
+}  // namespace
+
+void select_pages(const SelectPagesArgs& args) {
+  const PagedView& cache = args.cache;
+  check_cache(cache);
+  KV_CHECK(cache.bounds.data && args.pages >= 1 && args.newest >= 1);
+  const int64_t rows = args.segment_count * (args.per_query_head ? args.q_heads : cache.kv_heads);
+  const Scratch<uint32_t> scores(rows * cache.max_pages);
+  const int64_t tiles = ceil_div(cache.max_pages, int64_t{kThreads});
+  launch(bound_kernel, rows * tiles, kThreads, 0, args, scores.data(), tiles);
+  launch(choose_kernel, rows, kThreads, 0, args, scores.data());
+}
+
+}  // namespace kv::cuda
