@@ -51,9 +51,10 @@ void add(KeyText& key, std::string_view kind, const SlotChoice& slot) {
 }
 
 void add(KeyText& key, const SlotChoices& slots) {
-  const auto& [allocation, admission] = slots;
+  const auto& [allocation, admission, selection] = slots;
   add(key, "allocation", allocation);
   add(key, "admission", admission);
+  add(key, "selection", selection);
 }
 
 void add(KeyText& key, const InputFile& file) {

@@ -7,6 +7,7 @@
 #include "kernels/append.h"
 #include "kernels/compact.h"
 #include "kernels/embed.h"
+#include "kernels/page_bounds.h"
 #include "kernels/unexpired.h"
 
 namespace kv {
@@ -27,11 +28,16 @@ void enlarge(Backend& backend, Tensor& tensor, DType dtype, int64_t elements) {
 size_t page_bytes(const CacheShape& shape, DType type) {
   const size_t vectors = 2 * static_cast<size_t>(shape.head_dim) * bytes_of(type);
   const size_t positions = sizeof(int32_t) * (shape.window > 0 ? 2 : 1);  // and when they expire
-  return static_cast<size_t>(kPageTokens) * (vectors + positions) + column_page_bytes(shape.column_width);
+  return static_cast<size_t>(kPageTokens) * (vectors + positions) + bound_page_bytes(shape, type) +
+         column_page_bytes(shape.column_width);
 }
 
 size_t column_page_bytes(int column_width) {
   return static_cast<size_t>(kPageTokens) * static_cast<size_t>(column_width) * sizeof(float);
+}
+
+size_t bound_page_bytes(const CacheShape& shape, DType type) {
+  return shape.page_bounds ? 2 * static_cast<size_t>(shape.head_dim) * bytes_of(type) : 0;
 }
 
 Cache::Cache(Backend& backend, const CacheShape& shape) : backend_(&backend), shape_(shape) { reset(); }
@@ -84,15 +90,19 @@ void Cache::gather_pages(std::span<const int32_t> pages, Cache& copy) const {
   device_pages.upload(pages.data(), pages.size_bytes());
   // `embed` copies rows of activations; a page of any type is a row of so many bytes.
   const DType row = backend_->activation_type();
-  const auto gather = [&](const Tensor& from, Tensor& to, int64_t width) {
+  const auto gather_page = [&](const Tensor& from, Tensor& to, int64_t width) {
     if (!from) return;
-    const auto elements = static_cast<int64_t>(static_cast<size_t>(kPageTokens * width) * bytes_of(from.dtype()));
+    const auto elements = static_cast<int64_t>(static_cast<size_t>(width) * bytes_of(from.dtype()));
     backend_->embed({.table = {from.ref().data, row},
                      .ids = std::as_const(device_pages).ref().as<int32_t>(),
                      .output = {to.ref().data, row},
                      .rows = std::ssize(pages),
                      .width = elements / static_cast<int64_t>(bytes_of(row))});
   };
+  const auto gather = [&](const Tensor& from, Tensor& to, int64_t width) {
+    gather_page(from, to, kPageTokens * width);
+  };
+  gather_page(bounds_, copy.bounds_, int64_t{2} * shape_.head_dim);
   gather(keys_, copy.keys_, shape_.head_dim);
   gather(values_, copy.values_, shape_.head_dim);
   gather(positions_, copy.positions_, 1);
@@ -135,13 +145,15 @@ PagedView Cache::view(int layer) const {
           .positions = static_cast<const int32_t*>(positions_.ref().data),
           .columns = static_cast<const float*>(columns_.ref().data),
           .expires = static_cast<const int32_t*>(expires_.ref().data),
+          .bounds = bounds_.ref(),
           .page_table = device_tables_.ref().as<int32_t>() + layer * rows() * max_pages_,
           .lengths = device_lengths_.ref().as<int32_t>() + layer * rows(),
           .pool_pages = pool_pages_,
           .rows = rows(),
           .max_pages = max_pages_,
           .max_length = max_lengths_[static_cast<size_t>(layer)],
-          .expiring = shape_.window + std::max<int64_t>(unswept_, kSweepEvery),  // a recorded view lasts to the sweep
+          // A recorded view lasts to the sweep.
+          .expiring = shape_.window > 0 ? shape_.window + std::max<int64_t>(unswept_, kSweepEvery) : 0,
           .kv_heads = shape_.kv_heads,
           .head_dim = shape_.head_dim,
           .column_width = shape_.column_width};
@@ -162,6 +174,7 @@ void Cache::reserve(int64_t pages) {
   enlarge(*backend_, values_, type, pages * page_elements);
   enlarge(*backend_, positions_, DType::kI32, pages * kPageTokens);
   if (shape_.window > 0) enlarge(*backend_, expires_, DType::kI32, pages * kPageTokens);
+  if (shape_.page_bounds) enlarge(*backend_, bounds_, type, pages * 2 * shape_.head_dim);
   if (shape_.column_width > 0) enlarge(*backend_, columns_, DType::kF32, pages * kPageTokens * shape_.column_width);
   for (int64_t page = pages - 1; page >= pool_pages_; --page) free_pages_.push_back(static_cast<int32_t>(page));
   pool_pages_ = pages;
@@ -267,6 +280,12 @@ void Cache::append(int layer, const Block& block, ConstRef keys, ConstRef values
                     .pool_positions = static_cast<int32_t*>(positions_.ref().data),
                     .pool_expires = static_cast<int32_t*>(expires_.ref().data),
                     .pool_columns = columns()});
+  if (!shape_.page_bounds) return;
+  backend_->page_bounds({.cache = view(layer),
+                         .segments = block.on_device(),
+                         .segment_count = std::ssize(block.segments),
+                         .max_count = block.max_count,
+                         .pool_bounds = bounds_.ref()});
 }
 
 void Cache::evict(int layer, Slots<const uint8_t> keep, const uint8_t* rows_due) {
@@ -279,6 +298,9 @@ void Cache::evict(int layer, Slots<const uint8_t> keep, const uint8_t* rows_due)
                      .pool_expires = static_cast<int32_t*>(expires_.ref().data),
                      .pool_columns = columns(),
                      .lengths = device_lengths() + layer * rows()});
+  if (shape_.page_bounds) {
+    backend_->page_bounds({.cache = view(layer), .rows_due = rows_due, .pool_bounds = bounds_.ref()});
+  }
 }
 
 void Cache::sweep(const Block& block, const std::function<void(int layer, Slots<const uint8_t> keep)>& leaving) {
@@ -316,7 +338,9 @@ int64_t Cache::used_pages(int sequence) const {
   return pages;
 }
 
-size_t Cache::column_page_bytes() const { return kv::column_page_bytes(shape_.column_width); }
+size_t Cache::bound_page_bytes() const { return kv::bound_page_bytes(shape_, backend_->activation_type()); }
+
+size_t Cache::column_page_bytes() const { return kv::column_page_bytes(shape_.column_width) + bound_page_bytes(); }
 
 size_t Cache::page_bytes() const { return kv::page_bytes(shape_, backend_->activation_type()); }
 

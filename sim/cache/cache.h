@@ -18,15 +18,18 @@ struct CacheShape {
   int layers = 0;
   int kv_heads = 0;
   int head_dim = 0;
-  int column_width = 0;  // the policy's per-entry floats, stored, moved, freed and counted with K and V
+  int column_width = 0;      // the policy's per-entry floats, stored, moved, freed and counted with K and V
+  bool page_bounds = false;  // of every page's keys, kept up to date (PagedView::bounds)
   // Tokens for which every entry is seen, where some then expire (sim/policy/admission.h); 0: none does.
   int window = 0;
 };
 
-// Bytes of one page: K, V, positions, expiries and columns.
+// Bytes of one page: K, V, positions, expiries, bounds and columns.
 size_t page_bytes(const CacheShape& shape, DType type);
 // Bytes of so many columns in one page.
 size_t column_page_bytes(int column_width);
+// Bytes of the bounds of one page; 0 where the cache has none.
+size_t bound_page_bytes(const CacheShape& shape, DType type);
 
 // A paged, ragged KV cache: every (sequence, layer, KV head) has its own length and its own pages of 16 entries out of
 // one pool. Eviction is physical: kept entries move together and the freed pages go back to the pool at once.
@@ -88,7 +91,8 @@ class Cache {
   int64_t used_pages(int sequence) const;  // of all its layers and heads
   int64_t peak_pages() const { return peak_pages_; }
   size_t page_bytes() const;         // K, V, positions and columns of one page
-  size_t column_page_bytes() const;  // of which columns
+  size_t column_page_bytes() const;  // of which columns and bounds
+  size_t bound_page_bytes() const;   // of which bounds
   size_t kv_page_bytes() const { return page_bytes() - column_page_bytes(); }
   size_t bytes() const { return static_cast<size_t>(pool_pages_) * page_bytes(); }  // of the whole pool
   void reset();
@@ -117,7 +121,7 @@ class Cache {
   std::vector<int64_t> max_lengths_;  // [layers] of the blocks there is room for
   bool tables_changed_ = true;
   Tensor device_lengths_, device_tables_;
-  Tensor keys_, values_, positions_, expires_, columns_;
+  Tensor keys_, values_, positions_, expires_, bounds_, columns_;
   Tensor unexpired_;     // a layer's mask while it is swept
   int64_t unswept_ = 0;  // blocks' longest segments since the last sweep, together
   int64_t pool_pages_ = 0;

@@ -81,6 +81,10 @@ std::vector<const AdmissionEntry*> admissions() { return registry_of<Admission>(
 
 std::vector<DeclaredParam> describe_admission(std::string_view name) { return describe_part<Admission>(name); }
 
+std::vector<const SelectionEntry*> selections() { return registry_of<Selection>().all(); }
+
+std::vector<DeclaredParam> describe_selection(std::string_view name) { return describe_part<Selection>(name); }
+
 std::vector<const PolicyEntry*> policies() { return registry_of<Scorer>().all(); }
 
 Policy policy_of(const std::string& name, std::unique_ptr<Scorer> scorer) {
@@ -103,6 +107,13 @@ Policy make_policy(std::string_view name, std::vector<GivenParam> options, SlotC
   policy.allocation = make_allocation(others.allocation.name, std::move(others.allocation.options));
   policy.admission_name = others.admission.name;
   policy.admission = make_part<Admission>(others.admission.name, std::move(others.admission.options));
+  policy.selection_name = others.selection.name;
+  policy.selection = make_part<Selection>(others.selection.name, std::move(others.selection.options));
+  if (policy.selection->selects() && scorer_needs(policy).column_sums) {
+    throw UserError(
+        fmt::format("{}: sums the attention that every entry receives, of which selection {} shows a part alone",
+                    policy.name, policy.selection_name));
+  }
   if (!policy.scorer && policy.allocation_name != "uniform") {
     throw UserError(fmt::format("{}: never evicts, so there is nothing to allocate (allocation: {})", policy.name,
                                 policy.allocation_name));

@@ -57,6 +57,7 @@ struct SlotChoice {
 struct SlotChoices {
   SlotChoice allocation{"uniform"};
   SlotChoice admission{"none"};
+  SlotChoice selection{"all"};
 };
 
 // Sorted by name.
@@ -77,7 +78,7 @@ void check_interval(const Policy& policy, int interval);
 Policy policy_of(const std::string& name, std::unique_ptr<Scorer> scorer);
 
 // Throws UserError: unknown name (lists the known ones), unknown or ill-typed option, an allocation other than uniform
-// for a policy that never evicts.
+// for a policy that never evicts, a scorer that sums attention beside a selection that leaves anything out.
 Policy make_policy(std::string_view name, std::vector<GivenParam> options, SlotChoices others = {});
 std::vector<DeclaredParam> describe_policy(std::string_view name);
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string_view>
+#include <vector>
 
 #include "kernels/paged.h"
 #include "sim/policy/layer_view.h"
@@ -9,16 +10,25 @@
 
 namespace kv {
 
-// Decides which pages attention reads.
+// Decides which pages attention reads when tokens come one at a time.
 class Selection : public Slot {
  public:
   static constexpr std::string_view kKind = "selection";
-  // After the block was appended, before it is attended: `read` is the layer's cache, of which a selection may put in
-  // other page tables and lengths.
+  // Whether it ever leaves anything out.
+  virtual bool selects() const { return false; }
+  // In steps of one token, after it was appended and before it is attended: `read` is the layer's cache, of which a
+  // selection may put in other page tables and lengths; or a row a query head in place of a KV head (kv_heads =
+  // q_heads, sharing_rows = group). A row's pages are those of the cache's row, in order of position, whole, and among
+  // them those of the newest `expiring` slots and the last. Rows of sequences without a token read anything sound. The
+  // view is valid until the next call. Ops alone.
   virtual void select(const LayerView&, PagedView& /*read*/) {}
 };
 
 using SelectionEntry = PartEntry<Selection>;
 using RegisterSelection = RegisterPart<Selection>;
+
+// Sorted by name.
+std::vector<const SelectionEntry*> selections();
+std::vector<DeclaredParam> describe_selection(std::string_view name);
 
 }  // namespace kv

@@ -246,7 +246,7 @@ class Generation {
 
   // One step with the cuts that are due after it.
   void cut() {
-    Step step{active_, std::vector<int32_t>(active_.size(), -1)};
+    Step step{active_, std::vector<int32_t>(active_.size(), -1), true};
     for (size_t s = 0; s < active_.size(); ++s) {
       const bool due = active_[s] && cut_is_due(loop_.tokens_done()[s] + 1, args_.budget, interval_);
       if (due && steps_left() > 1) step.keep[s] = args_.budget;

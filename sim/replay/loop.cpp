@@ -116,7 +116,7 @@ void Loop::fill(int32_t entries) {
 }
 
 void Loop::step(const Step& step) {
-  pass_.start(step.counts);
+  pass_.start(step.counts, 1, step.decodes);
   TokenLosses losses;
   pass_.run(losses);
   accounts_.note_block(pass_.block(), pass_.cache());
@@ -149,7 +149,7 @@ void Loop::note_block(const TokenLosses& losses) {
 void Loop::decode(std::span<const int32_t> active, int steps, int pause_every, const Pause& pause) {
   KV_CHECK(steps > 0 && pause_every > 0);
   pass_.due().set_none();
-  pass_.start(active, steps);
+  pass_.start(active, steps, true);
   TokenLosses losses;
   pass_.run(losses);
   note_block(losses);
@@ -240,7 +240,8 @@ ReplayResult Loop::finish() {
   const auto pages = static_cast<size_t>(cache.peak_pages());
   result_.peak_kv_bytes = pages * cache.kv_page_bytes();
   result_.peak_column_bytes =
-      pages * column_page_bytes(scorer_needs(args_.policy).columns(args_.source.info().group()));
+      pages *
+      (column_page_bytes(scorer_needs(args_.policy).columns(args_.source.info().group())) + cache.bound_page_bytes());
   result_.end_kv_bytes = static_cast<size_t>(cache.used_pages()) * cache.kv_page_bytes();
   return std::move(result_);
 }

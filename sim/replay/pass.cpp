@@ -30,6 +30,7 @@ CacheShape cache_shape(const PassArgs& args, std::span<const Ranker> rankers) {
                    .layers = info.layers,
                    .kv_heads = info.kv_heads,
                    .head_dim = info.head_dim,
+                   .page_bounds = args.policy.selection->needs().page_bounds,
                    .window = args.policy.admission->window()};
   for (const Ranker& ranker : rankers) shape.column_width += ranker.needs().columns(info.group());
   return shape;
@@ -59,7 +60,8 @@ void Pass::resume(Cache cache, std::vector<int32_t> done) {
   done_ = std::move(done);
 }
 
-void Pass::start(std::span<const int32_t> counts, int steps) {
+void Pass::start(std::span<const int32_t> counts, int steps, bool decodes) {
+  decodes_ = decodes;
   block_ = make_block(args_.backend, done_, counts);
   for (size_t s = 0; s < done_.size(); ++s) done_[s] += counts[s];
   cache_.grow(block_.segments, steps);
@@ -119,30 +121,36 @@ void Pass::take_up(int layer, const Projections& projections) {
     expires = std::as_const(expires_).ref().as<int32_t>();
   }
   cache_.append(layer, block_, projections.keys, projections.values, expires);
-  if (expires) count_pairs(layer);
   for (Ranker& ranker : rankers_) ranker.push(layer, block_, projections.queries);
 }
 
-// The host does not know them where entries expire.
-void Pass::count_pairs(int layer) {
+// The host does not know them where entries expire or are passed over.
+void Pass::count_pairs(int layer, const PagedView& read) {
+  const int64_t rows = cache_.rows() * info_.group();
   if (!seen_pairs_) {
-    seen_pairs_ = Tensor(args_.backend, DType::kI32, 2 * info_.layers * cache_.rows());
+    seen_pairs_ = Tensor(args_.backend, DType::kI32, 2 * 2 * info_.layers * rows);
     seen_pairs_.fill_zero();
   }
-  args_.backend.seen_pairs({.cache = cache_.view(layer),
+  const int64_t part = read.rows == cache_.rows() ? 0 : info_.layers;
+  args_.backend.seen_pairs({.cache = read,
                             .segments = block_.on_device(),
                             .segment_count = std::ssize(block_.segments),
-                            .pairs = static_cast<int64_t*>(seen_pairs_.ref().data) + layer * cache_.rows()});
+                            .pairs = static_cast<int64_t*>(seen_pairs_.ref().data) + (part + layer) * rows});
 }
 
+// Where each query head reads for itself, a KV head's pairs are the mean of its group's.
 std::vector<int64_t> Pass::seen_pairs() const {
   if (!seen_pairs_) return {};
-  std::vector<int64_t> rows(static_cast<size_t>(info_.layers * cache_.rows()));
-  seen_pairs_.download(rows.data(), rows.size() * sizeof(int64_t));
-  std::vector<int64_t> sequences(done_.size(), 0);
-  for (size_t i = 0; i < rows.size(); ++i) {
-    sequences[i % static_cast<size_t>(cache_.rows()) / static_cast<size_t>(info_.kv_heads)] += rows[i];
+  const int64_t rows = cache_.rows() * info_.group(), half = info_.layers * rows;
+  std::vector<int64_t> all(static_cast<size_t>(2 * half));
+  seen_pairs_.download(all.data(), all.size() * sizeof(int64_t));
+  std::vector<int64_t> sequences(done_.size(), 0), by_query_head(done_.size(), 0);
+  for (int64_t i = 0; i < half; ++i) {
+    const int64_t row = i % rows;
+    if (row < cache_.rows()) sequences[static_cast<size_t>(row / info_.kv_heads)] += all[static_cast<size_t>(i)];
+    by_query_head[static_cast<size_t>(row / info_.q_heads)] += all[static_cast<size_t>(half + i)];
   }
+  for (size_t s = 0; s < sequences.size(); ++s) sequences[s] += by_query_head[s] / info_.group();
   return sequences;
 }
 
@@ -162,7 +170,10 @@ Slots<float> Pass::column_buffer(Tensor& tensor, bool wanted, const LayerView& v
 // Leaves the heads' outputs in outputs_, and in the view the column statistics that somebody wants.
 void Pass::attend(LayerView& view) {
   PagedView read = view.cache;
-  args_.policy.selection->select(view, read);
+  const bool selects = args_.policy.selection->selects();
+  KV_CHECK(!selects || !(column_sums_wanted_ || column_max_wanted_));  // of a part, they would say little
+  if (decodes_) args_.policy.selection->select(view, read);
+  if (args_.policy.admission->window() > 0 || selects) count_pairs(view.layer, read);
   const Slots<float> sums = column_buffer(column_sums_, column_sums_wanted_, view);
   const Slots<float> max = column_buffer(column_max_, column_max_wanted_, view);
   outputs_.reserve(args_.backend, args_.backend.activation_type(), block_.tokens * info_.q_heads * info_.head_dim);

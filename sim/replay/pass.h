@@ -32,8 +32,9 @@ class Pass {
  public:
   explicit Pass(const PassArgs& args);
 
-  // Takes the next counts[s] tokens of every sequence as a block, and room for `steps` blocks like it.
-  void start(std::span<const int32_t> counts, int steps = 1);
+  // Takes the next counts[s] tokens of every sequence as a block, and room for `steps` blocks like it. Selections speak
+  // where it decodes (Step::decodes).
+  void start(std::span<const int32_t> counts, int steps = 1, bool decodes = false);
   // The block through every layer.
   void run(TokenLosses& losses);
   // Every ranker scores the entries of the rows that are due.
@@ -59,8 +60,8 @@ class Pass {
   const Cache& cache() const { return cache_; }
   const Block& block() const { return block_; }
   std::span<const int32_t> done() const { return done_; }  // [sequences] tokens taken so far
-  // [sequences] of all their queries, layers and KV heads, the entries that they saw; empty where nothing expires, and
-  // lengths say it.
+  // [sequences] of all their queries, layers and KV heads, the entries that they saw; empty where these are all that
+  // there are, and lengths say it.
   std::vector<int64_t> seen_pairs() const;
   Due& due() { return due_; }
   std::span<const Ranker> rankers() const { return rankers_; }
@@ -73,7 +74,7 @@ class Pass {
   LayerView view_of(int layer, const Projections& projections);
   void attend(LayerView& view);
   void observe(const LayerView& view);
-  void count_pairs(int layer);
+  void count_pairs(int layer, const PagedView& read);
   Slots<float> column_buffer(Tensor& tensor, bool wanted, const LayerView& view);
 
   const PassArgs args_;
@@ -87,7 +88,8 @@ class Pass {
   bool column_max_wanted_ = false;
   Tensor column_sums_, column_max_, outputs_;
   Tensor expires_;     // of a layer's block
-  Tensor seen_pairs_;  // [layers, rows] i64; none where nothing expires
+  Tensor seen_pairs_;  // [2, layers, rows · group] i64, by KV head and by query head; none where all is seen
+  bool decodes_ = false;
   PhaseTimer timer_;
   double attention_seconds_ = 0;
   std::vector<double> observe_seconds_, score_seconds_;  // [rankers]

@@ -18,7 +18,7 @@ struct ReplayResult {
   };
   std::vector<PerSequence> sequences;
   size_t peak_kv_bytes = 0;      // pages in use at the peak: K, V, positions
-  size_t peak_column_bytes = 0;  // of the policy's entry columns
+  size_t peak_column_bytes = 0;  // of the policy's entry columns and bounds of pages
   size_t end_kv_bytes = 0;       // pages in use at the end: K, V, positions
   // Seconds. Onlookers' work is in the total only. Attention, observation and scoring are the device's time, the rest
   // is wall clock.

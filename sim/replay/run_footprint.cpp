@@ -31,6 +31,7 @@ Footprint run_footprint(const Backend& backend, const Source& source, const Poli
   CacheShape cache{.layers = info.layers,
                    .kv_heads = info.kv_heads,
                    .head_dim = info.head_dim,
+                   .page_bounds = policy.selection->needs().page_bounds,
                    .window = policy.admission->window()};
   bool column_sums = false;
   const auto add = [&](const Scorer& scorer) {

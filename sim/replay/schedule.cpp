@@ -79,6 +79,37 @@ Schedule full_schedule(std::span<const int32_t> lengths, int block) {
   return schedule;
 }
 
+Schedule token_by_token(const Schedule& schedule, std::span<const int32_t> prompts) {
+  Schedule single;
+  const size_t sequences = prompts.size();
+  const std::vector<int32_t> none(sequences, 0), never(sequences, -1);
+  const auto any = [](const std::vector<int32_t>& values, int32_t above) {
+    return std::any_of(values.begin(), values.end(), [&](int32_t value) { return value > above; });
+  };
+  std::vector<int32_t> done(sequences, 0);
+  for (const Step& step : schedule) {
+    // First what belongs to prompts, then a token at a time; each event with its sequence's last token.
+    Step prompt{none, never};
+    std::vector<int32_t> rest(sequences, 0);
+    for (size_t s = 0; s < sequences; ++s) {
+      prompt.counts[s] = std::clamp<int32_t>(prompts[s] - done[s], 0, step.counts[s]);
+      rest[s] = step.counts[s] - prompt.counts[s];
+      if (rest[s] == 0) prompt.keep[s] = step.keep[s];
+      done[s] += step.counts[s];
+    }
+    if (any(prompt.counts, 0) || any(prompt.keep, -1)) single.push_back(std::move(prompt));
+    for (int32_t i = 0; any(rest, i); ++i) {
+      Step token{none, never, true};
+      for (size_t s = 0; s < sequences; ++s) {
+        token.counts[s] = rest[s] > i ? 1 : 0;
+        if (rest[s] == i + 1) token.keep[s] = step.keep[s];
+      }
+      single.push_back(std::move(token));
+    }
+  }
+  return single;
+}
+
 int32_t kept_tokens(int32_t tokens, double fraction) {
   return std::max<int32_t>(1, static_cast<int32_t>(static_cast<double>(tokens) * fraction));
 }

@@ -11,6 +11,7 @@ namespace kv {
 struct Step {
   std::vector<int32_t> counts;  // [sequences] tokens processed in this step
   std::vector<int32_t> keep;    // [sequences] entries a KV head keeps afterwards; −1 = no event
+  bool decodes = false;         // one token at most of each sequence, as if generated: selections speak
 };
 using Schedule = std::vector<Step>;
 
@@ -29,6 +30,9 @@ bool cut_is_due(int32_t done, int budget, int interval);
 // One-shot compression: tokens [0, context), an event that keeps `keep` entries a head, then the rest.
 Schedule one_shot_schedule(std::span<const int32_t> lengths, std::span<const int32_t> contexts,
                            std::span<const int32_t> keep, int prefill_chunk = 1024);
+
+// The same tokens and events, but that from prompts[s] on those of sequence s come one at a time.
+Schedule token_by_token(const Schedule& schedule, std::span<const int32_t> prompts);
 
 // No events, steps of `block` tokens.
 Schedule full_schedule(std::span<const int32_t> lengths, int block);

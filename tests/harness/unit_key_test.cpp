@@ -81,6 +81,7 @@ TEST_F(UnitKey, ChangesWithEverythingThatRowsDependOn) {
          u.unit_case().slots.allocation.options.push_back({"a", "b", ""});
        }},
       {"admission", [](Unit& u) { u.unit_case().slots.admission.name = "local"; }},
+      {"selection", [](Unit& u) { u.unit_case().slots.selection.name = "quest"; }},
       {"file",
        [](Unit& u) {
          u.unit_case().files.push_back({"p", "sha", "allocation"});

@@ -227,5 +227,68 @@ TEST_P(CacheOn, RoomForSeveralStepsIsTakenAtOnceAndFilledOneByOne) {
   EXPECT_EQ(to_host(*backend, cache.view(1).lengths, 1)[0], 16) << "the op `advance` counts on the backend";
 }
 
+// Every page's bounds are those of the entries that it holds now: of key (position, head), where positions ascend.
+void expect_bounds(Backend& backend, const Cache& cache) {
+  const size_t bytes = 2 * kHeadDim * bytes_of(backend.activation_type());
+  for (int layer = 0; layer < cache.shape().layers; ++layer) {
+    const PagedView view = cache.view(layer);
+    for (int64_t row = 0; row < view.rows; ++row) {
+      const std::vector<int32_t> pages = pages_of(backend, view, row), of_row = positions(backend, cache, layer, row);
+      const auto head = static_cast<float>(row % view.kv_heads);
+      for (size_t first = 0; first < of_row.size(); first += kPageTokens) {
+        const size_t page = first / kPageTokens, last = std::min(of_row.size(), first + kPageTokens) - 1;
+        const void* from = static_cast<const std::byte*>(view.bounds.data) + static_cast<size_t>(pages[page]) * bytes;
+        EXPECT_EQ(download_activations(backend, {from, view.bounds.dtype}, 2 * kHeadDim),
+                  (std::vector<float>{static_cast<float>(of_row[first]), head, static_cast<float>(of_row[last]), head}))
+            << "layer " << layer << ", row " << row << ", page " << page;
+      }
+    }
+  }
+}
+
+// Appended to a page that is not full, compacted in some rows, appended to what is left, copied, moved by a larger
+// pool.
+TEST_P(CacheOn, BoundsOfPagesFollowWhatTheyHold) {
+  KV_BACKEND_OR_SKIP(backend);
+  Cache cache(*backend, {.sequences = 2, .layers = 2, .kv_heads = 2, .head_dim = kHeadDim, .page_bounds = true});
+  const auto append_to_all = [&](Cache& to, std::vector<int32_t> first, std::vector<int32_t> counts) {
+    const TinyBlock block = make_tiny_block(*backend, 2, std::move(first), std::move(counts));
+    to.grow(block.block.segments);
+    for (int layer = 0; layer < 2; ++layer) to.append(layer, block.block, block.keys.ref(), block.values.ref());
+    expect_bounds(*backend, to);
+  };
+  append_to_all(cache, {0, 0}, {40, 21});
+  append_to_all(cache, {40, 21}, {3, 0});
+  evict(*backend, cache, 0, 48, {{0, 17, 33, 42}, first_slots(43), {20}, {3, 4}}, {1, 0, 1, 1});
+  evict(*backend, cache, 1, 48, {first_slots(43), {1, 5, 9}, first_slots(21), first_slots(21)}, {0, 1, 0, 0});
+  cache.settle();
+  expect_bounds(*backend, cache);
+  append_to_all(cache, {43, 21}, {1, 20});
+  Cache copy = cache.clone();
+  expect_bounds(*backend, copy);
+  append_to_all(copy, {44, 41}, {70, 1});
+  append_to_all(cache, {44, 41}, {1, 1});  // the original is another's
+  EXPECT_EQ(cache.bound_page_bytes(), 2 * kHeadDim * bytes_of(backend->activation_type()));
+  EXPECT_EQ(cache.bound_page_bytes(), cache.column_page_bytes());
+}
+
+// Of 30 entries the first stays for ever, the newest 8 have not expired yet.
+TEST_P(CacheOn, BoundsOfPagesFollowASweep) {
+  KV_BACKEND_OR_SKIP(backend);
+  Cache cache(*backend,
+              {.sequences = 1, .layers = 1, .kv_heads = 1, .head_dim = kHeadDim, .page_bounds = true, .window = 8});
+  TinyBlock tiny = make_tiny_block(*backend, 1, {0}, {30});
+  std::vector<int32_t> expires(30);
+  for (int32_t position = 0; position < 30; ++position) expires[position] = position == 0 ? 1000 : position + 8;
+  Tensor on_device = ref::upload_array(*backend, expires);
+  cache.grow(tiny.block.segments);
+  cache.append(0, tiny.block, tiny.keys.ref(), tiny.values.ref(), ref::data_of<int32_t>(on_device));
+  expect_bounds(*backend, cache);
+  cache.sweep(tiny.block, [](int, Slots<const uint8_t>) {});
+  cache.settle();
+  EXPECT_EQ(positions(*backend, cache, 0, 0), (std::vector<int32_t>{0, 23, 24, 25, 26, 27, 28, 29}));
+  expect_bounds(*backend, cache);
+}
+
 }  // namespace
 }  // namespace kv

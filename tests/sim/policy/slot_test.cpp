@@ -120,7 +120,8 @@ TEST(PolicySlots, UnknownNamesOfEveryKindAreRefusedInTheSameWords) {
   };
   EXPECT_EQ(refusal([] { make_part<Admission>("nobody", {}); }),
             "unknown admission 'nobody' (expected one of: duo, local, none)");
-  EXPECT_EQ(refusal([] { make_part<Selection>("some", {}); }), "unknown selection 'some' (expected one of: all)");
+  EXPECT_EQ(refusal([] { make_part<Selection>("some", {}); }),
+            "unknown selection 'some' (expected one of: all, quest)");
   EXPECT_EQ(refusal([] {
               make_part<Admission>("none", {{"tau", "1", ""}});
             }),

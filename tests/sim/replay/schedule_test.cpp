@@ -77,5 +77,25 @@ TEST(Schedule, KeptTokensRoundDownAndNeverVanish) {
   EXPECT_EQ(kept_tokens(3, 0.1), 1);
 }
 
+// Sequence 0 has a prompt of 5 of its 7 tokens and an event at its end, 1 one of 2 of 4; a third has nothing left.
+TEST(TokenByToken, TakesPromptsWholeAndTheRestOneByOne) {
+  const std::vector<int32_t> lengths = {7, 4, 2}, contexts = {7, 4, 2}, keep = {3, 2, 1}, prompts = {5, 2, 2};
+  const Schedule single = token_by_token(one_shot_schedule(lengths, contexts, keep, 4), prompts);
+  const auto expect = [&](size_t i, const std::vector<int32_t>& counts, const std::vector<int32_t>& kept,
+                          bool decodes) {
+    EXPECT_EQ(single[i].counts, counts) << i;
+    EXPECT_EQ(single[i].keep, kept) << i;
+    EXPECT_EQ(single[i].decodes, decodes) << i;
+  };
+  // The steps were {4, 4, 2} and {3, 0, 0} with all events.
+  ASSERT_EQ(single.size(), 6U);
+  expect(0, {4, 2, 2}, {-1, -1, -1}, false);
+  expect(1, {0, 1, 0}, {-1, -1, -1}, true);
+  expect(2, {0, 1, 0}, {-1, -1, -1}, true);
+  expect(3, {1, 0, 0}, {-1, 2, 1}, false);
+  expect(4, {1, 0, 0}, {-1, -1, -1}, true);
+  expect(5, {1, 0, 0}, {3, -1, -1}, true);
+}
+
 }  // namespace
 }  // namespace kv

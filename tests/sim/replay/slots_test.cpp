@@ -72,12 +72,12 @@ struct TinyRun {
     const std::vector<int32_t> ids(kTokens, 0);
     const std::span<const int32_t> sequences[] = {ids};
     Observer* const observers[] = {&outputs_};
-    const int32_t length = kTokens;
+    const int32_t length = kTokens, prompt = 1;
     replay({.backend = *backend_,
             .source = *source_,
             .policy = policy,
             .sequences = sequences,
-            .schedule = full_schedule({&length, 1}, 1),
+            .schedule = token_by_token(full_schedule({&length, 1}, 4), {&prompt, 1}),
             .observers = observers});
   }
   std::unique_ptr<Backend> backend_ = make_backend("cpu");
