@@ -165,6 +165,7 @@ std::vector<Topic> topics() {
   add_entries(all, "policy", policies(), [](const std::string& name) { return describe_policy(name); });
   add_entries(all, "allocation", allocations(), [](const std::string& name) { return describe_allocation(name); });
   add_entries(all, "admission", admissions(), [](const std::string& name) { return describe_admission(name); });
+  add_entries(all, "selection", selections(), [](const std::string& name) { return describe_selection(name); });
   add_entries(all, "metric", metrics(), [](const std::string& name) { return describe_metric(name); });
   for (const Task* task : all_tasks()) all.push_back({task->name, [=] { describe_task(*task); }});
   all.push_back({std::string(kOwnTask), describe_own_task});
@@ -189,10 +190,10 @@ void describe(const std::string& name) {
     topic.print();
   }
   if (found) return;
-  throw UserError(fmt::format(
-      "describe: '{}' is no part of a spec, protocol, policy, allocation, admission, metric, task, model shape or "
-      "experiment{}; see kvlab list",
-      shown(name), did_you_mean(name, known)));
+  throw UserError(
+      fmt::format("describe: '{}' is no part of a spec, protocol, policy, allocation, admission, selection, metric, "
+                  "task, model shape or experiment{}; see kvlab list",
+                  shown(name), did_you_mean(name, known)));
 }
 
 }  // namespace

@@ -73,6 +73,10 @@ Policy load_policy(const std::string& yaml_or_file, const std::string& model) {
     throw UserError(fmt::format("{}: admission '{}': expected none here yet; kvlab run takes it (docs/admissions.md)",
                                 component.where, policy.admission_name));
   }
+  if (policy.selection->selects()) {
+    throw UserError(fmt::format("{}: selection '{}': expected all here yet; kvlab run takes it (docs/selections.md)",
+                                component.where, policy.selection_name));
+  }
   policy.load(policy.check(identity_of_files(model)));
   return policy;
 }

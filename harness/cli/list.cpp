@@ -53,7 +53,7 @@ void print_tasks() {
   print_entries(tasks);
 }
 
-constexpr std::array kKinds = {"protocols", "policies", "allocations", "admissions",
+constexpr std::array kKinds = {"protocols", "policies", "allocations", "admissions", "selections",
                                "metrics",   "tasks",    "models",      "experiments"};
 
 void list_kind(std::string_view kind) {
@@ -61,6 +61,7 @@ void list_kind(std::string_view kind) {
   if (kind == "policies") print_entries(policies());
   if (kind == "allocations") print_entries(allocations());
   if (kind == "admissions") print_entries(admissions());
+  if (kind == "selections") print_entries(selections());
   if (kind == "metrics") print_entries(metrics());
   if (kind == "tasks") print_tasks();
   if (kind == "models") print_models();
@@ -80,10 +81,11 @@ void list(const std::string& choice) {
 void add_list(CLI::App& app, Verbs&) {
   auto kind = std::make_shared<std::string>();
   CLI::App* verb = app.add_subcommand(
-      "list", "Lists protocols, policies, allocations, admissions, metrics, tasks, model shapes and experiments");
-  verb->add_option(
-          "KIND", *kind,
-          "protocols | policies | allocations | admissions | metrics | tasks | models | experiments (default: all)")
+      "list",
+      "Lists protocols, policies, allocations, admissions, selections, metrics, tasks, model shapes and experiments");
+  verb->add_option("KIND", *kind,
+                   "protocols | policies | allocations | admissions | selections | metrics | tasks | models | "
+                   "experiments (default: all)")
       ->check(any_word_of({kKinds.begin(), kKinds.end()}));
   verb->footer("Examples:\n  kvlab list\n  kvlab list policies\nkvlab describe NAME explains what is listed.");
   verb->callback([kind] { list(*kind); });

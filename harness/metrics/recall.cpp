@@ -50,7 +50,7 @@ class Recall : public Metric {
     per_head_ = detail == "head";
   }
 
-  ObserverNeeds observer_needs() const override { return {.baseline = importance_.needs(), .takes_expiries = true}; }
+  ObserverNeeds observer_needs() const override { return {.baseline = importance_.needs(), .takes_unseen = true}; }
 
   void begin_case(const CaseView& view) override {
     view_ = view;

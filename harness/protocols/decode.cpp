@@ -23,6 +23,10 @@ void check_onlooker(const CaseCheck& check, int budget, int interval) {
     check.refuse("with cut_by = golden looks on at the full cache's tokens, expected no admission",
                  check.where_of({kAdmissionAxis}));
   }
+  if (check.policy.selection->selects()) {
+    check.refuse("with cut_by = golden looks on at queries that read everything, expected no selection",
+                 check.where_of({kSelectionAxis}));
+  }
   at(check.where_of({"budget"}), [&] { check_decode(make_policy(kGolden, {}), budget, interval); });
   for (const Component& metric : check.spec.metrics) {
     if (metric.name == "evicted_overlap") continue;
@@ -63,7 +67,7 @@ const RegisterProtocol decode{{
     .name = "decode",
     .summary = "a text is read token by token, as if generated, and pruned to a budget as it grows",
     .is_default = true,
-    .takes_admissions = true,
+    .takes_every_slot = true,
     .axes = {budget_axis(), interval_axis(),
              cutting(word_axis(std::string(kCutBy), {"itself", std::string(kGolden)},
                                "who evicts: the policy itself, or golden while it looks on (metric evicted_overlap)"))},

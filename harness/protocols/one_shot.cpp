@@ -29,7 +29,7 @@ EvictionPlan plan_cut(const Spec& spec, const Case& unit_case, const Policy& pol
 const RegisterProtocol one_shot{{
     .name = "one-shot",
     .summary = "a context is cut once, at its end; what follows it is read over what is left",
-    .takes_admissions = true,
+    .takes_every_slot = true,
     .axes = {fraction_axis("keep", "share of the context's entries that a head keeps, on average")},
     .starter = R"(data:
   - {task: kv, tokens: 512}  # a task: kvlab list tasks, kvlab describe kv

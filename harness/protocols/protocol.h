@@ -60,7 +60,7 @@ struct Protocol {
   bool takes_questions = false;   // data sets of questions
   bool learns = false;            // makes the files that slots read, which need not be there (harness/train.h)
   bool judges_answers = true;     // false: time and memory alone, so an allocation that means nothing else will do
-  bool takes_admissions = false;  // policies may turn tokens away (sim/policy/admission.h)
+  bool takes_every_slot = false;  // policies may have an admission and a selection, too
   bool samples_repeat = false;    // one unit a case measures all samples: they are repetitions
   std::string verb = "run";  // the command that runs it; `open` is null where that is not `run`, or where it learns
   std::vector<ProtocolAxis> axes{};

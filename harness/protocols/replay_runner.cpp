@@ -74,6 +74,20 @@ std::string hash_of_samples(const std::vector<Sample>& samples) {
   return hash.hex();
 }
 
+// Tokens before those that are read one at a time, as if generated. A text without a question is so from its first one
+// where events fall as it grows. UserError where a context is cut once and nothing follows it: nobody would select.
+std::vector<int32_t> prompts_of(std::span<const Sample* const> samples, ReplayRunner::Events events) {
+  std::vector<int32_t> prompts;
+  for (const Sample* sample : samples) {
+    const bool has_question = sample->context_tokens < std::ssize(sample->ids);
+    if (!has_question && events == ReplayRunner::Events::kOne) {
+      throw UserError("no query selects, since nothing follows the context; expected a question behind it");
+    }
+    prompts.push_back(has_question ? sample->context_tokens : 0);
+  }
+  return prompts;
+}
+
 // A row of a metric, or of an allocation's account.
 void add_measured(std::vector<Row>& rows, const Row& blank, const Measured& measured) {
   Row& row = add_row(rows, blank, measured.metric, measured.skipped.empty() ? measured.value : 0, measured.unit);
@@ -164,8 +178,9 @@ const Baseline& ReplayRunner::baseline() {
 ReplayRunner::Outcome ReplayRunner::replay_case(const Case& unit_case) {
   Policy policy = load_case_policy(batch_.spec, unit_case);
   // Independent of the budget, so that one pass stands for all points of the axes.
-  const EvictionPlan plan = policy.scorer ? plan_(batch_.spec, unit_case, policy, views_)
-                                          : EvictionPlan{full_schedule(lengths_, batch_.spec.prefill_chunk)};
+  EvictionPlan plan = policy.scorer ? plan_(batch_.spec, unit_case, policy, views_)
+                                    : EvictionPlan{full_schedule(lengths_, batch_.spec.prefill_chunk)};
+  if (policy.selection->selects()) plan.schedule = token_by_token(plan.schedule, prompts_of(views_, events_));
   const std::shared_lock subject(subject_);
   const Baseline& full = baseline();
   const Lanes::Turn lane(*lanes_);
@@ -271,7 +286,8 @@ std::vector<Row> ReplayRunner::run_together(const Case& unit_case) {
   const Component& policy = batch_.spec.policies[static_cast<size_t>(unit_case.policy)];
   if (make_case_policy(batch_.spec, unit_case).scorer) return rows_of(unit_case, replay_case(unit_case));
   const std::lock_guard lock(without_scorer_mutex_);
-  std::string key = fmt::format("{} {}", policy.label, unit_case.slots.admission.name);
+  const SlotChoices& slots = unit_case.slots;
+  std::string key = fmt::format("{} {} {}", policy.label, slots.admission.name, slots.selection.name);
   for (const GivenParam& option : unit_case.options) key += fmt::format(" {}={}", option.key, option.text);
   const auto found = without_scorer_.find(key);
   if (found != without_scorer_.end()) return rows_of(unit_case, found->second);

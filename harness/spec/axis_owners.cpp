@@ -47,7 +47,9 @@ std::vector<DeclaredParam> shared_axes() {
   };
   return {axis(kTokensAxis, "a sample's length, of data that states none (protocols that read data)"),
           axis(kAllocationAxis, "how budgets are divided, of policies that state none: kvlab list allocations"),
-          axis(kAdmissionAxis, "which tokens outlive a window, of policies that state none: kvlab list admissions")};
+          axis(kAdmissionAxis, "which tokens outlive a window, of policies that state none: kvlab list admissions"),
+          axis(kSelectionAxis,
+               "which pages a step of one token reads, of policies that state none: kvlab list selections")};
 }
 
 AxisOwners::AxisOwners(const Spec& spec) : spec_(spec) {
@@ -76,8 +78,9 @@ AxisOwner AxisOwners::classify(const GivenParam& param) const {
   if (spec_.protocol->find_axis(column)) return AxisOwner::kProtocol;
   if (const ProtocolKey* key = spec_.protocol->find_key_of_axis(column)) return check_protocol_key(param, key->name);
   if (column == kTokensAxis && spec_.protocol->reads_data) return check_tokens(param);
-  if (column == kAllocationAxis) return check_allocations(param);
-  if (column == kAdmissionAxis) return check_admissions(param);
+  if (column == kAllocationAxis) return check_slots(param, &SlotChoices::allocation, AxisOwner::kAllocation);
+  if (column == kAdmissionAxis) return check_slots(param, &SlotChoices::admission, AxisOwner::kAdmission);
+  if (column == kSelectionAxis) return check_slots(param, &SlotChoices::selection, AxisOwner::kSelection);
   bool task = false, policy = false;
   for (const DataSpec& data : spec_.data) {
     if (!applies_to_task(data, column)) continue;
@@ -104,18 +107,12 @@ AxisOwner AxisOwners::check_protocol_key(const GivenParam& param, const std::str
   return AxisOwner::kProtocolKey;
 }
 
-AxisOwner AxisOwners::check_allocations(const GivenParam& param) const {
+// A slot that a policy of the spec fills itself is nothing for an axis.
+AxisOwner AxisOwners::check_slots(const GivenParam& param, SlotChoice SlotChoices::*slot, AxisOwner owner) const {
   for (const Component& policy : spec_.policies) {
-    if (policy.slots.allocation.name != "uniform") refuse_twice(param, policy.label);
+    if ((policy.slots.*slot).name != (SlotChoices{}.*slot).name) refuse_twice(param, policy.label);
   }
-  return AxisOwner::kAllocation;
-}
-
-AxisOwner AxisOwners::check_admissions(const GivenParam& param) const {
-  for (const Component& policy : spec_.policies) {
-    if (policy.slots.admission.name != "none") refuse_twice(param, policy.label);
-  }
-  return AxisOwner::kAdmission;
+  return owner;
 }
 
 AxisOwner AxisOwners::check_tokens(const GivenParam& param) const {

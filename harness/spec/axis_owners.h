@@ -11,7 +11,7 @@
 namespace kv {
 
 // What an axis changes.
-enum class AxisOwner { kProtocol, kProtocolKey, kTokens, kTask, kPolicy, kAllocation, kAdmission };
+enum class AxisOwner { kProtocol, kProtocolKey, kTokens, kTask, kPolicy, kAllocation, kAdmission, kSelection };
 
 // Axes that belong to no protocol, policy or task.
 std::vector<DeclaredParam> shared_axes();
@@ -32,8 +32,7 @@ class AxisOwners {
  private:
   AxisOwner classify(const GivenParam& param) const;
   AxisOwner check_protocol_key(const GivenParam& param, const std::string& key) const;
-  AxisOwner check_allocations(const GivenParam& param) const;
-  AxisOwner check_admissions(const GivenParam& param) const;
+  AxisOwner check_slots(const GivenParam& param, SlotChoice SlotChoices::*slot, AxisOwner owner) const;
   AxisOwner check_tokens(const GivenParam& param) const;
   std::vector<std::string> known_axes() const;
   [[noreturn]] void refuse_unknown(const GivenParam& param) const;

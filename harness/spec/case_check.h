@@ -15,6 +15,8 @@ namespace kv {
 inline constexpr std::string_view kAllocationAxis = "allocation";
 // That whose values name admissions.
 inline constexpr std::string_view kAdmissionAxis = "admission";
+// That whose values name selections.
+inline constexpr std::string_view kSelectionAxis = "selection";
 
 // A case that is being checked, with all that a complaint about it may name.
 struct CaseCheck {

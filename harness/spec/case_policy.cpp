@@ -22,6 +22,7 @@ Policy make_case_policy(const Spec& spec, const Case& policy_case) {
   const Component& component = spec.policies[static_cast<size_t>(policy_case.policy)];
   SlotChoices slots = policy_case.slots;
   resolve_files(spec, describe_allocation(slots.allocation.name), slots.allocation);
+  resolve_files(spec, describe_selection(slots.selection.name), slots.selection);
   resolve_files(spec, describe_admission(slots.admission.name), slots.admission);
   return at(component.where, [&] { return make_policy(component.name, policy_case.options, std::move(slots)); });
 }

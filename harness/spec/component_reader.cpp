@@ -49,6 +49,7 @@ Component read_keys(MapReader& map, const std::string& kind) {
   };
   fill(component.slots.allocation, "allocation", "how budgets are divided; uniform where absent");
   fill(component.slots.admission, "admission", "which tokens outlive a window; all of them (none) where absent");
+  fill(component.slots.selection, "selection", "which pages a step of one token reads; all of them where absent");
   const std::string label = map.text("label", "", "what rows and tables call it; its name where absent");
   if (!label.empty()) component.label = label;
   return component;

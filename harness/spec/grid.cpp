@@ -54,6 +54,10 @@ void check_admission_name(const std::string& name, const std::string& where) {
   check_name({.name = name, .where = where}, "admission", names_of(admissions()));
 }
 
+void check_selection_name(const std::string& name, const std::string& where) {
+  check_name({.name = name, .where = where}, "selection", names_of(selections()));
+}
+
 void check_only(const Component& policy, const std::vector<std::string>& axes) {
   for (const auto& [column, values] : policy.only) {
     if (std::find(axes.begin(), axes.end(), column) != axes.end()) continue;
@@ -67,6 +71,7 @@ void check_names(const Spec& spec) {
     check_name(policy, "policy", names_of(policies()));
     check_allocation_name(policy.slots.allocation.name, policy.where);
     check_admission_name(policy.slots.admission.name, policy.where);
+    check_selection_name(policy.slots.selection.name, policy.where);
     check_only(policy, spec.axis_columns());
   }
   for (const Component& metric : spec.metrics) check_name(metric, "metric", names_of(metrics()));
@@ -129,21 +134,27 @@ bool is_wanted(const Component& policy, const Point& point) {
   });
 }
 
-// Where entries may expire.
-void check_admitting(const CaseCheck& check) {
-  const std::string where = check.where_of({kAdmissionAxis});
-  if (!check.spec.protocol->takes_admissions) {
-    check.refuse(fmt::format("takes no admission yet, expected none in place of '{}'", check.policy.admission_name),
-                 where);
+// A slot by which queries may not see all that is there; without it they do.
+struct Veil {
+  std::string_view kind, axis;
+  const std::string& name;
+  std::string_view without;
+};
+
+void check_veil(const CaseCheck& check, const Veil& veil) {
+  const auto& [kind, axis, name, without] = veil;
+  const std::string where = check.where_of({axis});
+  if (!check.spec.protocol->takes_every_slot) {
+    check.refuse(fmt::format("takes no {} yet, expected {} in place of '{}'", kind, without, name), where);
   }
   for (const Component& metric : check.spec.metrics) {
-    if (make_metric(metric.name, metric.options)->observer_needs().takes_expiries) continue;
+    if (make_metric(metric.name, metric.options)->observer_needs().takes_unseen) continue;
     throw UserError(
-        fmt::format("{}: metric '{}' does not know of entries that expire yet, expected no admission beside it",
-                    metric.where, metric.name));
+        fmt::format("{}: metric '{}' does not know of entries that nobody sees yet, expected no {} beside it",
+                    metric.where, metric.name, kind));
   }
   if (check.spec.device == "cpu") return;
-  check.refuse(fmt::format("runs with admission '{}' on device cpu alone as yet", check.policy.admission_name), where);
+  check.refuse(fmt::format("runs with {} '{}' on device cpu alone as yet", kind, name), where);
 }
 
 std::vector<InputFile> check_files_of(const CaseCheck& check, const ModelIdentity& identity) {
@@ -208,7 +219,12 @@ class GridMaker {
     const Policy policy = make_case_policy(spec_, candidate);
     const CaseCheck check{
         .spec = spec_, .model = workload.model, .candidate = candidate, .policy = policy, .point = point};
-    if (policy.admission->window() > 0) check_admitting(check);
+    if (policy.admission->window() > 0) {
+      check_veil(check, {"admission", kAdmissionAxis, policy.admission_name, "none"});
+    }
+    if (policy.selection->selects()) {
+      check_veil(check, {"selection", kSelectionAxis, policy.selection_name, "all"});
+    }
     candidate.files = check_files_of(check, grid_.models.back());
     if (spec_.protocol->check_case) spec_.protocol->check_case(check);
     if (spec_.protocol->files) candidate.files = spec_.protocol->files(check, grid_.models.back());
@@ -278,6 +294,10 @@ class GridMaker {
       case AxisOwner::kAdmission:
         check_admission_name(param.text, param.where);
         target.slots.admission = {param.text};
+        return true;
+      case AxisOwner::kSelection:
+        check_selection_name(param.text, param.where);
+        target.slots.selection = {param.text};
         return true;
       case AxisOwner::kTokens:
         return !brings_lengths(data);

@@ -11,7 +11,8 @@ struct ObserverNeeds {
   bool column_sums = false;
   bool column_max = false;
   BaselineNeeds baseline;
-  bool takes_expiries = false;  // knows that entries may expire in the cache, and leave it between events
+  // Knows of entries in the cache that queries do not see, and that they may leave between events.
+  bool takes_unseen = false;
 };
 
 // One layer just before it is cut. Rows that are not due are not being cut.

@@ -78,8 +78,8 @@ TEST_F(AdmittingRun, WhatCannotBeIsRefusedInOneLine) {
   EXPECT_TRUE(refusal(with("[{policy: full, admission: {local: {windw: 3}}}]")).find("did you mean 'window'?") !=
               std::string::npos);
   EXPECT_TRUE(refusal(with(local, "loss, survival"))
-                  .ends_with("metric 'survival' does not know of entries that expire yet, expected no admission beside "
-                             "it"));
+                  .ends_with("metric 'survival' does not know of entries that nobody sees yet, expected no admission "
+                             "beside it"));
   EXPECT_TRUE(refusal(with("[{policy: snapkv, admission: {local: {window: 7}}}]"))
                   .ends_with("snapkv: judges by the newest 8 queries, expected no more than the 7 tokens for which "
                              "admission local lets all of them see an entry"));

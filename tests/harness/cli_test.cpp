@@ -246,6 +246,8 @@ TEST_F(Cli, NamesTheMisspeltOptionWordOrSpecAndWhatIsNear) {
                  "unknown policy 'h2oo', did you mean 'h2o'?");
   expect_refused("generate --model " + reference() + " --prompt a --policy '{policy: full, admission: local}'",
                  "--policy:1:1: admission 'local': expected none here yet; kvlab run takes it (docs/admissions.md)");
+  expect_refused("generate --model " + reference() + " --prompt a --policy '{policy: full, selection: quest}'",
+                 "--policy:1:1: selection 'quest': expected all here yet; kvlab run takes it (docs/selections.md)");
   expect_refused("generate --model " + reference(), "expected one of --prompt TEXT, --text FILE and --ids FILE");
 }
 
@@ -282,9 +284,21 @@ TEST_F(Cli, GenerateWritesTextAndIds) {
 TEST_F(Cli, ListWithoutAKindListsEveryKind) {
   const Output output = run("list");
   EXPECT_EQ(output.code, 0) << output.text;
-  for (const char* expected : {"protocols:\n", "policies:\n", "allocations:\n", "metrics:\n", "tasks:\n", "models:\n",
-                               "experiments:\n", "snapkv ", "recall ", "quickstart "}) {
+  for (const char* expected :
+       {"protocols:\n", "policies:\n", "allocations:\n", "admissions:\n", "selections:\n", "metrics:\n", "tasks:\n",
+        "models:\n", "experiments:\n", "snapkv ", "quest ", "recall ", "quickstart "}) {
     EXPECT_NE(output.text.find(expected), std::string::npos) << expected;
+  }
+}
+
+TEST_F(Cli, NamesAndDescribesSelections) {
+  const std::string list = run("list selections").text;
+  EXPECT_TRUE(list.starts_with("all ")) << list;
+  EXPECT_NE(list.find("\nquest "), std::string::npos) << list;
+  const Output output = run("describe quest");
+  EXPECT_EQ(output.code, 0) << output.text;
+  for (const char* expected : {"selection", "pages", "64", "mode", "wg-kv", "official"}) {
+    EXPECT_NE(output.text.find(expected), std::string::npos) << expected << "\n" << output.text;
   }
 }
 
