@@ -17,6 +17,7 @@
   OP(append, AppendArgs)                               \
   OP(advance, AdvanceArgs)                             \
   OP(compact, CompactArgs)                             \
+  OP(write_gate, WriteGateArgs)                        \
   OP(expiry, ExpiryArgs)                               \
   OP(unexpired, UnexpiredArgs)                         \
   OP(seen_pairs, SeenPairsArgs)                        \

@@ -12,9 +12,6 @@
 
 namespace kv {
 
-// Names no file but the weights that a training begins with.
-inline constexpr std::string_view kInitialWeights = "initial";
-
 // What a training prunes to, and how often.
 struct PruningSetting {
   int budget = 1024, interval = 256;

@@ -26,6 +26,9 @@ struct LearnedFile {
   std::vector<float> parameters;   // [layers, kv_heads, elements_of(parts)]
 };
 
+// As the name of a file: none, but the parameters that a training begins with.
+inline constexpr std::string_view kInitialWeights = "initial";
+
 // <model folder>/learned/<name>.safetensors; a name that ends in .safetensors is a path.
 std::filesystem::path learned_path(const std::filesystem::path& model_folder, std::string_view name);
 

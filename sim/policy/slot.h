@@ -33,6 +33,7 @@ struct Needs {
   int window_queries = 0;         // the newest post-RoPE queries of every sequence (scorers)
   bool interval_queries = false;  // window_queries, but no fewer than an interval has tokens
   bool pre_rope_queries = false;
+  bool pre_rope_keys = false;
   bool page_bounds = false;  // of the cache's keys (PagedView::bounds; selections)
   // observe() works on the host (its lengths, its segments, uploads) at every step. Without it observe() only calls
   // ops, which generation may record once for many steps; view.lengths and view.segments are then those of the

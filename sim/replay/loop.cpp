@@ -22,8 +22,12 @@ void require(const Policy& policy, const Source& source, const Baseline* baselin
   }
   check_admission(policy, interval);
   for (const PolicySlot& place : policy.slots()) {
-    if (!place.slot.needs().pre_rope_queries || info.has_pre_rope_queries) continue;
-    throw UserError(fmt::format("{}: needs pre-RoPE queries, which {} lacks", place.name, info.name));
+    const Needs needs = place.slot.needs();
+    const auto refuse = [&](const char* what) {
+      throw UserError(fmt::format("{}: needs {}, which {} lacks", place.name, what, info.name));
+    };
+    if (needs.pre_rope_queries && !info.has_pre_rope_queries) refuse("pre-RoPE queries");
+    if (needs.pre_rope_keys && !info.has_pre_rope_keys) refuse("pre-RoPE keys");
   }
 }
 

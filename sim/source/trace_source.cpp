@@ -31,6 +31,7 @@ TraceSource::TraceSource(Backend& backend, std::span<const Trace* const> traces)
            .layer_numbers = first.layers,
            .has_losses = false,
            .has_pre_rope_queries = first.has_pre_rope_queries,
+           .has_pre_rope_keys = first.has_pre_rope_keys,
            .has_output_weight = first.has_output_weight,
            .inv_freq = first.inv_freq,
            .attention_factor = first.attention_factor};
@@ -39,6 +40,7 @@ TraceSource::TraceSource(Backend& backend, std::span<const Trace* const> traces)
       throw UserError(fmt::format("{}: layers or shapes differ from those of {}", trace->name(), traces_[0]->name()));
     }
     info_.has_pre_rope_queries &= trace->info().has_pre_rope_queries;
+    info_.has_pre_rope_keys &= trace->info().has_pre_rope_keys;
     info_.has_output_weight &= trace->info().has_output_weight;
   }
   output_weights_.resize(first.layers.size());
@@ -78,6 +80,7 @@ Projections TraceSource::project(int layer) {
   if (info_.has_pre_rope_queries) {
     projections.pre_rope_queries = load(layer, "pre_rope_queries", query, pre_rope_queries_);
   }
+  if (info_.has_pre_rope_keys) projections.pre_rope_keys = load(layer, "pre_rope_keys", key, pre_rope_keys_);
   return projections;
 }
 

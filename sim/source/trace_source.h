@@ -33,7 +33,7 @@ class TraceSource final : public Source {
   SourceInfo info_;
   const Block* block_ = nullptr;
   std::vector<float> staging_;
-  Tensor queries_, keys_, values_, pre_rope_queries_;
+  Tensor queries_, keys_, values_, pre_rope_queries_, pre_rope_keys_;
   std::vector<Tensor> output_weights_;  // [layers]
 };
 

@@ -17,6 +17,7 @@ SourceInfo tiny_info(int layers, int q_heads, int kv_heads, int head_dim) {
                   .width = q_heads * head_dim,
                   .layer_numbers = std::vector<int>(static_cast<size_t>(layers)),
                   .has_pre_rope_queries = true,
+                  .has_pre_rope_keys = true,
                   .inv_freq = {}};
   std::iota(info.layer_numbers.begin(), info.layer_numbers.end(), 0);
   for (int d = 0; d < head_dim; d += 2) info.inv_freq.push_back(std::pow(100.0f, -static_cast<float>(d) / head_dim));
@@ -36,6 +37,7 @@ TinySample random_sample(const SourceInfo& info, int tokens, uint32_t seed) {
     sample.keys.push_back(values(info.kv_heads, 1, 1));
     sample.values.push_back(values(info.kv_heads, 1, 2));
     sample.pre_rope_queries.push_back(values(info.q_heads, 4, 3));
+    sample.pre_rope_keys.push_back(values(info.kv_heads, 1, 4));
   }
   return sample;
 }
@@ -58,14 +60,15 @@ TinySample weighted_sample(const std::vector<std::vector<float>>& weights, const
     sample.values[0][2 * j + 1] = 0;
   }
   sample.pre_rope_queries = sample.queries;
+  sample.pre_rope_keys = sample.keys;
   return sample;
 }
 
 TinySource::TinySource(Backend& backend, SourceInfo info, std::vector<TinySample> samples)
     : backend_(backend), info_(std::move(info)), samples_(std::move(samples)) {
   for (TinySample& sample : samples_) {
-    for (const Member member :
-         {&TinySample::queries, &TinySample::keys, &TinySample::values, &TinySample::pre_rope_queries}) {
+    for (const Member member : {&TinySample::queries, &TinySample::keys, &TinySample::values,
+                                &TinySample::pre_rope_queries, &TinySample::pre_rope_keys}) {
       for (std::vector<float>& values : sample.*member) values = rounded(backend, std::move(values));
     }
   }
@@ -81,7 +84,9 @@ ConstRef TinySource::pack(Tensor& tensor, Member member, int layer, int heads) {
   std::vector<float> packed;
   for (const Segment& segment : block_->segments) {
     const int32_t number = numbers_[static_cast<size_t>(segment.sequence)];
-    const auto& all = (samples_[static_cast<size_t>(number)].*member)[static_cast<size_t>(layer)];
+    const auto& layers = samples_[static_cast<size_t>(number)].*member;
+    if (layers.empty()) return {};
+    const auto& all = layers[static_cast<size_t>(layer)];
     const auto first = all.begin() + segment.first_position * token;
     packed.insert(packed.end(), first, first + segment.count * token);
   }
@@ -95,6 +100,7 @@ Projections TinySource::project(int layer) {
   projections.keys = pack(keys_, &TinySample::keys, layer, info_.kv_heads);
   projections.values = pack(values_, &TinySample::values, layer, info_.kv_heads);
   projections.pre_rope_queries = pack(pre_rope_queries_, &TinySample::pre_rope_queries, layer, info_.q_heads);
+  projections.pre_rope_keys = pack(pre_rope_keys_, &TinySample::pre_rope_keys, layer, info_.kv_heads);
   return projections;
 }
 

@@ -8,12 +8,13 @@
 
 namespace kv::ref {
 
-// Post-RoPE tensors of one sample, a vector a layer. Pre-RoPE queries may be empty.
+// Post-RoPE tensors of one sample, a vector a layer. Pre-RoPE ones may be empty.
 struct TinySample {
   std::vector<std::vector<float>> queries = {};           // [layers][tokens · q_heads · head_dim]
   std::vector<std::vector<float>> keys = {};              // [layers][tokens · kv_heads · head_dim]
   std::vector<std::vector<float>> values = {};            // [layers][tokens · kv_heads · head_dim]
   std::vector<std::vector<float>> pre_rope_queries = {};  // [layers][tokens · q_heads · head_dim]
+  std::vector<std::vector<float>> pre_rope_keys = {};     // [layers][tokens · kv_heads · head_dim]
 };
 
 // Layers, heads and width of a source without losses; frequencies of a rotary base of 100.
@@ -53,7 +54,7 @@ class TinySource final : public Source {
   std::vector<TinySample> samples_;
   std::vector<int32_t> numbers_;  // [sequences]
   const Block* block_ = nullptr;
-  Tensor queries_, keys_, values_, pre_rope_queries_;
+  Tensor queries_, keys_, values_, pre_rope_queries_, pre_rope_keys_;
 };
 
 }  // namespace kv::ref

@@ -36,6 +36,10 @@ class EveryAdmission : public testing::TestWithParam<std::string> {
   SlotChoice admission() const {
     SlotChoice choice{GetParam(), {{"sinks", "2", ""}, {"window", std::to_string(kWindow), ""}}};
     if (GetParam() == "duo") choice.options.push_back({"alphas", (folder_ / "alphas.tsv").string(), ""});
+    if (GetParam() == "wg-kv") {  // gates that know nothing, about half of them above
+      choice.options.push_back({"weights", "initial", ""});
+      choice.options.push_back({"tau", "0.5", ""});
+    }
     return choice;
   }
 

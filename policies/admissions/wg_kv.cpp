@@ -1,0 +1,121 @@
+// WG-KV: a small network looks at a new token's key and says whether the entry is worth keeping beyond a window.
+// Paper: 004, "Write-Gated KV" (Sec. 3.2, App. C and I): gates kernels/write_gate.h, an entry stays where g > τ, τ =
+// 0.1, a window of 256, no sinks; all heads of a group read what their KV head keeps. For what gates cost, `drop` lets
+// the network run and has a seeded draw decide in its place, as the released profiling does, which turns the same share
+// away in every head. Deviations: the paper's ring of the newest and its pages of the promoted are one cache here, in
+// order of position (sim/cache), so that prefill is exact at every block: the released kernel shows a query up to 63
+// entries more than the window. Norms are a head's own (policies/parts/write_gate_network.h).
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "policies/parts/options.h"
+#include "policies/parts/windowed_admission.h"
+#include "policies/parts/write_gate_network.h"
+#include "sim/learned/learned_file.h"
+
+namespace kv {
+
+namespace {
+
+constexpr const char* kName = "wg-kv";
+
+class WgKv final : public WindowedAdmission {
+ public:
+  explicit WgKv(Params& params)
+      : WindowedAdmission(params, 0, 256),
+        threshold_(read_threshold(params)),
+        drop_(read_drop(params)),
+        expand_(read_expand(params)),
+        weights_(read_weights(params, drop_ > 0)),
+        network_(expand_) {}
+
+  Needs needs() const override { return {.pre_rope_keys = true}; }
+
+  std::vector<InputFile> check(const ModelIdentity& model, std::string_view) const override {
+    if (weights_ == kInitialWeights) return {};
+    return check_learned(learned_path(model.folder(), weights_), kName, model, settings());
+  }
+
+  void load(std::span<const InputFile> files) override {
+    if (!files.empty()) learned_ = load_learned(files.front(), kName);
+  }
+
+  void begin(const BatchShape& shape) override {
+    const SourceInfo& info = *shape.source;
+    network_.use(*shape.backend, info,
+                 learned_.parts.empty() ? network_.initial(info, shape.seed)
+                                        : parameters_as(learned_, network_.parts(info), kName));
+    seed_ = shape.seed;
+    layer_numbers_ = info.layer_numbers;
+    numbers_ = Tensor(*shape.backend, DType::kI32, std::ssize(shape.sample_numbers));
+    numbers_.upload(shape.sample_numbers.data(), shape.sample_numbers.size_bytes());
+  }
+
+ protected:
+  void decide(const LayerView& view, ExpiryArgs& args) override {
+    args.gates = network_.gates(view);
+    args.threshold = threshold_;
+    args.drop = drop_;
+    args.seed = seed_;
+    args.numbers = std::as_const(numbers_).ref().as<int32_t>();
+    args.first_head = static_cast<uint32_t>(layer_numbers_[static_cast<size_t>(view.layer)]) << 16;
+  }
+
+ private:
+  static float read_threshold(Params& params) {
+    const double threshold = params.get("tau", 0.1, "an entry stays where its gate lies above");
+    if (!(threshold > 0 && threshold < 1)) params.fail("tau", "expected a number above 0 and below 1");
+    return static_cast<float>(threshold);
+  }
+  static float read_drop(Params& params) {
+    const double drop = params.get("drop", 0.0, "gates are computed for their cost, and a draw turns this share away");
+    if (!(drop >= 0 && drop < 1)) params.fail("drop", "expected a number of at least 0 and below 1");
+    return static_cast<float>(drop);
+  }
+  static double read_expand(Params& params) {
+    const double expand =
+        params.get("expand", 1.5, "hidden units over the head dimension (004: 1.5 for Qwen3-4B, 4 for Llama-3.1-8B)");
+    if (!(expand > 0 && expand <= 16)) params.fail("expand", "expected a number above 0, at most 16");
+    return expand;
+  }
+  static std::string read_weights(Params& params, bool is_drawn) {
+    const std::string name = params.text(
+        "weights",
+        "what was learned: a file learned/<weights>.safetensors in the model's folder (without: wg-kv; with drop: "
+        "initial), or the path of one; initial: those that a training begins with, which know nothing but take as "
+        "long");
+    if (!name.empty()) return name;
+    return is_drawn ? std::string(kInitialWeights) : kName;
+  }
+
+  // Of a file: gates that were trained for one window decide for it alone.
+  std::map<std::string, std::string> settings() const {
+    return {{"expand", fmt::format("{}", expand_)}, {"window", std::to_string(window())}};
+  }
+
+  float threshold_, drop_;
+  double expand_;
+  std::string weights_;
+  WriteGateNetwork network_;
+  LearnedFile learned_;
+  uint64_t seed_ = 0;
+  std::vector<int> layer_numbers_;
+  Tensor numbers_;  // [sequences], of their samples
+};
+
+const RegisterAdmission registered{{
+    .name = kName,
+    .summary = "a learned gate looks at each new token's key (WG-KV, 004)",
+    .make = [](Params& params) { return std::make_unique<WgKv>(params); },
+}};
+
+}  // namespace
+
+}  // namespace kv

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/tensor.h"
+#include "sim/learned/learner.h"
+#include "sim/model/source_info.h"
+#include "sim/policy/layer_view.h"
+
+namespace kv {
+
+// WG-KV's gates of all layers (kernels/write_gate.h): parameters as files have them, f32, and what the op wants of
+// them. Of a KV head, one behind the other: the weights of both norms, [head_dim] each, W1 [hidden, 2 head_dim], b1, w2
+// [hidden] and b2. The released code shares a layer's norms among its heads; here each head has its own, which scale
+// columns of its own W1 and so make the same functions.
+class WriteGateNetwork {
+ public:
+  // hidden = floor(expand · head_dim), as in the code.
+  explicit WriteGateNetwork(double expand) : expand_(expand) {}
+
+  int hidden(const SourceInfo& info) const { return static_cast<int>(expand_ * info.head_dim); }
+  std::vector<LearnedPart> parts(const SourceInfo& info) const;
+  // Norms of 1, all else uniform within ±1/√inputs of its layer, as the code's framework begins. [layers, kv_heads, …]
+  std::vector<float> initial(const SourceInfo& info, uint64_t seed) const;
+  // UserError where the op does not take the model's head dimension.
+  void use(Backend& backend, const SourceInfo& info, std::span<const float> parameters);
+  // Of the view's block: [tokens, kv_heads], valid until the next call.
+  const float* gates(const LayerView& view);
+
+ private:
+  double expand_;
+  int hidden_ = 0;
+  Tensor weights_;                // [layers, kv_heads, hidden, 2 head_dim], the norms' weights in them
+  Tensor bias_, output_weights_;  // [layers, kv_heads, hidden]
+  Tensor output_bias_;            // [layers, kv_heads]
+  Tensor gates_;                  // [tokens, kv_heads]
+};
+
+}  // namespace kv

@@ -1,0 +1,168 @@
+// WG-KV: gates decide by the threshold, a draw in their place, and what is refused.
+
+#include <gtest/gtest.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "kernels/error.h"
+#include "policies/parts/write_gate_network.h"
+#include "sim/learned/learned_file.h"
+#include "sim/replay/replay.h"
+#include "tests/ref/write_gate.h"
+#include "tests/support/backends.h"
+#include "tests/support/file_fixtures.h"
+#include "tests/support/tiny_source.h"
+
+namespace kv::ref {
+namespace {
+
+constexpr int kTokens = 60, kWindow = 8, kHeads = 2, kLayers = 2, kDim = 8;
+
+class WgKv : public testing::Test {
+ protected:
+  // The positions that each (layer, KV head) holds behind the last sweep.
+  std::vector<std::vector<int32_t>> left(std::vector<GivenParam> options, int chunk = kTokens) {
+    options.push_back({"window", std::to_string(kWindow), ""});
+    TinySource source(*backend_, info_, {sample_});
+    Policy policy = make_policy("full", {}, {.admission = {"wg-kv", options}});
+    policy.load(policy.check(ModelIdentity({}, [] { return ModelIdentity::Shape{kLayers, kHeads}; })));
+    const std::vector<int32_t> ids(kTokens, 0);
+    const std::span<const int32_t> sequences[] = {ids};
+    const int32_t length = kTokens;
+    std::optional<LoopState> state;
+    replay({.backend = *backend_,
+            .source = source,
+            .policy = policy,
+            .sequences = sequences,
+            .schedule = full_schedule({&length, 1}, chunk),
+            .seed = kSeed,
+            .left = &state});
+    std::vector<std::vector<int32_t>> positions;
+    for (int layer = 0; layer < kLayers; ++layer) {
+      const PagedView view = state->cache.view(layer);
+      for (int head = 0; head < kHeads; ++head) {
+        std::vector<int32_t>& of_row = positions.emplace_back();
+        for (int32_t slot = 0; slot < state->cache.lengths(layer)[head]; ++slot) {
+          const int64_t page = view.page_table[head * view.max_pages + slot / kPageTokens];
+          of_row.push_back(view.positions[page * kPageTokens + slot % kPageTokens]);
+        }
+      }
+    }
+    return positions;
+  }
+
+  // What a naive gate over the parameters of a training's beginning says of (layer, head) at a position.
+  double gate(int layer, int head, int position) const {
+    const std::vector<float> all = network_.initial(info_, kSeed);
+    const int64_t elements = elements_of(network_.parts(info_)), units = network_.hidden(info_), inputs = 2 * kDim;
+    const float* at = all.data() + (layer * kHeads + head) * elements + inputs;  // norms are 1
+    const auto doubles = [](const float* from, int64_t count) { return std::vector<double>(from, from + count); };
+    const auto key = [&](const std::vector<std::vector<float>>& layers) {
+      return doubles(layers[static_cast<size_t>(layer)].data() + (position * kHeads + head) * kDim, kDim);
+    };
+    return write_gate(key(sample_.pre_rope_keys), key(sample_.keys), doubles(at, units * inputs),
+                      doubles(at + units * inputs, units), doubles(at + units * inputs + units, units),
+                      at[units * inputs + 2 * units]);
+  }
+
+  static constexpr uint64_t kSeed = 5;
+  std::unique_ptr<Backend> backend_ = make_backend("cpu");
+  SourceInfo info_ = tiny_info(kLayers, 2, kHeads, kDim);
+  TinySample sample_ = random_sample(info_, kTokens, 1);
+  WriteGateNetwork network_{1.5};
+  test::TempFolder folder_;
+};
+
+std::string median_of(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + std::ssize(values) / 2, values.end());
+  return fmt::format("{}", values[values.size() / 2] + 1e-6);
+}
+
+// The next token sees the window's newest but itself, and every older token whose gate lies above τ.
+TEST_F(WgKv, WhatIsAboveTheThresholdStays) {
+  std::vector<double> gates;
+  for (int position = 0; position < kTokens; ++position) gates.push_back(gate(1, 0, position));
+  const std::string tau = median_of(gates);
+  for (const int chunk : {1, 7, kTokens}) {
+    const auto kept = left({{"weights", "initial", ""}, {"tau", tau, ""}}, chunk);
+    for (int layer = 0; layer < kLayers; ++layer) {
+      for (int head = 0; head < kHeads; ++head) {
+        std::vector<int32_t> want;
+        for (int32_t position = 0; position < kTokens; ++position) {
+          if (position > kTokens - kWindow || gate(layer, head, position) > std::stod(tau)) want.push_back(position);
+        }
+        EXPECT_EQ(kept[static_cast<size_t>(layer * kHeads + head)], want) << layer << ", " << head << ", " << chunk;
+      }
+    }
+    const auto expected = static_cast<size_t>(kTokens / 2);
+    EXPECT_GE(kept[2].size(), expected - kWindow);
+    EXPECT_LE(kept[2].size(), expected + kWindow);
+  }
+}
+
+TEST_F(WgKv, ADrawTurnsTheSameShareAwayWhateverTheGatesSay) {
+  const auto kept = left({{"drop", "0.75", ""}, {"tau", "0.9999", ""}});
+  size_t older = 0;
+  for (const auto& row : kept) older += row.size() - (kWindow - 1);
+  const double drawn = kLayers * kHeads * (kTokens - kWindow + 1), expected = 0.25 * drawn;
+  EXPECT_NEAR(static_cast<double>(older), expected, 4 * std::sqrt(0.75 * expected));
+  EXPECT_NE(kept[0], kept[1]) << "heads draw for themselves";
+  EXPECT_EQ(left({{"drop", "0.75", ""}, {"tau", "0.0001", ""}}), kept);
+  EXPECT_EQ(left({{"drop", "0.75", ""}}, 7), kept);
+}
+
+TEST_F(WgKv, GatesOfAFileDecide) {
+  const LearnedFile file{.learner = "wg-kv",
+                         .model = "none",
+                         .fingerprint = std::string(64, '0'),
+                         .settings = {{"expand", "1.5"}, {"window", std::to_string(kWindow)}},
+                         .origin = "{}",
+                         .layers = kLayers,
+                         .kv_heads = kHeads,
+                         .parts = network_.parts(info_),
+                         .parameters = network_.initial(info_, kSeed)};
+  const std::filesystem::path path = folder_ / "gates.safetensors";
+  write_learned(path, file);
+  const auto by_file = left({{"weights", path.string(), ""}, {"tau", "0.5", ""}});
+  EXPECT_EQ(by_file, left({{"weights", "initial", ""}, {"tau", "0.5", ""}}));
+
+  const auto refusal = [&](std::vector<GivenParam> options) {
+    options.push_back({"weights", path.string(), ""});
+    return test::user_error([&] {
+      const Policy policy = make_policy("full", {}, {.admission = {"wg-kv", options}});
+      policy.check(ModelIdentity({}, [] { return ModelIdentity::Shape{kLayers, kHeads}; }));
+    });
+  };
+  EXPECT_NE(refusal({}).find("window"), std::string::npos) << refusal({});
+  EXPECT_NE(refusal({{"window", "8", ""}, {"expand", "2", ""}}).find("expand"), std::string::npos);
+}
+
+TEST_F(WgKv, WhatIsNoThresholdOrShareIsRefused) {
+  const auto refuses = [](const char* key, const char* value) {
+    const std::string message = test::user_error([&] {
+      make_policy("full", {}, {.admission = {"wg-kv", {{key, value, ""}}}});
+    });
+    return message.find(key) != std::string::npos && message.find("expected") != std::string::npos;
+  };
+  for (const char* tau : {"0", "1", "-0.5", "nan"}) EXPECT_TRUE(refuses("tau", tau)) << tau;
+  for (const char* drop : {"1", "-0.1", "nan"}) EXPECT_TRUE(refuses("drop", drop)) << drop;
+  for (const char* expand : {"0", "17", "nan"}) EXPECT_TRUE(refuses("expand", expand)) << expand;
+  EXPECT_TRUE(refuses("window", "0"));
+}
+
+TEST_F(WgKv, KeysBeforeRopeMustBeThere) {
+  SourceInfo lacking = info_;
+  lacking.has_pre_rope_keys = false;
+  info_ = lacking;
+  EXPECT_NE(test::user_error([&] {
+              left({{"weights", "initial", ""}});
+            }).find("needs pre-RoPE keys"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace kv::ref

@@ -1,0 +1,11 @@
+#pragma once
+
+#include <span>
+
+namespace kv::ref {
+
+// One head's gate (kernels/write_gate.h) of a token whose keys have these values: weights [hidden, 2 head_dim].
+double write_gate(std::span<const double> pre_rope_key, std::span<const double> key, std::span<const double> weights,
+                  std::span<const double> bias, std::span<const double> output_weights, double output_bias);
+
+}  // namespace kv::ref
