@@ -10,7 +10,7 @@ namespace kv {
 // segment sees slots [0, length − count + i] of its sequence's rows. Query head h reads KV head h / group,
 // group = q_heads / kv_heads. Softmax over exactly the resident entries (renormalised after evictions), but those that
 // have expired (PagedView::expires): the i-th query, at position first_position + i, sees no slot with expires <= that.
-// The block's own entries outlive their own query. CUDA: not yet, so a cache without `expires`.
+// The block's own entries outlive their own query.
 //
 // Column statistics, each optional (null = not wanted), per query head over the block's queries of the sequence:
 //   column_sums[row, g, slot] = Σ_i A_ij     column_max[row, g, slot] = max_i A_ij     (A = probability, f32)

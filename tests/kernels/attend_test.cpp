@@ -215,7 +215,6 @@ TEST_P(AttendOnAnyCard, MatchesTheReferenceOverShapes) {
 // Swept up to the block: of what came before it, a window's entries and those for ever. Then from the very first token.
 TEST_P(Attend, WhatHasExpiredIsNotSeen) {
   KV_BACKEND_OR_SKIP(backend);
-  if (GetParam() == "cuda") GTEST_SKIP() << "entries that expire are for the CPU as yet";
   for (const int window : {1, 7, 64}) {
     for (Shape shape : shapes()) {
       if (shape.sequences.size() > 100) continue;

@@ -7,7 +7,6 @@ namespace kv::cuda {
 void attend(const AttendArgs& args) {
   const PagedView& cache = args.cache;
   check_cache(cache);
-  KV_CHECK(!cache.expires);
   KV_CHECK(cache.head_dim % 2 == 0 && args.q_heads % cache.kv_heads == 0);
   if (args.segment_count == 0 || args.max_count == 0) return;
   AttendWork work{};

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "kernels/attend.h"
+#include "kernels/cuda/attend/expiries.cuh"
 #include "kernels/cuda/mma.cuh"
 
 // Attention on CUDA, and what its kernels share. attend.cu picks one of three, by how many pairs of a query and a query
@@ -20,7 +21,7 @@
 //   qk        logits[pair, key] = query · key, on the tensor cores. Rows of a tile are the pairs m = i · group + g
 //             (query i of the block, query head g of the group) of one KV head, so that all query heads of a group
 //             share one reading of its keys and values
-//   mask      −∞ where the query comes before the key, or the row has ended
+//   mask      −∞ where the query comes before the key, the entry has expired (expiries.cuh), or the row has ended
 //   softmax   online: logits become 2^(logit − largest so far), what was summed up before shrinks accordingly
 //   pv        output[pair] += probability · value; divided by the sum at the end
 //
@@ -72,6 +73,12 @@ struct AttendBlock {
         row(int64_t{segment.sequence} * args.cache.kv_heads + head),
         base(args.cache.lengths[row] - segment.count),
         pairs(segment.count * work.group) {}
+
+  // Of the query of a pair.
+  __device__ int32_t position(const AttendWork& work, int pair) const {
+    return segment.first_position + pair / work.group;
+  }
+  __device__ Expiries expiries(const AttendArgs& args) const { return {args.cache, row, base + segment.count}; }
 
   // A row holds at least the block's own keys.
   __device__ void check() const { KV_DEVICE_CHECK(base >= 0); }

@@ -290,7 +290,6 @@ TEST_P(Generate, RecordedStepsEqualEagerOnes) {
 // Swept every 16 tokens, whoever watches, and whatever the host hears of it meanwhile: at the end a head has the sinks
 // and what the next token sees of the window.
 TEST_P(Generate, EntriesExpireInRecordedStepsAsInEagerOnes) {
-  if (GetParam() == "cuda") GTEST_SKIP() << "entries that expire are for the CPU as yet";
   KV_BACKEND_OR_SKIP(backend);
   Bench bench(*backend);
   Watcher watcher;

@@ -55,6 +55,26 @@ __device__ __forceinline__ void qk(const bf16* query_tile, int first_row, const 
   }
 }
 
+// What has expired by the position of a row of the warp's.
+template <int M, class PositionOf>
+__device__ __forceinline__ void hide_expired(Logits<M>& logits, int first, int lane, const Expiries& expiries,
+                                             const PositionOf& position_of) {
+#pragma unroll
+  for (int n = 0; n < kKeys / 8; ++n) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const int32_t until = expiries.of(first + n * 8 + lane % 4 * 2 + e);
+#pragma unroll
+      for (int m = 0; m < M; ++m) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          if (position_of(m * 16 + lane / 4 + 8 * half) >= until) logits[m][n][2 * half + e] = -kInfinity;
+        }
+      }
+    }
+  }
+}
+
 // The step's keys begin at slot `first`; seen_by(row) is how many slots a row of the warp's sees.
 template <int M, class SeenBy>
 __device__ __forceinline__ void mask(Logits<M>& logits, int first, int lane, const SeenBy& seen_by) {
@@ -179,6 +199,7 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1) attend_any(AttendA
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int first_row = warp * 16 * M;
   const float scale = args.scale * kToLog2;
+  const Expiries expiries = block.expiries(args);
   Attended<D, M> attended;
   for (int first = begin, buffer = 0; first < end; first += kKeys, buffer = 1 - buffer) {
     wait_copies<0>();
@@ -188,6 +209,10 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1) attend_any(AttendA
     qk<D, M>(query_tile, first_row, key_tiles + buffer * kKeys * D, lane, logits);
     if (first + kKeys > min(seen_by(first_pair), end)) {
       mask<M>(logits, first, lane, [&](int row) { return min(end, seen_by(first_pair + first_row + row)); });
+    }
+    if (expiries.may(first, first + kKeys)) {
+      hide_expired<M>(logits, first, lane, expiries,
+                      [&](int row) { return block.position(work, min(first_pair + first_row + row, last_pair)); });
     }
     softmax<D, M>(logits, scale, attended);
     pv<D, M>(logits, value_tiles + buffer * kKeys * D, lane, attended);

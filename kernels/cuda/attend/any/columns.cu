@@ -15,10 +15,12 @@ struct Columns {
   float largest[M][2] = {};
 };
 
-// Adds the probabilities of a tile of queries. seen_from(row) is the first query that sees the row's key.
+// Adds the probabilities of a tile of queries. seen_from(row) is the first query that sees the row's key;
+// until[m][half] is the first that no longer does, of the lane's keys.
 template <int D, class SeenFrom>
 __device__ __forceinline__ void add_tile(const float (&logits)[KeyTile<D>::kM][8][4], const Softmax* softmax,
                                          float scale, bool masked, int lane, const SeenFrom& seen_from,
+                                         const int (&until)[KeyTile<D>::kM][2], int first,
                                          Columns<KeyTile<D>::kM>& columns) {
 #pragma unroll
   for (int m = 0; m < KeyTile<D>::kM; ++m) {
@@ -33,7 +35,7 @@ __device__ __forceinline__ void add_tile(const float (&logits)[KeyTile<D>::kM][8
           const int query = n * 8 + lane % 4 * 2 + e;
           const Softmax of = softmax[query];
           float probability = exp2_fast(logits[m][n][2 * half + e] * scale - of.largest) * of.sum;
-          if (masked && query < from) probability = 0;
+          if (masked && (query < from || first + query >= until[m][half])) probability = 0;
           sum += probability;
           columns.largest[m][half] = fmaxf(columns.largest[m][half], probability);
         }
@@ -89,6 +91,17 @@ __global__ void __launch_bounds__(KeyTile<D>::kThreads)
     }
   };
   const float scale = args.scale * kToLog2;
+  const Expiries expiries = block.expiries(args);
+  const bool may_expire = expiries.may(static_cast<int>(first_slot), static_cast<int>(first_slot) + Tile::kKeys);
+  int until[M][2];
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int slot = static_cast<int>(first_slot) + warp * 16 * M + m * 16 + lane / 4 + 8 * half;
+      until[m][half] = expiries.of(slot) - block.segment.first_position;  // kNeverExpires less a position: still late
+    }
+  }
   Columns<M> columns;
   // The first query that sees any of these keys.
   int first = static_cast<int>(max(int64_t{0}, first_slot - block.base)) / Tile::kQueries * Tile::kQueries;
@@ -100,8 +113,9 @@ __global__ void __launch_bounds__(KeyTile<D>::kThreads)
     float logits[M][8][4];
     keys.template times<8>(staged + buffer * Tile::kQueries * D, lane, logits);  // qk
     add_tile<D>(
-        logits, softmax[buffer], scale, first_slot + Tile::kKeys - 1 > block.base + first, lane,
-        [&](int row) { return static_cast<int>(first_slot + warp * 16 * M + row - block.base - first); }, columns);
+        logits, softmax[buffer], scale, may_expire || first_slot + Tile::kKeys - 1 > block.base + first, lane,
+        [&](int row) { return static_cast<int>(first_slot + warp * 16 * M + row - block.base - first); }, until, first,
+        columns);
   }
 #pragma unroll
   for (int m = 0; m < M; ++m) {

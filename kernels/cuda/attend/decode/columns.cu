@@ -65,13 +65,17 @@ __global__ void __launch_bounds__(kThreads) decode_columns(AttendArgs args, Atte
   float logits[1][kKeys / 8][4];
   queries.template times<kKeys / 8>(keys, lane, logits);
   const float scale = args.scale * kToLog2;
+  const Expiries expiries = row.expiries(args);
+  const bool may_expire = expiries.may(first_slot, first_slot + kKeys);
 #pragma unroll
   for (int n = 0; n < kKeys / 8; ++n) {
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       const int half = e / 2, key = n * 8 + lane % 4 * 2 + e % 2;
+      const int32_t position = row.position + min(lane / 4 + 8 * half, pairs - 1) / group;
+      const bool is_seen = key < seen[half] && !(may_expire && expiries.of(first_slot + key) <= position);
       const float probability = exp2_fast(logits[0][n][e] * scale - of[half].largest) * of[half].sum;
-      probabilities[warp][lane / 4 + 8 * half][key] = key < seen[half] ? probability : 0.0f;
+      probabilities[warp][lane / 4 + 8 * half][key] = is_seen ? probability : 0.0f;
     }
   }
   __syncwarp();

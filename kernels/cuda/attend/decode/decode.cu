@@ -46,7 +46,8 @@ __device__ void attend_run(const AttendArgs& args, const AttendWork& work, const
         const int query = min(lane / 4 + 8 * half, pairs - 1) / work.group;
         seen[half] = part.length - part.count + query + 1 - first_slot;
       }
-      attended.add_page(queries, keys, seen, scale, lane);
+      const unsigned expired = part.expired_in_page(args, first_slot, work.group, pairs, lane);
+      attended.add_page(queries, keys, seen, expired, scale, lane);
     }
     __syncwarp();  // all are done with the stages
     if (run.holds(part)) {

@@ -102,22 +102,24 @@ struct Attended {
   float output[1][D / 8][4] = {};
   Softmax state[2] = {{-kInfinity, 0}, {-kInfinity, 0}};
 
-  // One page; pair `half` of the lane sees its first seen[half] slots. Its values follow its keys.
-  __device__ void add_page(const HeldRows<D, 1>& queries, const bf16* keys, const int (&seen)[2], float scale,
-                           int lane) {
+  // One page; pair `half` of the lane sees its first seen[half] slots, but those that have `expired`. Its values follow
+  // its keys.
+  __device__ void add_page(const HeldRows<D, 1>& queries, const bf16* keys, const int (&seen)[2], unsigned expired,
+                           float scale, int lane) {
     float logits[1][2][4];
     queries.template times<2>(keys, lane, logits);  // qk
-    if (min(seen[0], seen[1]) < kPageTokens) mask(logits[0], seen, lane);
+    if (min(seen[0], seen[1]) < kPageTokens || expired != 0) mask(logits[0], seen, expired, lane);
     softmax(logits[0], scale);
     pv(logits[0], keys + StageShape<D>::kPageValues, lane);
   }
 
-  __device__ __forceinline__ static void mask(float (&logits)[2][4], const int (&seen)[2], int lane) {
+  __device__ __forceinline__ static void mask(float (&logits)[2][4], const int (&seen)[2], unsigned expired, int lane) {
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        if (n * 8 + lane % 4 * 2 + e % 2 >= seen[e / 2]) logits[n][e] = -kInfinity;
+        const bool is_hidden = n * 8 + lane % 4 * 2 + e % 2 >= seen[e / 2] || (expired >> (n * 4 + e) & 1) != 0;
+        if (is_hidden) logits[n][e] = -kInfinity;
       }
     }
   }

@@ -13,6 +13,7 @@ struct Row {
   int32_t segment;
   int32_t first_token;  // of the segment
   int32_t count;        // of the segment
+  int32_t position;     // of the segment's first query
 
   // The rest, once segment and kv_head are set.
   __device__ void read(const AttendArgs& args) {
@@ -21,6 +22,26 @@ struct Row {
     length = args.cache.lengths[row];
     first_token = of.first_token;
     count = of.count;
+    position = of.first_position;
+  }
+
+  __device__ Expiries expiries(const AttendArgs& args) const { return {args.cache, row, length}; }
+
+  // Which of a lane's logits of a page are of entries that have expired by their query: bit n · 4 + e (pages.cuh).
+  __device__ unsigned expired_in_page(const AttendArgs& args, int first_slot, int group, int pairs, int lane) const {
+    const Expiries until = expiries(args);
+    if (!until.may(first_slot, first_slot + kPageTokens)) return 0;
+    unsigned expired = 0;
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int query = min(lane / 4 + e / 2 * 8, pairs - 1) / group;
+        const bool is_expired = until.of(first_slot + n * 8 + lane % 4 * 2 + e % 2) <= position + query;
+        expired |= unsigned{is_expired} << (n * 4 + e);
+      }
+    }
+    return expired;
   }
 
   __device__ int pages() const { return (length + kPageTokens - 1) / kPageTokens; }

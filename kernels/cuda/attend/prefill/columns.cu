@@ -121,14 +121,16 @@ __device__ __forceinline__ void qk(float (&logits)[kQueries / 2], const unsigned
   multiply_rows<D, kKeys, kQueries>(logits, keys, queries);
 }
 
-// Rows of the thread, `row` and `row` + 8, are seen by the queries from row + diagonal on.
-__device__ __forceinline__ void mask(float (&logits)[kQueries / 2], int first_query, int row, int diagonal, int lane) {
+// Rows of the thread, `row` and `row` + 8, are seen by the queries from row + diagonal on, before `until`.
+__device__ __forceinline__ void mask(float (&logits)[kQueries / 2], int first_query, int row, int diagonal,
+                                     const int (&until)[2], int lane) {
 #pragma unroll
   for (int n = 0; n < kQueries / 8; ++n) {
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       const int query = first_query + n * 8 + lane % 4 * 2 + e % 2;
-      if (query < 0 || query < row + e / 2 * 8 + diagonal) logits[4 * n + e] = -kInfinity;
+      const bool is_seen = query >= 0 && query >= row + e / 2 * 8 + diagonal && query < until[e / 2];
+      if (!is_seen) logits[4 * n + e] = -kInfinity;
     }
   }
 }
@@ -164,6 +166,11 @@ __device__ __forceinline__ void consume(const AttendArgs& args, const AttendWork
   // Query i sees slots up to base + i: in the tile's coordinates, rows up to i − diagonal.
   const int diagonal = static_cast<int>(tile.first_slot - block.base);
   const float scale = args.scale * kToLog2;
+  const Expiries expiries = block.expiries(args);
+  const auto first_slot = static_cast<int>(tile.first_slot);
+  const bool may_expire = expiries.may(first_slot + first_row, first_slot + first_row + 64);
+  const auto until_of = [&](int of_row) { return expiries.of(first_slot + of_row) - block.segment.first_position; };
+  const int until[2] = {until_of(row), until_of(row + 8)};  // kNeverExpires less a position: still late
   Columns columns;
 
   static_assert(kQueries == kWarpgroup);
@@ -184,7 +191,7 @@ __device__ __forceinline__ void consume(const AttendArgs& args, const AttendWork
     product_wait<0>();
     pin(logits);
     if (lane == 0) ring.empty[stage].arrive();
-    if (first < 0 || first < first_row + 63 + diagonal) mask(logits, first, row, diagonal, lane);
+    if (may_expire || first < 0 || first < first_row + 63 + diagonal) mask(logits, first, row, diagonal, until, lane);
     add_tile<kMax>(logits, normalizers[t % 3], scale, lane, columns);
   }
   write_columns<kMax>(args, work, block, tile, row, lane, columns);

@@ -163,6 +163,23 @@ __device__ __forceinline__ void mask(float (&x)[N], int first, const int (&seen)
   }
 }
 
+// What has expired by the thread's two queries, at these positions.
+template <int N>
+__device__ __forceinline__ void hide_expired(float (&x)[N], int first, const Expiries& expiries,
+                                             const int32_t (&positions)[2], int lane) {
+#pragma unroll
+  for (int n = 0; n < N / 4; ++n) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const int32_t until = expiries.of(first + n * 8 + lane % 4 * 2 + e);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        if (positions[half] >= until) x[4 * n + 2 * half + e] = -kInfinity;
+      }
+    }
+  }
+}
+
 // The sums of a product are the left fragments of the next one, two by two.
 template <int N>
 __device__ __forceinline__ void pack_weights(const float (&x)[2 * N], uint32_t (&weights)[N]) {
@@ -226,7 +243,8 @@ __device__ __forceinline__ void write_outputs(const AttendArgs& args, const Atte
 }
 
 // One of the warpgroups that compute: 64 pairs of the tile. Step t's qk and step t − 1's pv are in flight together.
-template <int D, int kGroups>
+// kExpires: entries can have expired; a kernel of its own, since registers are scarce.
+template <int D, int kGroups, bool kExpires>
 __device__ void consume(const AttendArgs& args, const AttendWork& work, const AttendBlock& block, const Tile& tile,
                         int piece, unsigned char* queries, const unsigned char* key_tiles,
                         const unsigned char* value_tiles, Ring<Shape<D, kGroups>::kStages>& ring) {
@@ -244,9 +262,18 @@ __device__ void consume(const AttendArgs& args, const AttendWork& work, const At
   };
   const int first_row = thread / 32 * 16 + lane / 4;
   const int seen[2] = {seen_by(first_pair + first_row), seen_by(first_pair + first_row + 8)};
+  const Expiries expiries = block.expiries(args);
+  const auto position_of = [&](int pair) { return block.position(work, min(pair, tile.last_pair)); };
+  const int32_t positions[2] = {position_of(first_pair + first_row), position_of(first_pair + first_row + 8)};
   // Steps from the newest on that some row does not wholly see.
-  const int unmasked_steps = max(0, seen_by(first_pair) - tile.begin) / kKeys;
+  const int wholly_seen = kExpires ? min(seen_by(first_pair), expiries.first) : seen_by(first_pair);
+  const int unmasked_steps = max(0, wholly_seen - tile.begin) / kKeys;
   const int masked_steps = tile.steps - min(tile.steps, unmasked_steps);
+  const auto hide = [&](float(&x)[kKeys / 2], int step) {
+    const int first = tile.begin + step * kKeys;
+    mask(x, first, seen, lane);
+    if (kExpires && expiries.may(first, first + kKeys)) hide_expired(x, first, expiries, positions, lane);
+  };
 
   const auto release = [&](Barrier& barrier) {
     if (lane == 0) barrier.arrive();
@@ -262,7 +289,7 @@ __device__ void consume(const AttendArgs& args, const AttendWork& work, const At
   product_wait<0>();
   pin(logits);
   release(ring.empty_keys[0]);
-  mask(logits, tile.begin + (tile.steps - 1) * kKeys, seen, lane);
+  hide(logits, tile.steps - 1);
   softmax<true>(logits, scale, rows, shrink);
   pack_weights(logits, weights);
 
@@ -279,7 +306,7 @@ __device__ void consume(const AttendArgs& args, const AttendWork& work, const At
     product_wait<1>();
     pin(logits);
     release(ring.empty_keys[stage]);
-    if (kMasked) mask(logits, tile.begin + (tile.steps - 1 - t) * kKeys, seen, lane);
+    if (kMasked) hide(logits, tile.steps - 1 - t);
     softmax<kMasked>(logits, scale, rows, shrink);
     product_wait<0>();
     pin(output);
@@ -304,7 +331,7 @@ __device__ void consume(const AttendArgs& args, const AttendWork& work, const At
   write_outputs<D>(args, work, block, piece, first_pair + first_row, tile.last_pair, lane, scale, rows, output);
 }
 
-template <int D, int kGroups>
+template <int D, int kGroups, bool kExpires>
 __device__ void attend_tile(const AttendArgs& args, const AttendWork& work, const CUtensorMap& key_map,
                             const CUtensorMap& value_map) {
   using Shape = Shape<D, kGroups>;
@@ -351,15 +378,15 @@ __device__ void attend_tile(const AttendArgs& args, const AttendWork& work, cons
   } else {
     grow_registers<kGroups == 1 ? 240 : kGroups == 2 ? 224 : 160>();
     unsigned char* queries = shared + (threadIdx.x / kWarpgroup - 1) * Shape::kQueryBytes;
-    consume<D, kGroups>(args, work, block, tile, piece, queries, key_tiles, value_tiles, ring);
+    consume<D, kGroups, kExpires>(args, work, block, tile, piece, queries, key_tiles, value_tiles, ring);
   }
 }
 
-template <int D, int kGroups>
+template <int D, int kGroups, bool kExpires>
 __global__ void __launch_bounds__(Shape<D, kGroups>::kThreads, 1)
     attend_prefill(const __grid_constant__ AttendArgs args, const __grid_constant__ AttendWork work,
                    const __grid_constant__ CUtensorMap key_map, const __grid_constant__ CUtensorMap value_map) {
-  if constexpr (kHopperCode) attend_tile<D, kGroups>(args, work, key_map, value_map);
+  if constexpr (kHopperCode) attend_tile<D, kGroups, kExpires>(args, work, key_map, value_map);
 }
 
 template <int D, int kGroups>
@@ -368,8 +395,9 @@ void run(const AttendArgs& args, AttendWork work) {
   const int64_t blocks = args.segment_count * args.cache.kv_heads;
   work.tiles = ceil_div(args.max_count * work.group, Shape::kRows);
   const Pieces pieces(args, work, {.blocks = blocks * work.tiles, .waves = 2, .step = kKeys, .least = 512});
-  launch(attend_prefill<D, kGroups>, blocks * work.tiles * work.pieces, Shape::kThreads, Shape::kSharedBytes, args,
-         work, tensor_map(args.cache.keys.as<bf16>(), D, kPageTokens),
+  const auto kernel = args.cache.expires ? attend_prefill<D, kGroups, true> : attend_prefill<D, kGroups, false>;
+  launch(kernel, blocks * work.tiles * work.pieces, Shape::kThreads, Shape::kSharedBytes, args, work,
+         tensor_map(args.cache.keys.as<bf16>(), D, kPageTokens),
          tensor_map(args.cache.values.as<bf16>(), D, kPageTokens));
   combine_pieces(args, work);
 }
