@@ -29,8 +29,9 @@ void check_answer(const Spec& spec) {
     }
     if (!data.metric.empty()) at(data.source.where, [&] { return find_answer_metric(data.metric); });
   }
-  const bool has_full = std::any_of(spec.policies.begin(), spec.policies.end(),
-                                    [](const Component& policy) { return policy.name == "full"; });
+  const bool has_full = std::any_of(spec.policies.begin(), spec.policies.end(), [](const Component& policy) {
+    return policy.name == "full" && policy.slots.admission.name == "none" && policy.slots.selection.name == "all";
+  });
   if (!has_full) throw UserError(fmt::format("{}: protocol answer needs the policy full among others", spec.file));
 }
 
@@ -85,6 +86,7 @@ const RegisterProtocol answer{{
     .summary = "questions are asked of a context that was compressed once, or pruned while it was read, and the "
                "generated answers graded",
     .takes_questions = true,
+    .takes_every_slot = true,
     .axes = {fraction_axis("keep", "share of the context's entries that a head keeps, on average"), budget_axis(),
              interval_axis(),
              word_axis("query", {"agnostic", "aware"}, "whether the question is part of what is compressed")},

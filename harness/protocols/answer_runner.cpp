@@ -66,6 +66,17 @@ LoopState copy_of(Backend& backend, const LoopState& state, std::span<const int3
   return {.cache = state.cache.clone(pages), .done = state.done, .events = state.events};
 }
 
+// Cases of which this is the same read a context alike.
+std::string reading_of(const Case& unit_case) {
+  std::string text;
+  for (const SlotChoice* slot : {&unit_case.slots.admission, &unit_case.slots.selection}) {
+    text += slot->name;
+    for (const GivenParam& option : slot->options) text += fmt::format(" {}={}", option.key, option.text);
+    text += '\n';
+  }
+  return text;
+}
+
 std::string hash_of_exam(const Exam& exam) {
   Sha256 hash;
   hash.update(std::as_bytes(std::span(exam.context)));
@@ -233,19 +244,20 @@ void AnswerRunner::fail(Outcome& outcome, const UserError& error) {
 }
 
 void AnswerRunner::answer_round(const Round& round, const std::vector<size_t>& cases) {
-  std::vector<Candidate> compressed, pruned;
+  std::map<std::string, std::vector<Candidate>> compressed;  // by how they read
+  std::vector<Candidate> pruned;
   for (const size_t c : cases) {
     try {
       Candidate candidate{&outcomes_[c], cases_[c], load_case_policy(batch_.spec, *cases_[c])};
       const bool is_pruned = candidate.is_pruned();
       if (!is_pruned) candidate.keep = kept_of(round, *cases_[c], candidate.policy);
-      (is_pruned ? pruned : compressed).push_back(std::move(candidate));
+      (is_pruned ? pruned : compressed[reading_of(*cases_[c])]).push_back(std::move(candidate));
     } catch (const UserError& error) {
       fail(outcomes_[c], error);
     }
   }
-  if (!compressed.empty()) answer_compressed(round, compressed);
-  // After the others, whose shared pass holds memory no longer, and each gone before the next.
+  for (auto& [reading, candidates] : compressed) answer_compressed(round, candidates);
+  // After the others, whose shared passes hold memory no longer, and each gone before the next.
   for (Candidate& candidate : pruned) answer_pruned(round, std::move(candidate));
 }
 
@@ -253,6 +265,7 @@ void AnswerRunner::answer_compressed(const Round& round, std::vector<Candidate>&
   std::vector<Policy*> policies;
   for (Candidate& candidate : candidates) policies.push_back(&candidate.policy);
   const auto contexts = spans(round.contexts);
+  Policy reader = load_reader(batch_.spec, *candidates.front().unit_case);
   std::optional<Prefill> prefill;
   try {
     batch_.subject.source(numbers_.front(), static_cast<int>(exams_.size()));  // throws where the model does not fit
@@ -260,6 +273,7 @@ void AnswerRunner::answer_compressed(const Round& round, std::vector<Candidate>&
                                 .source = *batch_.subject.model(),
                                 .contexts = contexts,
                                 .policies = policies,
+                                .reader = &reader,
                                 .seed = batch_.spec.seed,
                                 .sample_numbers = numbers_,
                                 .prefill_chunk = batch_.spec.prefill_chunk});
@@ -280,7 +294,7 @@ void AnswerRunner::answer_compressed(const Round& round, std::vector<Candidate>&
       outcome.times.compress_seconds += prefill->score_seconds(i);
       LoopState state =
           prefill->compressed(i, candidates[i].keep, outcome.times.compress_seconds, room_of(round, round.questions));
-      answer_case(round, std::move(state), outcome);
+      answer_case(round, std::move(state), reader, outcome);
       if (!policy.scorer) without_scorer.emplace(policy.scorer_name, &outcome);
     } catch (const UserError& error) {
       fail(outcome, error);
@@ -290,7 +304,9 @@ void AnswerRunner::answer_compressed(const Round& round, std::vector<Candidate>&
 
 void AnswerRunner::answer_pruned(const Round& round, Candidate candidate) {
   try {
-    answer_case(round, read_pruned(round, candidate), *candidate.outcome);
+    LoopState state = read_pruned(round, candidate);
+    Policy reader = load_reader(batch_.spec, *candidate.unit_case);
+    answer_case(round, std::move(state), reader, *candidate.outcome);
   } catch (const UserError& error) {
     fail(*candidate.outcome, error);
   }
@@ -321,16 +337,18 @@ LoopState AnswerRunner::read_pruned(const Round& round, Candidate& candidate) {
   return std::move(*left);
 }
 
-void AnswerRunner::answer_case(const Round& round, LoopState state, Outcome& outcome) {
+void AnswerRunner::answer_case(const Round& round, LoopState state, Policy& reader, Outcome& outcome) {
   note_kept(state, outcome);
   if (needles_) note_needles(round, state, outcome);
   Stopwatch watch(batch_.backend);
   watch.start();
   const size_t last = round.questions.back();
   for (const size_t q : round.questions) {
-    if (q != last) grade_answers(q, ask(round, q, copy_of(batch_.backend, state, room_of(round, {&q, 1}))), outcome);
+    if (q == last) continue;
+    LoopState copy = copy_of(batch_.backend, state, room_of(round, {&q, 1}));
+    grade_answers(q, ask(round, q, std::move(copy), reader), outcome);
   }
-  grade_answers(last, ask(round, last, std::move(state)), outcome);
+  grade_answers(last, ask(round, last, std::move(state), reader), outcome);
   watch.stop(outcome.times.answer_seconds);
 }
 
@@ -368,16 +386,15 @@ void AnswerRunner::grade_answers(size_t q, const GenerateResult& result, Outcome
   }
 }
 
-GenerateResult AnswerRunner::ask(const Round& round, size_t question, LoopState state) {
+GenerateResult AnswerRunner::ask(const Round& round, size_t question, LoopState state, Policy& reader) {
   std::vector<Ids> prompts;
   for (size_t s = 0; s < exams_.size(); ++s) {
     prompts.push_back(joined(round.contexts[s], round.continuation(exams_[s], question)));
   }
-  Policy full = make_policy("full", {});
   const auto sequences = spans(prompts);
   return generate({.backend = batch_.backend,
                    .source = *batch_.subject.model(),
-                   .policy = full,
+                   .policy = reader,
                    .prompts = sequences,
                    .resumed = &state,
                    .max_new_tokens = most_new_tokens(question),

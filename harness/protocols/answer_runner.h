@@ -24,7 +24,8 @@ std::vector<AnswerSample> read_answer_samples(const UnitBatch& batch);
 
 // Protocol answer: a context is read and compressed, then its questions are asked, each by itself from the same
 // compressed context, and the generated answers graded. With `keep` it is compressed once, at its end, and one prefill
-// serves all such cases of the batch and the full cache (sim/replay/prefill.h). With `budget` and `interval` it is
+// serves all such cases of the batch and the full cache that have the same admission and selection
+// (sim/replay/prefill.h), which hold for questions and answers, too. With `budget` and `interval` it is
 // pruned while it is read, as under protocol decode, a pass for each case; what is left at its end is what that
 // schedule leaves: the budget and the tokens since the last event, fewer than the interval. Nothing more is pruned
 // then, neither by the question nor by the answer, so that all questions are asked of the same entries. With query:
@@ -59,11 +60,12 @@ class AnswerRunner final : public UnitRunner {
   void answer_pruned(const Round& round, Candidate candidate);
   LoopState read_pruned(const Round& round, Candidate& candidate);
   static void fail(Outcome& outcome, const UserError& error);
-  void answer_case(const Round& round, LoopState state, Outcome& outcome);
+  // `reader` reads on where the state ends, under the case's admission and selection.
+  void answer_case(const Round& round, LoopState state, Policy& reader, Outcome& outcome);
   int most_new_tokens(size_t question) const;
   std::vector<int32_t> room_of(const Round& round, std::span<const size_t> questions) const;
   void grade_answers(size_t question, const GenerateResult& result, Outcome& outcome);
-  GenerateResult ask(const Round& round, size_t question, LoopState state);
+  GenerateResult ask(const Round& round, size_t question, LoopState state, Policy& reader);
   void note_kept(const LoopState& state, Outcome& outcome) const;
   void note_needles(const Round& round, const LoopState& state, Outcome& outcome) const;
   std::vector<Row> rows_of(const Case& unit_case, const Outcome& outcome) const;

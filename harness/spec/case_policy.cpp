@@ -27,6 +27,16 @@ Policy make_case_policy(const Spec& spec, const Case& policy_case) {
   return at(component.where, [&] { return make_policy(component.name, policy_case.options, std::move(slots)); });
 }
 
+Policy load_reader(const Spec& spec, const Case& policy_case) {
+  const Component& component = spec.policies[static_cast<size_t>(policy_case.policy)];
+  SlotChoices slots{.admission = policy_case.slots.admission, .selection = policy_case.slots.selection};
+  resolve_files(spec, describe_selection(slots.selection.name), slots.selection);
+  resolve_files(spec, describe_admission(slots.admission.name), slots.admission);
+  Policy reader = at(component.where, [&] { return make_policy("full", {}, std::move(slots)); });
+  reader.load(policy_case.files);
+  return reader;
+}
+
 Policy load_case_policy(const Spec& spec, const Case& policy_case) {
   Policy policy = make_case_policy(spec, policy_case);
   policy.load(policy_case.files);

@@ -90,6 +90,7 @@ void Loop::begin(std::span<const std::span<const int32_t>> ids, int64_t pages) {
 void Loop::resume(std::span<const std::span<const int32_t>> ids, LoopState state) {
   KV_CHECK(std::ssize(ids) == args_.sequences);
   const BatchShape shape = batch_shape();
+  for (const PolicySlot& place : args_.policy.slots()) begin_slot(place.slot, shape, args_.baseline);
   for (Observer* observer : args_.observers) observer->begin(shape);
   args_.source.begin(ids);
   pass_.resume(std::move(state.cache), std::move(state.done));
@@ -136,6 +137,7 @@ void Loop::rank(std::span<const int32_t> counts) {
   pass_.start(counts);
   TokenLosses losses;
   pass_.run(losses);
+  sweep();
   std::vector<uint8_t> due;
   for (const int32_t tokens : counts) due.push_back(tokens > 0 ? 1 : 0);
   pass_.due().set(due, pass_.done());
@@ -178,9 +180,12 @@ void Loop::decode(std::span<const int32_t> active, int steps, int pause_every, c
 
 // Nobody ranks, divides or counts what no query will see.
 void Loop::sweep_for(const Step& step) {
-  if (args_.policy.admission->window() == 0) return;
   const bool event = std::any_of(step.keep.begin(), step.keep.end(), [](int32_t keep) { return keep >= 0; });
-  if (!event && !pass_.cache().wants_sweep()) return;
+  if (event || pass_.cache().wants_sweep()) sweep();
+}
+
+void Loop::sweep() {
+  if (args_.policy.admission->window() == 0) return;
   pass_.sweep();
   pass_.cache().settle();
 }
@@ -229,10 +234,7 @@ LoopState Loop::leave() {
 }
 
 ReplayResult Loop::finish() {
-  if (args_.policy.admission->window() > 0 && pass_.cache().entries() > 0) {
-    pass_.sweep();
-    pass_.cache().settle();
-  }
+  if (pass_.cache().entries() > 0) sweep();
   const Cache& cache = pass_.cache();
   result_.attention_seconds = pass_.attention_seconds();
   if (args_.policy.scorer) result_.observe_seconds = pass_.observe_seconds(0);

@@ -89,6 +89,7 @@ class Loop {
   BatchShape batch_shape();
   void note_block(const TokenLosses& losses);
   void sweep_for(const Step& step);
+  void sweep();  // nothing where nothing expires
   void mark_due(const Step& step);
   void cut(const Step& step);
 

@@ -8,6 +8,7 @@
 
 #include "kernels/error.h"
 #include "sim/policy/layer_view.h"
+#include "sim/replay/accounts.h"
 #include "sim/replay/cut.h"
 #include "sim/replay/schedule.h"
 #include "sim/replay/stopwatch.h"
@@ -55,7 +56,7 @@ Prefill::Prefill(const PrefillArgs& args)
       shape_(checked_shape()),
       loop_({.backend = args.backend,
              .source = args.source,
-             .policy = full_,
+             .policy = reader(),
              .onlookers = ranking_,
              .sequences = static_cast<int>(args.contexts.size()),
              .seed = args.seed,
@@ -92,14 +93,14 @@ RunShape Prefill::checked_shape() const {
   for (const Step& step : schedule()) {
     tokens = std::max(tokens, std::accumulate(step.counts.begin(), step.counts.end(), int64_t{0}));
   }
-  const RunShape shape = run_shape(resident_bounds(schedule(), full_, args_.source.info()), tokens);
+  const RunShape shape = run_shape(resident_bounds(schedule(), reader(), args_.source.info()), tokens);
   check_memory(shape);
   return shape;
 }
 
 // What the pass takes, and what each scorer adds to it.
 void Prefill::check_memory(const RunShape& shape) const {
-  require_memory(args_.backend, run_footprint(args_.backend, args_.source, full_, shape, ranking_),
+  require_memory(args_.backend, run_footprint(args_.backend, args_.source, reader(), shape, ranking_),
                  fmt::format("a prefill of {} contexts", lengths_.size()));
 }
 
@@ -148,10 +149,11 @@ LoopState Prefill::compressed(size_t policy, std::span<const int32_t> keep, doub
                          .seed = args_.seed,
                          .sample_numbers = args_.sample_numbers};
   begin_slot(*cutting.allocation, shape, nullptr);
+  const int64_t heads = int64_t{args_.source.info().layers} * args_.source.info().kv_heads;
   std::vector<uint8_t> due;
   for (size_t s = 0; s < keep.size(); ++s) {
     cutting.scorer->check_budget(keep[s], 0);
-    due.push_back(keep[s] < lengths_[s] ? 1 : 0);
+    due.push_back(resident_entries(state.cache, static_cast<int>(s)) > keep[s] * heads ? 1 : 0);
     state.events[s] = due.back();
   }
   Due marked(args_.backend, args_.source.info().kv_heads);

@@ -18,6 +18,8 @@ struct PrefillArgs {
   // Those without a scorer leave the context as it is. Every scorer must be able to keep (Scorer::check) what will be
   // asked of each context.
   std::span<Policy* const> policies;
+  // The pass's own, without a scorer: its admission decides what there is to rank. Null: everything.
+  Policy* reader = nullptr;
   uint64_t seed = 0;
   std::span<const int32_t> sample_numbers;  // [contexts], as in ReplayArgs
   int prefill_chunk = 1024;
@@ -26,14 +28,14 @@ struct PrefillArgs {
 
 // One pass over a batch of contexts that serves every policy which leaves prefill alone (one-shot compression): all
 // scorers rank the entries in the same pass, and each policy then cuts a copy of the cache. Policies with the same
-// scorer and options share its ranking, whatever their allocation.
+// scorer and options share its ranking, whatever their allocation; all have the reader's admission.
 class Prefill {
  public:
   // Throws UserError where a context is empty, or a policy needs what the model lacks (oracles: the future).
   explicit Prefill(const PrefillArgs& args);
 
-  // The contexts' cache as that policy leaves it: keep[s] entries a (layer, KV head) on average; at least the
-  // context's length, or no scorer: all of them. There is room for `room` [contexts] more entries of every head (empty:
+  // The contexts' cache as that policy leaves it: keep[s] entries a (layer, KV head) on average; where no more are
+  // there, or without a scorer, all of them. There is room for `room` [contexts] more entries of every head (empty:
   // none) beside what is left. Seconds of cutting are added to `seconds`; copying is what sharing the pass costs.
   // Throws UserError where the policy cannot keep so few.
   LoopState compressed(size_t policy, std::span<const int32_t> keep, double& seconds,
@@ -47,6 +49,8 @@ class Prefill {
   size_t context_bytes() const;                // K, V and positions of all contexts
 
  private:
+  Policy& reader() { return args_.reader ? *args_.reader : full_; }
+  const Policy& reader() const { return args_.reader ? *args_.reader : full_; }
   Schedule schedule() const;
   RunShape checked_shape() const;  // of the pass; throws MemoryError where it does not fit
   // Pages of the copy that is cut: at first the context, then what is left of it with the room.
@@ -54,7 +58,7 @@ class Prefill {
   void check_memory(const RunShape& shape) const;
 
   const PrefillArgs args_;
-  Policy full_;                   // what the pass runs; nothing is cut in it
+  Policy full_;                   // the reader where none is given
   std::vector<Policy*> ranking_;  // one of each scorer: those that look on
   std::vector<int> onlooker_of_;  // [policies] which of them, −1 without a scorer
   std::vector<int32_t> lengths_;  // [contexts]
