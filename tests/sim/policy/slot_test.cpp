@@ -119,7 +119,7 @@ TEST(PolicySlots, UnknownNamesOfEveryKindAreRefusedInTheSameWords) {
     return std::string("no error");
   };
   EXPECT_EQ(refusal([] { make_part<Admission>("nobody", {}); }),
-            "unknown admission 'nobody' (expected one of: duo, local, none)");
+            "unknown admission 'nobody' (expected one of: duo, local, none, wg-kv)");
   EXPECT_EQ(refusal([] { make_part<Selection>("some", {}); }),
             "unknown selection 'some' (expected one of: all, quest)");
   EXPECT_EQ(refusal([] {
