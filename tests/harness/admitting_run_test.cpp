@@ -73,8 +73,9 @@ TEST_F(AdmittingRun, AnAxisOfAdmissionsIsOfAllPolicies) {
 
 TEST_F(AdmittingRun, WhatCannotBeIsRefusedInOneLine) {
   const std::string local = "[full, {policy: full, admission: local}]";
-  EXPECT_TRUE(refusal(with("[{policy: full, admission: locl}]"))
-                  .ends_with("unknown admission 'locl', did you mean 'local'? (expected one of: duo, local, none, wg-kv)"));
+  EXPECT_TRUE(
+      refusal(with("[{policy: full, admission: locl}]"))
+          .ends_with("unknown admission 'locl', did you mean 'local'? (expected one of: duo, local, none, wg-kv)"));
   EXPECT_TRUE(refusal(with("[{policy: full, admission: {local: {windw: 3}}}]")).find("did you mean 'window'?") !=
               std::string::npos);
   EXPECT_TRUE(refusal(with(local, "loss, survival"))
