@@ -65,10 +65,16 @@ void check_model(const Spec& spec, const ModelChoice& model) {
 // UserError where a policy of the spec needs what the trace lacks.
 void check_trace(const Spec& spec, const Trace& trace) {
   for (const Component& component : spec.policies) {
-    const Policy policy = make_policy(component.name, component.options);
-    if (!policy.scorer || !policy.scorer->needs().pre_rope_queries || trace.info().has_pre_rope_queries) continue;
-    throw UserError(fmt::format("{}: policy '{}' needs pre-RoPE queries, which {} lacks (layers.N.pre_rope_queries)",
-                                component.where, component.label, trace.name()));
+    const Policy policy = make_policy(component.name, component.options, component.slots);
+    const auto refuse = [&](const char* what, const char* tensor) {
+      throw UserError(fmt::format("{}: policy '{}' needs {}, which {} lacks (layers.N.{})", component.where,
+                                  component.label, what, trace.name(), tensor));
+    };
+    for (const PolicySlot& place : policy.slots()) {
+      const Needs needs = place.slot.needs();
+      if (needs.pre_rope_queries && !trace.info().has_pre_rope_queries) refuse("pre-RoPE queries", "pre_rope_queries");
+      if (needs.pre_rope_keys && !trace.info().has_pre_rope_keys) refuse("pre-RoPE keys", "pre_rope_keys");
+    }
   }
 }
 

@@ -11,7 +11,7 @@ namespace kv {
 // largest u_p of its group's query heads, one a query head by its own.
 // Of a row's P = ceil(length / 16) pages are read those that hold one of the newest `newest` slots, and of the others
 // those of the largest u_p, until `pages` are read; the newer page first among equals. With P <= pages: all of them.
-// `pages` never turns away what holds the newest slots. A NaN counts as the largest.
+// `pages` never turns away what holds the newest slots. Queries and keys are finite; a sum that is none counts as +∞.
 // Written: a page table of the chosen, in order of position, −1 behind them, and how many entries they hold; so attend
 // reads them by a PagedView with these. Rows of segments of more or fewer than one token are written whole.
 struct SelectPagesArgs {

@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
+#include <utility>
 
 #include "harness/protocols/answer_runner.h"
 #include "harness/protocols/batch_memory.h"
@@ -14,6 +16,21 @@
 
 namespace kv {
 namespace {
+
+// Whether a policy that leaves a slot open has it filled with that, at some point of the axes.
+bool offers(const Spec& spec, std::string_view slot, std::string_view filling) {
+  bool is_axis = false;
+  for (const Axis& axis : spec.axes) {
+    for (const auto& point : axis.points) {
+      for (const GivenParam& param : point) {
+        if (param.key != slot) continue;
+        if (param.text == filling) return true;
+        is_axis = true;
+      }
+    }
+  }
+  return !is_axis;
+}
 
 // Tasks that the full cache fails are left out of averages, so its score must be among the rows.
 void check_answer(const Spec& spec) {
@@ -33,6 +50,12 @@ void check_answer(const Spec& spec) {
     return policy.name == "full" && policy.slots.admission.name == "none" && policy.slots.selection.name == "all";
   });
   if (!has_full) throw UserError(fmt::format("{}: protocol answer needs the policy full among others", spec.file));
+  for (const auto& [axis, all] : {std::pair(kAdmissionAxis, "none"), std::pair(kSelectionAxis, "all")}) {
+    if (offers(spec, axis, all)) continue;
+    throw UserError(
+        fmt::format("{}: axes: {}: protocol answer needs the policy full, too, expected '{}' among the values",
+                    spec.file, axis, all));
+  }
 }
 
 // A context is compressed once, or pruned while it is read.
@@ -52,6 +75,7 @@ void check_answer_case(const CaseCheck& check) {
                                 check.where_of_oracle(), check.component().label, check.wish_of_oracle()));
   }
   if (is_pruned) check.check_pruning(budget, interval);
+  if (is_cut) at(check.where_of({kAdmissionAxis}), [&] { check_admission(check.policy, 0); });
 }
 
 std::string answer_plan(const Spec& spec, const Grid& grid) {

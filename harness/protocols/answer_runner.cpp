@@ -305,8 +305,8 @@ void AnswerRunner::answer_compressed(const Round& round, std::vector<Candidate>&
 void AnswerRunner::answer_pruned(const Round& round, Candidate candidate) {
   try {
     LoopState state = read_pruned(round, candidate);
-    Policy reader = load_reader(batch_.spec, *candidate.unit_case);
-    answer_case(round, std::move(state), reader, *candidate.outcome);
+    candidate.policy.scorer.reset();  // what it admits and selects it goes on with, as it has begun; nothing evicts now
+    answer_case(round, std::move(state), candidate.policy, *candidate.outcome);
   } catch (const UserError& error) {
     fail(*candidate.outcome, error);
   }

@@ -34,11 +34,13 @@ std::shared_ptr<Policies> policies_of(const UnitBatch& workload) {
 struct AnsweringPolicies {
   Policies compressed;  // once
   Policies pruned;      // while the context is read
+  Policies readers;     // of the contexts, as admissions and selections have it
 };
 
 std::shared_ptr<AnsweringPolicies> answering_policies_of(const UnitBatch& workload) {
   auto policies = std::make_shared<AnsweringPolicies>();
   for (const Case& unit_case : workload.workload.cases) {
+    policies->readers.push_back(make_reader(workload.spec, unit_case));
     Policy policy = make_case_policy(workload.spec, unit_case);
     if (!policy.scorer) continue;
     (unit_case.count("budget") > 0 ? policies->pruned : policies->compressed).push_back(std::move(policy));
@@ -106,7 +108,10 @@ BatchBytes answer_memory(const UnitBatch& workload) {
     const auto with_copies = [](const Footprint& bytes) { return bytes.total() + 2 * bytes.cache; };
     std::vector<Policy*> ranking;
     for (Policy& policy : policies->compressed) ranking.push_back(&policy);
-    size_t bytes = with_copies(run_footprint(backend, source, policy_of("full", nullptr), shape, ranking));
+    size_t bytes = 0;
+    for (const Policy& reader : policies->readers) {
+      bytes = std::max(bytes, with_copies(run_footprint(backend, source, reader, shape, ranking)));
+    }
     for (const Policy& policy : policies->pruned) {
       bytes = std::max(bytes, with_copies(run_footprint(backend, source, policy, shape)));
     }

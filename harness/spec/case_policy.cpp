@@ -27,12 +27,16 @@ Policy make_case_policy(const Spec& spec, const Case& policy_case) {
   return at(component.where, [&] { return make_policy(component.name, policy_case.options, std::move(slots)); });
 }
 
-Policy load_reader(const Spec& spec, const Case& policy_case) {
+Policy make_reader(const Spec& spec, const Case& policy_case) {
   const Component& component = spec.policies[static_cast<size_t>(policy_case.policy)];
   SlotChoices slots{.admission = policy_case.slots.admission, .selection = policy_case.slots.selection};
   resolve_files(spec, describe_selection(slots.selection.name), slots.selection);
   resolve_files(spec, describe_admission(slots.admission.name), slots.admission);
-  Policy reader = at(component.where, [&] { return make_policy("full", {}, std::move(slots)); });
+  return at(component.where, [&] { return make_policy("full", {}, std::move(slots)); });
+}
+
+Policy load_reader(const Spec& spec, const Case& policy_case) {
+  Policy reader = make_reader(spec, policy_case);
   reader.load(policy_case.files);
   return reader;
 }

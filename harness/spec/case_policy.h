@@ -12,8 +12,9 @@ namespace kv {
 
 // Options that name files are resolved as the spec's paths are.
 Policy make_case_policy(const Spec& spec, const Case& policy_case);
-// What reads a text as the case's policy does and never evicts: with its admission and selection alone. Ready to run.
-Policy load_reader(const Spec& spec, const Case& policy_case);
+// What reads a text as the case's policy does and never evicts: with its admission and selection alone.
+Policy make_reader(const Spec& spec, const Case& policy_case);
+Policy load_reader(const Spec& spec, const Case& policy_case);  // ready to run
 // Ready to run. UserError where the file that its allocation reads is no longer the one that the grid was made with.
 Policy load_case_policy(const Spec& spec, const Case& policy_case);
 std::vector<std::unique_ptr<Metric>> make_case_metrics(const Spec& spec);

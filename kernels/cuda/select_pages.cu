@@ -1,6 +1,7 @@
 #include "kernels/select_pages.h"
 
 #include "kernels/cuda/device.cuh"
+#include "kernels/cuda/scan.cuh"
 
 namespace kv::cuda {
 
@@ -79,23 +80,25 @@ __global__ void choose_kernel(SelectPagesArgs args, const uint32_t* all_scores) 
     if (count(least | bit) >= others) least |= bit;
   }
   // Of those at the least score the newest: `spare` of them, the oldest, are one too many.
-  __shared__ int spare, written;
-  const int reached = others > 0 ? count(least) : 0;
+  const int spare = others > 0 ? count(least) - others : 0;
+  int written = 0, equals = 0;  // in the pages before the current ones
+  for (int64_t first = 0; first < pages; first += kThreads) {
+    const int64_t page = first + threadIdx.x;
+    const bool is_candidate = page < first_newest && others > 0;
+    const bool is_equal = is_candidate && scores[page] == least;
+    int all_equals = 0, all_read = 0;
+    const int equals_before = equals + block_sum_before<kThreads>(is_equal, all_equals);
+    const bool is_chosen = is_candidate && (scores[page] > least || (is_equal && equals_before >= spare));
+    const bool reads = is_chosen || (page >= first_newest && page < pages);
+    const int at = written + block_sum_before<kThreads>(reads, all_read);
+    if (reads) chosen[at] = table[page];
+    written += all_read;
+    equals += all_equals;
+  }
   if (threadIdx.x == 0) {
-    spare = reached - others;
-    written = 0;
-    for (int64_t page = 0; page < pages; ++page) {
-      bool reads = page >= first_newest;
-      if (!reads && others > 0 && scores[page] >= least) {
-        reads = scores[page] > least || spare == 0;
-        if (!reads) --spare;
-      }
-      if (reads) chosen[written++] = table[page];
-    }
     args.lengths[choice.written] =
         static_cast<int32_t>(int64_t{written} * kPageTokens - (pages * kPageTokens - length));
   }
-  __syncthreads();
   for (int64_t page = written + threadIdx.x; page < cache.max_pages; page += kThreads) chosen[page] = -1;
 }
 

@@ -12,6 +12,8 @@ namespace {
 
 constexpr int kThreads = 128, kWarps = kThreads / 32;
 constexpr int kUnits = 64;  // of the hidden layer, at a time
+constexpr int kSlices = kUnits / 16;
+static_assert(kSlices == kWarps);
 
 template <int W, bool kFew>
 struct Shape {
@@ -44,7 +46,7 @@ template <int W, bool kFew>
 __global__ void __launch_bounds__(kThreads) write_gate_kernel(WriteGateArgs args) {
   using Shape = Shape<W, kFew>;
   extern __shared__ __align__(128) unsigned char shared[];
-  __shared__ float parts[kWarps][16];
+  __shared__ float parts[kSlices][Shape::kTokens];
   auto* staged = reinterpret_cast<bf16*>(shared);  // two tiles of units
   bf16* inputs = staged + 2 * kUnits * W;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -69,46 +71,47 @@ __global__ void __launch_bounds__(kThreads) write_gate_kernel(WriteGateArgs args
   HeldRows<W, 1> x;
   x.load(inputs, kFew ? 0 : warp * 16, lane);
 
-  float y[2] = {0, 0};
+  float y[kSlices][2] = {};  // by slice, summed in one order however warps share them, so that blocks change no bit
   for (int unit = 0; unit < args.hidden; unit += kUnits) {
     stage(unit + kUnits);
     wait_copies<1>();
     __syncthreads();
     const bf16* tile = staged + unit / kUnits % 2 * kUnits * W;
 #pragma unroll
-    for (int sixteen = 0; sixteen < kUnits; sixteen += 16) {
-      if (kFew && sixteen / 16 != warp) continue;
+    for (int slice = 0; slice < kSlices; ++slice) {
+      if (kFew && slice != warp) continue;
       float sums[1][2][4];
-      x.times_sixteen(tile, sixteen, lane, sums);
+      x.times_sixteen(tile, slice * 16, lane, sums);
 #pragma unroll
       for (int n = 0; n < 2; ++n) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-          const int h = unit + sixteen + n * 8 + lane % 4 * 2 + e % 2;
+          const int h = unit + slice * 16 + n * 8 + lane % 4 * 2 + e % 2;
           if (h >= args.hidden) continue;
-          y[e / 2] +=
-              args.output_weights[head * args.hidden + h] * gelu(sums[0][n][e] + args.bias[head * args.hidden + h]);
+          const int64_t at = head * args.hidden + h;
+          y[slice][e / 2] += args.output_weights[at] * gelu(sums[0][n][e] + args.bias[at]);
         }
       }
     }
     __syncthreads();  // all are done with the tile that the next but one takes the place of
   }
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    y[half] += __shfl_xor_sync(kWarp, y[half], 1);
-    y[half] += __shfl_xor_sync(kWarp, y[half], 2);
-    if (lane % 4 == 0) parts[warp][lane / 4 + 8 * half] = y[half];
+  for (int slice = 0; slice < kSlices; ++slice) {
+    if (kFew && slice != warp) continue;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float sum = y[slice][half];
+      sum += __shfl_xor_sync(kWarp, sum, 1);
+      sum += __shfl_xor_sync(kWarp, sum, 2);
+      if (lane % 4 == 0) parts[slice][(kFew ? 0 : warp * 16) + lane / 4 + 8 * half] = sum;
+    }
   }
   __syncthreads();
   if (static_cast<int64_t>(threadIdx.x) >= tokens) return;
   const int row = static_cast<int>(threadIdx.x);
   float sum = args.output_bias[head];
-  if (kFew) {
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) sum += parts[w][row];
-  } else {
-    sum += parts[row / 16][row % 16];
-  }
+  for (int slice = 0; slice < kSlices; ++slice) sum += parts[slice][row];
   args.gates[(first + row) * args.kv_heads + head] = 1.0f / (1.0f + expf(-sum));
 }
 

@@ -9,12 +9,15 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "kernels/check.h"
+#include "kernels/error.h"
 #include "policies/parts/options.h"
 #include "policies/parts/windowed_admission.h"
 #include "policies/parts/write_gate_network.h"
@@ -40,7 +43,14 @@ class WgKv final : public WindowedAdmission {
 
   std::vector<InputFile> check(const ModelIdentity& model, std::string_view) const override {
     if (weights_ == kInitialWeights) return {};
-    return check_learned(learned_path(model.folder(), weights_), kName, model, settings());
+    const std::filesystem::path path = learned_path(model.folder(), weights_);
+    if (!model.files().empty() && !std::filesystem::exists(path)) {
+      throw UserError(
+          fmt::format("wg-kv: there are no learned gates {}; weights: initial, or drop, asks for gates that "
+                      "know nothing",
+                      path.string()));
+    }
+    return check_learned(path, kName, model, settings());
   }
 
   void load(std::span<const InputFile> files) override {
@@ -49,6 +59,7 @@ class WgKv final : public WindowedAdmission {
 
   void begin(const BatchShape& shape) override {
     const SourceInfo& info = *shape.source;
+    KV_CHECK(weights_ == kInitialWeights || !learned_.parts.empty());
     network_.use(*shape.backend, info,
                  learned_.parts.empty() ? network_.initial(info, shape.seed)
                                         : parameters_as(learned_, network_.parts(info), kName));
@@ -70,7 +81,7 @@ class WgKv final : public WindowedAdmission {
 
  private:
   static float read_threshold(Params& params) {
-    const double threshold = params.get("tau", 0.1, "an entry stays where its gate lies above");
+    const double threshold = params.get("tau", 0.1, "an entry stays where its gate lies above (without drop)");
     if (!(threshold > 0 && threshold < 1)) params.fail("tau", "expected a number above 0 and below 1");
     return static_cast<float>(threshold);
   }
@@ -86,7 +97,7 @@ class WgKv final : public WindowedAdmission {
     return expand;
   }
   static std::string read_weights(Params& params, bool is_drawn) {
-    const std::string name = params.text(
+    std::string name = params.text(
         "weights",
         "what was learned: a file learned/<weights>.safetensors in the model's folder (without: wg-kv; with drop: "
         "initial), or the path of one; initial: those that a training begins with, which know nothing but take as "

@@ -59,6 +59,10 @@ void WriteGateNetwork::use(Backend& backend, const SourceInfo& info, std::span<c
                                 WriteGateArgs::kMostHeadDim));
   }
   hidden_ = hidden(info);
+  if (hidden_ == 0) {
+    throw UserError(fmt::format("wg-kv: expand = {}: no hidden unit at a head dimension of {}, expected at least {}",
+                                expand_, info.head_dim, 1.0 / info.head_dim));
+  }
   const int64_t inputs = 2 * int64_t{info.head_dim}, units = hidden_, heads = int64_t{info.layers} * info.kv_heads;
   KV_CHECK(std::ssize(parameters) == heads * elements_of(parts(info)));
   std::vector<float> weights, bias, output_weights, output_bias;

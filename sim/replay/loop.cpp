@@ -90,7 +90,6 @@ void Loop::begin(std::span<const std::span<const int32_t>> ids, int64_t pages) {
 void Loop::resume(std::span<const std::span<const int32_t>> ids, LoopState state) {
   KV_CHECK(std::ssize(ids) == args_.sequences);
   const BatchShape shape = batch_shape();
-  for (const PolicySlot& place : args_.policy.slots()) begin_slot(place.slot, shape, args_.baseline);
   for (Observer* observer : args_.observers) observer->begin(shape);
   args_.source.begin(ids);
   pass_.resume(std::move(state.cache), std::move(state.done));
@@ -137,13 +136,13 @@ void Loop::rank(std::span<const int32_t> counts) {
   pass_.start(counts);
   TokenLosses losses;
   pass_.run(losses);
+  note_block(losses);
   sweep();
   std::vector<uint8_t> due;
   for (const int32_t tokens : counts) due.push_back(tokens > 0 ? 1 : 0);
   pass_.due().set(due, pass_.done());
   pass_.score();
   pass_.settle();
-  note_block(losses);
 }
 
 // A block that nothing was cut after.

@@ -59,7 +59,7 @@ TEST_F(SelectingRun, RowsSayWhatWasRead) {
 // Whatever the number of samples that run together.
 TEST_F(SelectingRun, RowsDependOnNoBatch) {
   const std::string yaml = with(
-      "[{policy: full, selection: {quest: {pages: 2}}}, {policy: snapkv, admission: {local: {sinks: 20, window: 8}}, "
+      "[{policy: full, selection: {quest: {pages: 2}}}, {policy: snapkv, admission: {local: {sinks: 20, window: 9}}, "
       "selection: {quest: {pages: 1}}}]");
   run(yaml + "batch: 1\n", "alone");
   run(yaml + "batch: 3\n", "together");

@@ -83,7 +83,7 @@ struct Choice {
   std::vector<int32_t> table, lengths;
 };
 
-Choice run(Backend& backend, const Bounded& c, const std::vector<float>& queries, std::vector<Segment> segments,
+Choice run(Backend& backend, const Bounded& c, const std::vector<float>& queries, const std::vector<Segment>& segments,
            int q_heads, bool per_query_head, int pages, int newest) {
   const PagedView view = c.view();
   const auto rows = static_cast<int64_t>(segments.size()) * (per_query_head ? q_heads : view.kv_heads);

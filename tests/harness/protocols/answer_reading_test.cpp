@@ -39,6 +39,7 @@ TEST_F(AnsweredReading, WhoeverSeesAllAnswersAsTheFullCache) {
     EXPECT_EQ(of("wide cut"), of("cut")) << metric;
     EXPECT_NE(of("cut"), of("full")) << metric;
   }
+  ASSERT_EQ(rows_of(rows, "kept_tokens", "narrow", "0.3").size(), 3U);
   for (const Row& row : rows_of(rows, "kept_tokens", "narrow", "0.3")) EXPECT_EQ(row.value, 4 + 31);
   EXPECT_LT(mean(rows_of(rows, "accuracy", "narrow", "0.3")), mean(rows_of(rows, "accuracy", "full", "0.3")));
   EXPECT_EQ(summary_.skipped, 0);
@@ -52,11 +53,13 @@ TEST_F(AnsweredReading, AdmissionLeavesLessToCut) {
       "{sinks: 8, window: 64}}, label: fewer}]";
   const std::vector<Row> once = run(with(policies), "once");
   for (const char* label : {"few", "fewer"}) {
+    for (const char* keep : {"0.9", "0.3"}) ASSERT_EQ(rows_of(once, "kept_tokens", label, keep).size(), 3U);
     for (const Row& row : rows_of(once, "kept_tokens", label, "0.9")) EXPECT_EQ(row.value, 8 + 63);
     for (const Row& row : rows_of(once, "kept_tokens", label, "0.3")) EXPECT_LE(row.value, 8 + 63);
   }
   const std::vector<Row> pruned = run(with(policies, "{budget: [48, 160], interval: 16}"), "pruned");
   for (const char* label : {"few", "fewer"}) {
+    for (const char* budget : {"48", "160"}) ASSERT_EQ(rows_of(pruned, "kept_tokens", label, budget).size(), 3U);
     for (const Row& row : rows_of(pruned, "kept_tokens", label, "48")) {
       EXPECT_GE(row.value, 48);
       EXPECT_LT(row.value, 48 + 16);
@@ -109,8 +112,19 @@ TEST_F(AnsweredReading, AnswersAreThoseOfAGenerationByItself) {
 }
 
 TEST_F(AnsweredReading, TheFullCacheIsOneThatSeesEverything) {
-  EXPECT_NE(test::user_error([&] { run(with("[{policy: full, admission: local}]")); }).find("needs the policy full"),
+  const auto refusal = [&](const std::string& policies, const std::string& axes = "{keep: 0.5}") {
+    return test::user_error([&] { run(with(policies, axes)); });
+  };
+  EXPECT_NE(refusal("[{policy: full, admission: local}]").find("needs the policy full among others"),
             std::string::npos);
+  EXPECT_NE(refusal("[full, random]", "{keep: 0.5, admission: [local]}").find("expected 'none' among the values"),
+            std::string::npos);
+  EXPECT_NE(refusal("[full, random]", "{keep: 0.5, selection: quest}").find("expected 'all' among the values"),
+            std::string::npos);
+  // One that does not fit is refused for itself, before anything runs.
+  EXPECT_NE(
+      refusal("[full, {policy: snapkv, admission: {local: {window: 8}}}]").find("expected fewer than the 8 tokens"),
+      std::string::npos);
 }
 
 }  // namespace

@@ -95,12 +95,45 @@ TEST_F(Admissions, AnAlphaFileThatChangesMeanwhileIsRefused) {
   EXPECT_EQ(test::user_error([&] { policy.load(files); }), "duo: " + file + " has changed since it was checked");
 }
 
-// What judges by more queries than the window has would miss what the oldest of them saw.
-TEST_F(Admissions, AScorersWindowIsNoLongerThanTheAdmissions) {
-  const Policy policy = make_policy("snapkv", {{"window", "9", ""}}, {.admission = {"local", {{"window", "8", ""}}}});
-  EXPECT_EQ(test::user_error([&] { check_decode(policy, 64, 32); }),
-            "snapkv: judges by the newest 9 queries, expected no more than the 8 tokens for which admission local lets "
-            "all of them see an entry");
+// What judges by as many queries as the window has tokens would find an entry too few.
+TEST_F(Admissions, AScorersWindowIsShorterThanTheAdmissions) {
+  const auto refusal_of = [](const char* scorer, const char* queries, const char* window) {
+    std::vector<GivenParam> options;
+    if (*queries != 0) options.push_back({"window", queries, ""});
+    const Policy policy = make_policy(scorer, options, {.admission = {"local", {{"window", window, ""}}}});
+    try {
+      check_admission(policy, 32);
+    } catch (const UserError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  for (const char* queries : {"8", "9"}) {
+    EXPECT_EQ(refusal_of("snapkv", queries, "8"),
+              std::string("snapkv: judges by the newest ") + queries +
+                  " queries, expected fewer than the 8 tokens for which admission local lets all see an entry");
+  }
+  EXPECT_FALSE(refusal_of("tova", "", "1").empty());
+  EXPECT_EQ(refusal_of("snapkv", "7", "8"), "");
+  EXPECT_EQ(refusal_of("tova", "", "2"), "");
+}
+
+// One query less than the window's tokens is enough for every head, though nothing else was let in.
+TEST_F(Admissions, AScorerWithOneQueryLessFindsEnough) {
+  const auto backend = make_backend("cpu");
+  const SourceInfo info = tiny_info(2, 2, 2, 8);
+  TinySource source(*backend, info, {random_sample(info, 40, 1)});
+  Policy policy =
+      make_policy("snapkv", {{"window", "7", ""}}, {.admission = {"local", {{"sinks", "0", ""}, {"window", "8", ""}}}});
+  const std::vector<int32_t> ids(40, 0);
+  const std::span<const int32_t> sequences[] = {ids};
+  const int32_t length = 40, keep = 7;
+  const ReplayResult result = replay({.backend = *backend,
+                                      .source = source,
+                                      .policy = policy,
+                                      .sequences = sequences,
+                                      .schedule = one_shot_schedule({&length, 1}, {&length, 1}, {&keep, 1}, 40)});
+  EXPECT_EQ(result.sequences[0].end_entries, 7 * 4);
 }
 
 }  // namespace

@@ -130,7 +130,7 @@ TEST_P(EveryAdmission, LeavesEvictionsToWhatItAdmitted) {
         continue;  // wants longer texts
       }
       args.allocation = allocation;
-      if (policy.scorer->needs().window(args.interval) > kWindow) {
+      if (policy.scorer->needs().window(args.interval) >= kWindow) {
         EXPECT_THROW(run(args), UserError);
         continue;
       }

@@ -154,6 +154,14 @@ TEST_F(WgKv, WhatIsNoThresholdOrShareIsRefused) {
   EXPECT_TRUE(refuses("window", "0"));
 }
 
+TEST_F(WgKv, ANetworkHasAUnitAtLeast) {
+  EXPECT_NE(test::user_error([&] {
+              left({{"weights", "initial", ""}, {"expand", "0.1", ""}});
+            }).find("no hidden unit"),
+            std::string::npos);
+  left({{"weights", "initial", ""}, {"expand", "0.125", ""}});
+}
+
 TEST_F(WgKv, KeysBeforeRopeMustBeThere) {
   SourceInfo lacking = info_;
   lacking.has_pre_rope_keys = false;
