@@ -66,17 +66,6 @@ LoopState copy_of(Backend& backend, const LoopState& state, std::span<const int3
   return {.cache = state.cache.clone(pages), .done = state.done, .events = state.events};
 }
 
-// Cases of which this is the same read a context alike.
-std::string reading_of(const Case& unit_case) {
-  std::string text;
-  for (const SlotChoice* slot : {&unit_case.slots.admission, &unit_case.slots.selection}) {
-    text += slot->name;
-    for (const GivenParam& option : slot->options) text += fmt::format(" {}={}", option.key, option.text);
-    text += '\n';
-  }
-  return text;
-}
-
 std::string hash_of_exam(const Exam& exam) {
   Sha256 hash;
   hash.update(std::as_bytes(std::span(exam.context)));

@@ -24,6 +24,11 @@ void check_latency_case(const CaseCheck& check) {
   const Policy& policy = check.policy;
   if (timed.context == 0 && timed.new_tokens == 0) check.refuse("needs an axis context or new_tokens");
   if (!policy.scorer) return;
+  if (policy.admission->window() > 0) {
+    check.refuse(
+        "is timed without an admission alone, which leaves its events to chance; expected one that never evicts",
+        check.where_of({kAdmissionAxis}));
+  }
   if (policy.oracle()) {
     check.refuse(fmt::format("needs {}, which nothing computes there", check.wish_of_oracle()),
                  check.where_of_oracle());
@@ -59,6 +64,7 @@ const RegisterProtocol latency{{
     .summary = "time and memory of prompts and generations over random tokens; samples are repetitions",
     .reads_data = false,
     .judges_answers = false,
+    .takes_every_slot = true,
     .samples_repeat = true,
     .axes = {token_axis("context", "tokens of the prompt, whose prefill is timed"),
              token_axis("new_tokens", "tokens of the generation whose time is worked out"),

@@ -177,8 +177,8 @@ LatencyRunner::Series LatencyRunner::steps_at(const TimedRun& timed, int batch, 
 }
 
 const LatencyRunner::Interval& LatencyRunner::interval_of(const TimedRun& timed, int batch) {
-  std::string key = fmt::format("{} {} {} {} {}", timed.unit_case->policy, timed.unit_case->slots.allocation.name,
-                                timed.budget, timed.interval, batch);
+  std::string key = fmt::format("{} {} {} {} {} {}", timed.unit_case->policy, timed.unit_case->slots.allocation.name,
+                                timed.budget, timed.interval, batch, reading_of(*timed.unit_case));
   for (const GivenParam& option : timed.unit_case->options) key += fmt::format(" {}={}", option.key, option.text);
   const auto found = intervals_.find(key);
   if (found != intervals_.end()) {
@@ -208,7 +208,7 @@ const LatencyRunner::Interval& LatencyRunner::interval_of(const TimedRun& timed,
 GenerateResult LatencyRunner::probe(const TimedRun& timed, int batch, const Probe& run) {
   ModelSource& source = *subject_.model();
   const bool cut_before = timed.keep > 0 && run.filled > 0;
-  Policy policy = cut_before ? make_policy("full", {}) : load_case_policy(spec_, *timed.unit_case);
+  Policy policy = cut_before ? load_reader(spec_, *timed.unit_case) : load_case_policy(spec_, *timed.unit_case);
   Random random(spec_.seed);
   std::vector<int32_t> ids(static_cast<size_t>(run.prompt));
   for (int32_t& id : ids) id = static_cast<int32_t>(random.below(static_cast<uint64_t>(source.vocab())));

@@ -43,9 +43,10 @@ ResidentBound whole_generation(const TimedRun& timed, const Allocation& allocati
 // at nine lengths, filled up to each with random keys and values, and the step time integrated between them by the
 // trapezoid rule; a pruned one over one whole interval of `interval` steps and the event that ends it, which every
 // later interval repeats. After a one-shot cut the policy has nothing more to do, so the steps over what is left are
-// those of a full cache of that many entries a head, also where an allocation leaves heads of unequal length. A batch
-// runs if the whole generation fits (whole_generation); peak_kv_bytes and peak_bytes are of what was run, so of uneven
-// heads up to the first event.
+// those of a full cache of that many entries a head, also where an allocation leaves heads of unequal length. An
+// admission lets in its share of what a cache is filled with, too, so lengths are tokens; it is timed without a policy
+// that evicts. A batch runs if the whole generation fits (whole_generation); peak_kv_bytes and peak_bytes are of what
+// was run, so of uneven heads up to the first event.
 class LatencyRunner final : public UnitRunner {
  public:
   explicit LatencyRunner(const UnitBatch& batch);

@@ -1,5 +1,7 @@
 #include "harness/spec/case_policy.h"
 
+#include <fmt/format.h>
+
 #include "harness/spec/places.h"
 
 namespace kv {
@@ -25,6 +27,16 @@ Policy make_case_policy(const Spec& spec, const Case& policy_case) {
   resolve_files(spec, describe_selection(slots.selection.name), slots.selection);
   resolve_files(spec, describe_admission(slots.admission.name), slots.admission);
   return at(component.where, [&] { return make_policy(component.name, policy_case.options, std::move(slots)); });
+}
+
+std::string reading_of(const Case& policy_case) {
+  std::string text;
+  for (const SlotChoice* slot : {&policy_case.slots.admission, &policy_case.slots.selection}) {
+    text += slot->name;
+    for (const GivenParam& option : slot->options) text += fmt::format(" {}={}", option.key, option.text);
+    text += '\n';
+  }
+  return text;
 }
 
 Policy make_reader(const Spec& spec, const Case& policy_case) {

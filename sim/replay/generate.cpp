@@ -155,7 +155,8 @@ class Generation {
     if (args_.resumed) {
       loop_.resume(args_.prompts, std::move(*args_.resumed));
     } else {
-      loop_.begin(args_.prompts, pages_);
+      // What admission turns away takes no memory, and how much that is shows as it goes.
+      loop_.begin(args_.prompts, args_.policy.admission->window() > 0 ? 0 : pages_);
     }
     if (args_.filled > 0) loop_.fill(args_.filled);
     for (const Step& step : prompt_schedule()) loop_.step(step);

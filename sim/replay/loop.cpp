@@ -113,8 +113,10 @@ void Loop::fill(int32_t entries) {
   for (int32_t filled = 0; filled < entries; filled += piece) {
     pass_.start(std::vector<int32_t>(static_cast<size_t>(args_.sequences), std::min(piece, entries - filled)));
     for (int layer = 0; layer < info.layers; ++layer) {
-      pass_.take_up(layer, {.queries = queries.ref(), .keys = keys.ref(), .values = values.ref()});
+      pass_.take_up(
+          layer, {.queries = queries.ref(), .keys = keys.ref(), .values = values.ref(), .pre_rope_keys = keys.ref()});
     }
+    sweep();
   }
   accounts_.note_peak(pass_.cache());
 }

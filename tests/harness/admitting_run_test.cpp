@@ -92,9 +92,9 @@ TEST_F(AdmittingRun, WhatCannotBeIsRefusedInOneLine) {
           .ends_with("policy 'full+local' under protocol decode runs with admission 'local' on device cpu alone "
                      "as yet"));
   EXPECT_TRUE(
-      refusal("# How fast?\nmodel: " + ref::source_path("tests/data/llama") +
-              "\nprotocol: latency\npolicies: " + local + "\naxes: {context: [32]}\n")
-          .ends_with("policy 'full+local' under protocol latency takes no admission yet, expected none in place "
+      refusal("# How much loss?\nmodel: " + ref::source_path("tests/data/llama") +
+              "\nprotocol: profile\ndata: [{task: kv, tokens: 64}]\npolicies: [{policy: keydiff, admission: local}]\n")
+          .ends_with("policy 'keydiff+local' under protocol profile takes no admission yet, expected none in place "
                      "of 'local'"));
 }
 

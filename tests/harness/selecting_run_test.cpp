@@ -131,9 +131,9 @@ TEST_F(SelectingRun, WhatCannotBeIsRefusedInOneLine) {
          "expected no selection beside it");
   expect(with(quest) + "device: cuda\n",
          "policy 'full+quest' under protocol decode runs with selection 'quest' on device cpu alone as yet");
-  expect("# How fast?\nmodel: " + ref::source_path("tests/data/llama") + "\nprotocol: latency\npolicies: " + quest +
-             "\naxes: {context: [32]}\n",
-         "policy 'full+quest' under protocol latency takes no selection yet, expected all in place of 'quest'");
+  expect("# How much loss?\nmodel: " + ref::source_path("tests/data/llama") +
+             "\nprotocol: profile\ndata: [{task: kv, tokens: 64}]\npolicies: [{policy: keydiff, selection: quest}]\n",
+         "policy 'keydiff+quest' under protocol profile takes no selection yet, expected all in place of 'quest'");
 }
 
 }  // namespace

@@ -90,6 +90,38 @@ TEST_F(Latency, AOneShotCutIsPartOfTheTimeToFirstToken) {
   }
 }
 
+// Of 160 tokens the newest 31 and a quarter of the others; all there is at every length that steps are timed at.
+TEST_F(Latency, AnAdmissionLetsInItsShare) {
+  const RunSummary summary =
+      run("policies: [full, {policy: full, admission: {wg-kv: {drop: 0.75, window: 32}}, label: gated}, {policy: full, "
+          "admission: {local: {sinks: 1, window: 32}}, label: local}]\naxes: {batch: 2, context: 160}\n");
+  EXPECT_EQ(summary.skipped, 0);
+  const double page = 16 * (2 * 16 * 4 + 2 * 4);                                        // and when entries expire
+  EXPECT_EQ(measured("local").at("kept_kv_bytes"), std::vector<double>{8 * 2 * page});  // 1 + 31 entries
+  const double gated = measured("gated").at("kept_kv_bytes")[0] / page;
+  EXPECT_GE(gated, 8 * 3);  // 31 and some of 129
+  EXPECT_LE(gated, 8 * 6);
+  for (const char* policy : {"gated", "local"}) {
+    EXPECT_EQ(measured(policy).at("prefill_time").size(), 3u);
+    EXPECT_EQ(measured(policy).at("decode_step_time").size(), 3u);
+  }
+}
+
+// A scorer's events come when they come beside an admission; a selection goes with any that it may stand beside.
+TEST_F(Latency, SelectionsAreTimedAndAdmissionsBesideScorersAreNot) {
+  EXPECT_EQ(run("policies: [{policy: full, selection: {quest: {pages: 2}}, label: few}, {policy: streaming, selection: "
+                "{quest: {pages: 2}}, label: pruned}]\naxes: {batch: 2, new_tokens: 200, budget: 64, interval: 32}\n")
+                .skipped,
+            0);
+  EXPECT_EQ(measured("few").at("decode_step_time").size(), 3u);
+  EXPECT_EQ(measured("pruned").at("evictions"), std::vector<double>{4});
+  EXPECT_NE(
+      test::user_error([&] {
+        run("policies: [{policy: streaming, admission: local}]\naxes: {new_tokens: 200, budget: 64, interval: 32}\n");
+      }).find("expected one that never evicts"),
+      std::string::npos);
+}
+
 // A profile of 8 layers of one KV head: the first four lose nothing, the others half, whatever is asked.
 std::string half_a_profile() {
   const ProfileLosses::Curve none(kProfileRatios, 0);
