@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <string_view>
-#include <utility>
 
 #include "harness/protocols/answer_runner.h"
 #include "harness/protocols/batch_memory.h"
@@ -17,19 +16,22 @@
 namespace kv {
 namespace {
 
-// Whether a policy that leaves a slot open has it filled with that, at some point of the axes.
-bool offers(const Spec& spec, std::string_view slot, std::string_view filling) {
-  bool is_axis = false;
+// A policy that leaves a slot open must have it filled with that at some point of the axes.
+void require_point(const Spec& spec, std::string_view slot, std::string_view filling) {
   for (const Axis& axis : spec.axes) {
-    for (const auto& point : axis.points) {
-      for (const GivenParam& param : point) {
-        if (param.key != slot) continue;
-        if (param.text == filling) return true;
-        is_axis = true;
-      }
-    }
+    const auto is = [&](const std::vector<GivenParam>& point, std::string_view wanted) {
+      return std::any_of(point.begin(), point.end(), [&](const GivenParam& param) {
+        return param.key == slot && (wanted.empty() || param.text == wanted);
+      });
+    };
+    const auto any = [&](std::string_view wanted) {
+      return std::any_of(axis.points.begin(), axis.points.end(), [&](const auto& point) { return is(point, wanted); });
+    };
+    if (!any("") || any(filling)) continue;
+    throw UserError(
+        fmt::format("{}: axes: {}: protocol answer needs the policy full, too, expected '{}' among the values",
+                    axis.where, slot, filling));
   }
-  return !is_axis;
 }
 
 // Tasks that the full cache fails are left out of averages, so its score must be among the rows.
@@ -47,15 +49,11 @@ void check_answer(const Spec& spec) {
     if (!data.metric.empty()) at(data.source.where, [&] { return find_answer_metric(data.metric); });
   }
   const bool has_full = std::any_of(spec.policies.begin(), spec.policies.end(), [](const Component& policy) {
-    return policy.name == "full" && policy.slots.admission.name == "none" && policy.slots.selection.name == "all";
+    return policy.name == "full" && policy.slots.show_all();
   });
   if (!has_full) throw UserError(fmt::format("{}: protocol answer needs the policy full among others", spec.file));
-  for (const auto& [axis, all] : {std::pair(kAdmissionAxis, "none"), std::pair(kSelectionAxis, "all")}) {
-    if (offers(spec, axis, all)) continue;
-    throw UserError(
-        fmt::format("{}: axes: {}: protocol answer needs the policy full, too, expected '{}' among the values",
-                    spec.file, axis, all));
-  }
+  require_point(spec, kAdmissionAxis, "none");
+  require_point(spec, kSelectionAxis, "all");
 }
 
 // A context is compressed once, or pruned while it is read.

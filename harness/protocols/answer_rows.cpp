@@ -42,9 +42,7 @@ void gate_by_full_cache(const Spec& spec, std::span<const Case> cases, std::span
   double sum = 0;
   int64_t samples = 0;
   for (size_t i = 0; i < cases.size(); ++i) {
-    const SlotChoices& slots = cases[i].slots;
-    const bool sees_all = slots.admission.name == "none" && slots.selection.name == "all";
-    if (!sees_all || make_case_policy(spec, cases[i]).scorer) continue;
+    if (!cases[i].slots.show_all() || make_case_policy(spec, cases[i]).scorer) continue;
     for (const Row& row : rows[i]) {
       if (row.metric != "accuracy" || !row.value) continue;
       sum += *row.value;

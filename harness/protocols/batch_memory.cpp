@@ -1,7 +1,9 @@
 #include "harness/protocols/batch_memory.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
+#include <string>
 
 #include "harness/protocols/answer_runner.h"
 #include "harness/spec/case_policy.h"
@@ -32,15 +34,15 @@ std::shared_ptr<Policies> policies_of(const UnitBatch& workload) {
 
 // Those that evict, by when they do.
 struct AnsweringPolicies {
-  Policies compressed;  // once
-  Policies pruned;      // while the context is read
-  Policies readers;     // of the contexts, as admissions and selections have it
+  Policies compressed;                    // once
+  Policies pruned;                        // while the context is read
+  std::map<std::string, Policy> readers;  // of the contexts, by reading_of
 };
 
 std::shared_ptr<AnsweringPolicies> answering_policies_of(const UnitBatch& workload) {
   auto policies = std::make_shared<AnsweringPolicies>();
   for (const Case& unit_case : workload.workload.cases) {
-    policies->readers.push_back(make_reader(workload.spec, unit_case));
+    policies->readers.try_emplace(reading_of(unit_case), make_reader(workload.spec, unit_case));
     Policy policy = make_case_policy(workload.spec, unit_case);
     if (!policy.scorer) continue;
     (unit_case.count("budget") > 0 ? policies->pruned : policies->compressed).push_back(std::move(policy));
@@ -109,7 +111,7 @@ BatchBytes answer_memory(const UnitBatch& workload) {
     std::vector<Policy*> ranking;
     for (Policy& policy : policies->compressed) ranking.push_back(&policy);
     size_t bytes = 0;
-    for (const Policy& reader : policies->readers) {
+    for (const auto& [reading, reader] : policies->readers) {
       bytes = std::max(bytes, with_copies(run_footprint(backend, source, reader, shape, ranking)));
     }
     for (const Policy& policy : policies->pruned) {

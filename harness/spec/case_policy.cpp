@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <string_view>
+#include <utility>
+#include <vector>
+
 #include "harness/spec/places.h"
 
 namespace kv {
@@ -9,24 +13,31 @@ namespace kv {
 namespace {
 
 // Names of files become paths.
-void resolve_files(const Spec& spec, const std::vector<DeclaredParam>& options, SlotChoice& slot) {
+SlotChoice resolved(const Spec& spec, const std::vector<DeclaredParam>& options, SlotChoice slot) {
   for (const DeclaredParam& declared : options) {
     if (declared.type != "file") continue;
     for (GivenParam& option : slot.options) {
       if (option.key == declared.key) option.text = resolve_path(spec, {option.text, option.where}).string();
     }
   }
+  return slot;
+}
+
+Policy make(const Spec& spec, const Case& policy_case, std::string_view name, const std::vector<GivenParam>& options,
+            const SlotChoice& allocation) {
+  const SlotChoices& slots = policy_case.slots;
+  const Component& component = spec.policies[static_cast<size_t>(policy_case.policy)];
+  SlotChoices found{.allocation = resolved(spec, describe_allocation(allocation.name), allocation),
+                    .admission = resolved(spec, describe_admission(slots.admission.name), slots.admission),
+                    .selection = resolved(spec, describe_selection(slots.selection.name), slots.selection)};
+  return at(component.where, [&] { return make_policy(name, options, std::move(found)); });
 }
 
 }  // namespace
 
 Policy make_case_policy(const Spec& spec, const Case& policy_case) {
   const Component& component = spec.policies[static_cast<size_t>(policy_case.policy)];
-  SlotChoices slots = policy_case.slots;
-  resolve_files(spec, describe_allocation(slots.allocation.name), slots.allocation);
-  resolve_files(spec, describe_selection(slots.selection.name), slots.selection);
-  resolve_files(spec, describe_admission(slots.admission.name), slots.admission);
-  return at(component.where, [&] { return make_policy(component.name, policy_case.options, std::move(slots)); });
+  return make(spec, policy_case, component.name, policy_case.options, policy_case.slots.allocation);
 }
 
 std::string reading_of(const Case& policy_case) {
@@ -40,11 +51,7 @@ std::string reading_of(const Case& policy_case) {
 }
 
 Policy make_reader(const Spec& spec, const Case& policy_case) {
-  const Component& component = spec.policies[static_cast<size_t>(policy_case.policy)];
-  SlotChoices slots{.admission = policy_case.slots.admission, .selection = policy_case.slots.selection};
-  resolve_files(spec, describe_selection(slots.selection.name), slots.selection);
-  resolve_files(spec, describe_admission(slots.admission.name), slots.admission);
-  return at(component.where, [&] { return make_policy("full", {}, std::move(slots)); });
+  return make(spec, policy_case, "full", {}, SlotChoices{}.allocation);
 }
 
 Policy load_reader(const Spec& spec, const Case& policy_case) {

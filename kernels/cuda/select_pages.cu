@@ -1,13 +1,13 @@
 #include "kernels/select_pages.h"
 
-#include "kernels/cuda/device.cuh"
-#include "kernels/cuda/scan.cuh"
+#include "kernels/cuda/radix.cuh"
 
 namespace kv::cuda {
 
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kDigit = 11;  // as kernels/cuda/select_row.cuh
 
 // A row of what is written, and the row of the cache that it reads.
 struct ChoiceRow {
@@ -28,12 +28,6 @@ __device__ ChoiceRow choice_row(const SelectPagesArgs& args, int64_t index) {
 
 __device__ int64_t pages_of(int64_t length) { return (length + kPageTokens - 1) / kPageTokens; }
 
-// Scores whose order as unsigned integers is that of the floats, above 0.
-__device__ uint32_t ordered(float value) {
-  const uint32_t bits = isnan(value) ? 0x7f800000u : __float_as_uint(value);
-  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
-
 // One thread a page; the sums go on in the order of d, as on the CPU.
 __global__ void bound_kernel(SelectPagesArgs args, uint32_t* scores, int64_t tiles) {
   const RowTile at = row_tile(tiles, kThreads);
@@ -53,13 +47,13 @@ __global__ void bound_kernel(SelectPagesArgs args, uint32_t* scores, int64_t til
       const float q = to_f32(query[d]);
       sum += fmaxf(__fmul_rn(q, to_f32(low[d])), __fmul_rn(q, to_f32(low[dim + d])));
     }
-    largest = max(largest, ordered(sum));
+    largest = max(largest, ordered(isnan(sum) ? kInfinity : sum));
   }
   scores[at.row * cache.max_pages + page] = largest;
 }
 
-// One block a row. The least score of what is read is found bit by bit: the largest value that enough pages reach.
-__global__ void choose_kernel(SelectPagesArgs args, const uint32_t* all_scores) {
+// One block a row. Of the pages at the least score that is read only the newest are.
+__global__ void __launch_bounds__(kThreads) choose_kernel(SelectPagesArgs args, const uint32_t* all_scores) {
   const PagedView& cache = args.cache;
   const ChoiceRow choice = choice_row(args, blockIdx.x);
   const int64_t length = cache.lengths[choice.row], pages = pages_of(length);
@@ -70,25 +64,24 @@ __global__ void choose_kernel(SelectPagesArgs args, const uint32_t* all_scores) 
   const int64_t first_newest = all ? 0 : max(int64_t{0}, length - args.newest) / kPageTokens;
   const int others = static_cast<int>(min(max(int64_t{0}, args.pages - (pages - first_newest)), first_newest));
 
-  const auto count = [&](uint32_t least) {
-    int reached = 0;
-    for (int64_t page = threadIdx.x; page < first_newest; page += kThreads) reached += scores[page] >= least;
-    return block_reduce(reached, 0, Add());
-  };
-  uint32_t least = 0;
-  for (uint32_t bit = 0x80000000u; bit > 0 && others > 0; bit >>= 1) {
-    if (count(least | bit) >= others) least |= bit;
+  Cut<uint32_t, unsigned> cut{};
+  int spare = 0;  // the oldest at the cut, which are too many
+  if (others > 0) {
+    const auto score = [&](int64_t page) { return scores[page]; };
+    cut = radix_cut<kDigit, uint32_t, unsigned>(first_newest, static_cast<unsigned>(others), score,
+                                                [](int64_t) { return 1u; });
+    int at_cut = 0;
+    for (int64_t page = threadIdx.x; page < first_newest; page += kThreads) at_cut += scores[page] == cut.key;
+    spare = max(0, block_reduce(at_cut, 0, Add()) - static_cast<int>(cut.missing));
   }
-  // Of those at the least score the newest: `spare` of them, the oldest, are one too many.
-  const int spare = others > 0 ? count(least) - others : 0;
   int written = 0, equals = 0;  // in the pages before the current ones
   for (int64_t first = 0; first < pages; first += kThreads) {
     const int64_t page = first + threadIdx.x;
     const bool is_candidate = page < first_newest && others > 0;
-    const bool is_equal = is_candidate && scores[page] == least;
+    const bool is_equal = is_candidate && scores[page] == cut.key;
     int all_equals = 0, all_read = 0;
     const int equals_before = equals + block_sum_before<kThreads>(is_equal, all_equals);
-    const bool is_chosen = is_candidate && (scores[page] > least || (is_equal && equals_before >= spare));
+    const bool is_chosen = is_candidate && (scores[page] > cut.key || (is_equal && equals_before >= spare));
     const bool reads = is_chosen || (page >= first_newest && page < pages);
     const int at = written + block_sum_before<kThreads>(reads, all_read);
     if (reads) chosen[at] = table[page];

@@ -9,7 +9,6 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
@@ -17,7 +16,6 @@
 #include <vector>
 
 #include "kernels/check.h"
-#include "kernels/error.h"
 #include "policies/parts/options.h"
 #include "policies/parts/windowed_admission.h"
 #include "policies/parts/write_gate_network.h"
@@ -43,14 +41,8 @@ class WgKv final : public WindowedAdmission {
 
   std::vector<InputFile> check(const ModelIdentity& model, std::string_view) const override {
     if (weights_ == kInitialWeights) return {};
-    const std::filesystem::path path = learned_path(model.folder(), weights_);
-    if (!model.files().empty() && !std::filesystem::exists(path)) {
-      throw UserError(
-          fmt::format("wg-kv: there are no learned gates {}; weights: initial, or drop, asks for gates that "
-                      "know nothing",
-                      path.string()));
-    }
-    return check_learned(path, kName, model, settings());
+    return check_learned(learned_path(model.folder(), weights_), kName, model, settings(),
+                         "nothing trains gates yet, weights: initial or drop do without");
   }
 
   void load(std::span<const InputFile> files) override {

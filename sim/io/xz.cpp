@@ -63,7 +63,12 @@ const char* reason(lzma_ret status) {
 
 std::string xz(std::string_view content) {
   Stream stream(content);
-  start(lzma_easy_encoder(&stream.lzma, 6 | LZMA_PRESET_EXTREME, LZMA_CHECK_CRC64));
+  lzma_options_lzma options;
+  KV_CHECK(!lzma_lzma_preset(&options, 6 | LZMA_PRESET_EXTREME));
+  options.lc = LZMA_LCLP_MAX;  // text: what follows a letter depends on it, and on no alignment
+  options.pb = 0;
+  const std::array filters = {lzma_filter{LZMA_FILTER_LZMA2, &options}, lzma_filter{LZMA_VLI_UNKNOWN, nullptr}};
+  start(lzma_stream_encoder(&stream.lzma, filters.data(), LZMA_CHECK_CRC64));
   std::string packed;
   lzma_ret status = LZMA_OK;
   while (status == LZMA_OK) status = stream.append_step(packed);

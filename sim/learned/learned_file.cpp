@@ -19,7 +19,7 @@ namespace {
 constexpr std::string_view kFormat = "kvlab-learned";
 constexpr std::string_view kVersion = "1";
 constexpr std::string_view kSetting = "setting.";  // before the name of a setting
-constexpr std::string_view kMake = "`kvlab train SPEC` makes one";
+constexpr std::string_view kMake = kTrainMakesOne;
 constexpr int64_t kMostHeads = 1 << 16;
 
 std::vector<int64_t> stored_shape(const LearnedFile& learned, const LearnedPart& part) {
@@ -116,25 +116,25 @@ LearnedFile parse(const SafetensorsFile& file, std::string_view owner) {
 }
 
 void require_settings(const LearnedFile& learned, const std::map<std::string, std::string>& settings,
-                      std::string_view owner, const std::string& file) {
+                      std::string_view owner, const std::string& file, std::string_view remedy) {
   for (const auto& [name, value] : settings) {
     const auto found = learned.settings.find(name);
     if (found != learned.settings.end() && found->second == value) continue;
     throw UserError(fmt::format("{}: {} was learned with {}: {}, expected {}; {}", owner, file, name,
-                                found == learned.settings.end() ? "nothing" : found->second, value, kMake));
+                                found == learned.settings.end() ? "nothing" : found->second, value, remedy));
   }
 }
 
 void require_model(const LearnedFile& learned, const ModelIdentity& model, std::string_view owner,
-                   const std::string& file) {
+                   const std::string& file, std::string_view remedy) {
   if (const auto [layers, kv_heads] = model.shape(); learned.layers != layers || learned.kv_heads != kv_heads) {
     throw UserError(fmt::format("{}: {} is for {} layers of {} KV heads, expected {} of {}; {}", owner, file,
-                                learned.layers, learned.kv_heads, layers, kv_heads, kMake));
+                                learned.layers, learned.kv_heads, layers, kv_heads, remedy));
   }
   if (!model.folder().empty() && learned.fingerprint != model.fingerprint()) {
     throw UserError(fmt::format("{}: {} is for model {} with files of SHA-256 {:.12}…, expected {:.12}… of {}; {}",
                                 owner, file, learned.model, learned.fingerprint, model.fingerprint(),
-                                model.folder().string(), kMake));
+                                model.folder().string(), remedy));
   }
 }
 
@@ -171,19 +171,20 @@ LearnedFile read_learned(const std::filesystem::path& path, std::string_view own
 }
 
 std::vector<InputFile> check_learned(const std::filesystem::path& path, std::string_view owner,
-                                     const ModelIdentity& model, const std::map<std::string, std::string>& settings) {
+                                     const ModelIdentity& model, const std::map<std::string, std::string>& settings,
+                                     std::string_view remedy) {
   std::error_code error;
   if (!model.files().empty() && !std::filesystem::exists(model.files(), error)) return {};
   const std::string file = path.string();
   if (!std::filesystem::exists(path, error)) {
-    throw UserError(fmt::format("{}: there are no learned weights {}; {}", owner, file, kMake));
+    throw UserError(fmt::format("{}: there are no learned weights {}; {}", owner, file, remedy));
   }
   const LearnedFile learned = read_learned(path, owner);
   if (learned.learner != owner) {
-    throw UserError(fmt::format("{}: {} was learned for {}; {}", owner, file, learned.learner, kMake));
+    throw UserError(fmt::format("{}: {} was learned for {}; {}", owner, file, learned.learner, remedy));
   }
-  require_settings(learned, settings, owner, file);
-  require_model(learned, model, owner, file);
+  require_settings(learned, settings, owner, file, remedy);
+  require_model(learned, model, owner, file, remedy);
   return {{path, sha256_hex(MappedFile::open(path).bytes())}};
 }
 

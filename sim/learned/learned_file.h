@@ -26,6 +26,8 @@ struct LearnedFile {
   std::vector<float> parameters;   // [layers, kv_heads, elements_of(parts)]
 };
 
+inline constexpr std::string_view kTrainMakesOne = "`kvlab train SPEC` makes one";
+
 // As the name of a file: none, but the parameters that a training begins with.
 inline constexpr std::string_view kInitialWeights = "initial";
 
@@ -41,8 +43,10 @@ LearnedFile read_learned(const std::filesystem::path& path, std::string_view own
 // The same as a slot's check() wants it: UserError, too, where there is no such file, or it is of another slot, model
 // or settings. A trace or random weights have no files to compare, only a shape. Returns the file for the slot's
 // load(), or none where the model itself is not there, which has learned nothing either: whoever opens it says so.
+// `remedy` ends what it says: how to come by such a file, or to do without.
 std::vector<InputFile> check_learned(const std::filesystem::path& path, std::string_view owner,
-                                     const ModelIdentity& model, const std::map<std::string, std::string>& settings);
+                                     const ModelIdentity& model, const std::map<std::string, std::string>& settings,
+                                     std::string_view remedy = kTrainMakesOne);
 
 // What load() gets must still be what check_learned() saw.
 LearnedFile load_learned(const InputFile& checked, std::string_view owner);

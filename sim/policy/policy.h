@@ -58,6 +58,9 @@ struct SlotChoices {
   SlotChoice allocation{"uniform"};
   SlotChoice admission{"none"};
   SlotChoice selection{"all"};
+
+  // Whether every query sees all that the policy has not evicted.
+  bool show_all() const { return admission.name == "none" && selection.name == "all"; }
 };
 
 // Sorted by name.

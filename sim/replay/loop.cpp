@@ -31,6 +31,14 @@ void require(const Policy& policy, const Source& source, const Baseline* baselin
   }
 }
 
+void note_wanted(const Policy& policy, Source::Wanted& wanted) {
+  for (const PolicySlot& place : policy.slots()) {
+    const Needs needs = place.slot.needs();
+    wanted.pre_rope_queries |= needs.pre_rope_queries;
+    wanted.pre_rope_keys |= needs.pre_rope_keys;
+  }
+}
+
 // Fewer steps than this are not worth a recording, which costs about as much host time as a step's launches.
 constexpr int kLeastRecorded = 4;
 
@@ -74,6 +82,14 @@ BatchShape Loop::batch_shape() {
           .sample_numbers = numbers_};
 }
 
+void Loop::begin_source(std::span<const std::span<const int32_t>> ids) {
+  Source::Wanted wanted;
+  note_wanted(args_.policy, wanted);
+  for (const Policy* onlooker : args_.onlookers) note_wanted(*onlooker, wanted);
+  args_.source.want(wanted);
+  args_.source.begin(ids);
+}
+
 void Loop::begin(std::span<const std::span<const int32_t>> ids, int64_t pages) {
   KV_CHECK(std::ssize(ids) == args_.sequences);
   const BatchShape shape = batch_shape();
@@ -83,7 +99,7 @@ void Loop::begin(std::span<const std::span<const int32_t>> ids, int64_t pages) {
   // An onlooker is asked for nothing but its scores.
   for (Policy* onlooker : args_.onlookers) begin_slot(*onlooker->scorer, shape, args_.baseline);
   for (Observer* observer : args_.observers) observer->begin(shape);
-  args_.source.begin(ids);
+  begin_source(ids);
   pass_.cache().reserve(pages);
 }
 
@@ -91,7 +107,7 @@ void Loop::resume(std::span<const std::span<const int32_t>> ids, LoopState state
   KV_CHECK(std::ssize(ids) == args_.sequences);
   const BatchShape shape = batch_shape();
   for (Observer* observer : args_.observers) observer->begin(shape);
-  args_.source.begin(ids);
+  begin_source(ids);
   pass_.resume(std::move(state.cache), std::move(state.done));
   for (int s = 0; s < args_.sequences; ++s) {
     accounts_.resume(s, state.events[static_cast<size_t>(s)], pass_.cache());

@@ -87,6 +87,7 @@ class Loop {
   size_t first_onlooker() const { return args_.policy.scorer ? 1 : 0; }
   double score_seconds() const { return args_.policy.scorer ? pass_.score_seconds(0) : 0; }
   BatchShape batch_shape();
+  void begin_source(std::span<const std::span<const int32_t>> ids);
   void note_block(const TokenLosses& losses);
   void sweep_for(const Step& step);
   void sweep();  // nothing where nothing expires

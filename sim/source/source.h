@@ -13,12 +13,18 @@
 namespace kv {
 
 // Where queries, keys and values come from. ModelSource continues the forward pass with the attention output it is
-// given, so errors propagate; TraceSource replays recorded tensors and ignores it. Calls come in this order: begin,
-// then for each block: start, for each layer (project, absorb), finish.
+// given, so errors propagate; TraceSource replays recorded tensors and ignores it. Calls come in this order: want,
+// begin, then for each block: start, for each layer (project, absorb), finish.
 class Source {
  public:
   virtual ~Source() = default;
   virtual const SourceInfo& info() const = 0;
+  // What somebody reads, from the next begin on, of the projections that a source may lack: others may be null.
+  struct Wanted {
+    bool pre_rope_queries = false;
+    bool pre_rope_keys = false;
+  };
+  virtual void want(const Wanted&) {}
   // Token ids of each sequence of the batch; must stay alive until the next begin.
   virtual void begin(std::span<const std::span<const int32_t>> sequences) = 0;
   virtual void start(const Block& block) = 0;

@@ -77,10 +77,12 @@ Projections TraceSource::project(int layer) {
   Projections projections{.queries = load(layer, "queries", query, queries_),
                           .keys = load(layer, "keys", key, keys_),
                           .values = load(layer, "values", key, values_)};
-  if (info_.has_pre_rope_queries) {
+  if (wanted_.pre_rope_queries && info_.has_pre_rope_queries) {
     projections.pre_rope_queries = load(layer, "pre_rope_queries", query, pre_rope_queries_);
   }
-  if (info_.has_pre_rope_keys) projections.pre_rope_keys = load(layer, "pre_rope_keys", key, pre_rope_keys_);
+  if (wanted_.pre_rope_keys && info_.has_pre_rope_keys) {
+    projections.pre_rope_keys = load(layer, "pre_rope_keys", key, pre_rope_keys_);
+  }
   return projections;
 }
 

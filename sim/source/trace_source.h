@@ -18,6 +18,7 @@ class TraceSource final : public Source {
 
   const SourceInfo& info() const override { return info_; }
   // sequences[s] must be traces[s]'s ids, or a prefix of them.
+  void want(const Wanted& wanted) override { wanted_ = wanted; }
   void begin(std::span<const std::span<const int32_t>> sequences) override;
   void start(const Block& block) override;
   Projections project(int layer) override;
@@ -32,6 +33,7 @@ class TraceSource final : public Source {
   std::vector<const Trace*> traces_;
   SourceInfo info_;
   const Block* block_ = nullptr;
+  Wanted wanted_;
   std::vector<float> staging_;
   Tensor queries_, keys_, values_, pre_rope_queries_, pre_rope_keys_;
   std::vector<Tensor> output_weights_;  // [layers]

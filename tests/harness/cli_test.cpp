@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
-#include <regex>
 #include <set>
 
 #include "sim/io/safetensors.h"
@@ -559,45 +558,6 @@ TEST_F(Cli, TasksDrawFromTheFolderThatIsNamed) {
   EXPECT_NE(read_file(folder_ / "own" / "manifest.json").find("\"texts=" + texts.string() + "\""), std::string::npos);
   expect_refused(fmt::format("run {} {} {}", path("s.yaml"), by_option, by_set), "expected one of them");
   expect_refused(fmt::format("run {} --quiet --data {}", path("s.yaml"), path("absent")), "absent");
-}
-
-// Whether a spec names one whose training makes the weights that a refusal misses.
-bool says_which_spec_trains(const std::string& spec, const std::string& refusal) {
-  std::smatch missing;
-  if (!std::regex_search(refusal, missing, std::regex("learned/([^/]*)\\.safetensors"))) return false;
-  const std::regex named("experiments/([a-z0-9-]+)\\.yaml"), made("weights: ([a-z0-9-]+)");
-  for (std::sregex_iterator at(spec.begin(), spec.end(), named), end; at != end; ++at) {
-    const fs::path training = ref::source_path("experiments/" + (*at)[1].str() + ".yaml");
-    const std::string text = fs::exists(training) ? read_file(training) : std::string();
-    std::smatch weights;
-    if (text.find("\nlearn:") == std::string::npos || !std::regex_search(text, weights, made)) continue;
-    if (missing[1].str().starts_with(weights[1].str())) return true;
-  }
-  return false;
-}
-
-TEST_F(Cli, ShippedExperimentsAreValid) {
-  for (const auto& entry : fs::directory_iterator(ref::source_path("experiments"))) {
-    if (entry.path().extension() != ".yaml") continue;
-    std::string words = "validate " + entry.path().string();
-    const std::string text = read_file(entry.path());
-    const std::string downloaded = "experiments/models/smollm2-135m/SmolLM2-135M-Instruct.Q4_1.gguf";
-    if (text.find("\nmodel: " + downloaded) != std::string::npos && !fs::exists(ref::source_path(downloaded))) {
-      expect_refused(words, "no such file; get it with: ./dev model smollm2-135m");
-      words += " --set model=experiments/models/reference";
-    }
-    const Output output = run(words);
-    // Weights of an ablation are made anew by their spec, and kept by nobody.
-    if (output.text.find("there are no learned weights") != std::string::npos) {
-      EXPECT_TRUE(says_which_spec_trains(text, output.text)) << entry.path() << "\n" << output.text;
-      EXPECT_EQ(output.code, 2);
-      continue;
-    }
-    // The traces that the absent model wrote are no other's.
-    const bool lacks_traces =
-        words.find("--set") != std::string::npos && output.text.find("there are no traces yet") != std::string::npos;
-    EXPECT_EQ(output.code, lacks_traces ? 2 : 0) << output.text;
-  }
 }
 
 // Neither its profiles nor what they are for is looked at first.

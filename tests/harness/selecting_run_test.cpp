@@ -3,35 +3,14 @@
 #include <cmath>
 #include <map>
 
-#include "tests/support/run_fixture.h"
+#include "tests/support/slot_run_fixture.h"
 
 namespace kv {
 namespace {
 
-class SelectingRun : public RunFixture {
+class SelectingRun : public SlotRun {
  protected:
-  static std::string with(const std::string& policies, const std::string& metrics = "loss, cache_size, recall") {
-    std::string yaml = test::replaced(RunFixture::yaml(), "[full, streaming, h2o, random]", policies);
-    yaml = test::replaced(yaml, "{budget: [16, 24], interval: 8}", "{budget: 32, interval: 8}");
-    return test::replaced(yaml, "[loss]", "[" + metrics + "]");
-  }
-  Spec spec_of(const std::string& yaml) const {
-    write_atomically(spec_file(), yaml);
-    return load_spec(spec_file());
-  }
-  std::map<std::string, std::map<std::string, double>> run(const std::string& yaml, const std::string& out) const {
-    const RunSummary summary = run_experiment(spec_of(yaml), options(out));
-    EXPECT_EQ(summary.failed, 0);
-    std::map<std::string, std::map<std::string, double>> values;
-    for (const Row& row : read_rows(folder_ / out / "rows.csv").rows) {
-      if (row.value && row.sample == 0 && !row.layer && !row.x) values[row.policy][row.metric] = *row.value;
-    }
-    return values;
-  }
-  std::string refusal(const std::string& yaml) const {
-    const std::string message = test::user_error([&] { run_experiment(spec_of(yaml), options("refused")); });
-    return message.starts_with(spec_file().string()) ? message.substr(spec_file().string().size()) : message;
-  }
+  SelectingRun() : SlotRun(32) {}
 };
 
 // 48 tokens fill three pages. A text without a question is read token by token from its first one, so that with one

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,8 @@
 #include "harness/spec/grid.h"
 #include "harness/spec/spec_reader.h"
 #include "harness/subject.h"
+#include "sim/replay/generate.h"
+#include "sim/tasks/exam.h"
 #include "tests/support/file_fixtures.h"
 #include "tests/support/run_fixture.h"
 
@@ -69,6 +72,25 @@ class Answers : public RunFixture {
             .workload = grid.workloads[0],
             .first = 0,
             .count = 1};
+  }
+
+  // What a policy says to a question of an exam, from the first token on or where a reading of the context ended.
+  static std::string answer_by_itself(Backend& backend, Subject& subject, const Exam& exam,
+                                      const ExamQuestion& question, Policy& policy, LoopState* read = nullptr) {
+    std::vector<int32_t> prompt = exam.context;
+    prompt.insert(prompt.end(), question.ids.begin(), question.ids.end());
+    prompt.insert(prompt.end(), question.prefix.begin(), question.prefix.end());
+    const std::span<const int32_t> prompts[] = {prompt};
+    const GenerateResult answer = generate({.backend = backend,
+                                            .source = *subject.model(),
+                                            .policy = policy,
+                                            .prompts = prompts,
+                                            .resumed = read,
+                                            .max_new_tokens = question.max_new_tokens});
+    std::vector<int32_t> ends = subject.stop_ids();
+    const std::vector<int32_t> lines = line_end_ids(subject.tokenizer());
+    ends.insert(ends.end(), lines.begin(), lines.end());
+    return answer_text(exam, answer.sequences[0].ids, ends, subject.tokenizer());
   }
 
   RunSummary summary_;

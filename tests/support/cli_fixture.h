@@ -39,8 +39,9 @@ class Cli : public RunFixture {
   std::string reference() const { return ref::source_path("experiments/models/reference"); }
   std::string path(const char* name) const { return (folder_ / name).string(); }
   // What it says: one line with the reason in it, and code 2.
-  static std::string expect_refused(const std::string& arguments, const std::string& reason = "") {
-    const Output output = run(arguments);
+  static std::string expect_refused(const std::string& arguments, const std::string& reason = "",
+                                    const char* environment = "") {
+    const Output output = run(arguments, environment);
     EXPECT_EQ(output.code, 2) << arguments;
     EXPECT_EQ(std::count(output.text.begin(), output.text.end(), '\n'), 1) << output.text;
     EXPECT_THAT(output.text, testing::MatchesRegex("kvlab( [a-z]+)?: [^\n]+\n")) << arguments;

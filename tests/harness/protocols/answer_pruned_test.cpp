@@ -97,20 +97,7 @@ TEST_F(PrunedContexts, AreAnsweredAsAReplayLeavesThem) {
               .interval = 16,
               .seed = 5,
               .left = &left});
-      std::vector<int32_t> prompt = sample.exam.context;
-      prompt.insert(prompt.end(), question.ids.begin(), question.ids.end());
-      prompt.insert(prompt.end(), question.prefix.begin(), question.prefix.end());
-      const std::span<const int32_t> prompts[] = {prompt};
-      const GenerateResult answer = generate({.backend = *backend,
-                                              .source = *subject->model(),
-                                              .policy = full,
-                                              .prompts = prompts,
-                                              .resumed = &*left,
-                                              .max_new_tokens = question.max_new_tokens});
-      std::vector<int32_t> ends = subject->stop_ids();
-      const std::vector<int32_t> lines = line_end_ids(subject->tokenizer());
-      ends.insert(ends.end(), lines.begin(), lines.end());
-      expected.push_back(answer_text(sample.exam, answer.sequences[0].ids, ends, subject->tokenizer()));
+      expected.push_back(answer_by_itself(*backend, *subject, sample.exam, question, full, &*left));
     }
     const std::vector<Row> rows = runner.run(*cases[c]);
     std::vector<std::string> answers;

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "harness/protocols/answer_runner.h"
-#include "sim/replay/generate.h"
 #include "tests/support/answers_fixture.h"
 
 namespace kv {
@@ -81,25 +80,13 @@ TEST_F(AnsweredReading, AnswersAreThoseOfAGenerationByItself) {
   std::vector<const Case*> cases;
   for (const Case& unit_case : grid.workloads[0].cases) cases.push_back(&unit_case);
   runner.begin(cases);
-  std::vector<int32_t> ends = subject->stop_ids();
-  const std::vector<int32_t> lines = line_end_ids(subject->tokenizer());
-  ends.insert(ends.end(), lines.begin(), lines.end());
   int compared = 0;
   for (const Case* unit_case : cases) {
     Policy policy =
         make_policy("full", {}, {.admission = unit_case->slots.admission, .selection = unit_case->slots.selection});
     std::vector<std::string> expected;
     for (const ExamQuestion& question : sample.exam.questions) {
-      std::vector<int32_t> prompt = sample.exam.context;
-      prompt.insert(prompt.end(), question.ids.begin(), question.ids.end());
-      prompt.insert(prompt.end(), question.prefix.begin(), question.prefix.end());
-      const std::span<const int32_t> prompts[] = {prompt};
-      const GenerateResult answer = generate({.backend = *backend,
-                                              .source = *subject->model(),
-                                              .policy = policy,
-                                              .prompts = prompts,
-                                              .max_new_tokens = question.max_new_tokens});
-      expected.push_back(answer_text(sample.exam, answer.sequences[0].ids, ends, subject->tokenizer()));
+      expected.push_back(answer_by_itself(*backend, *subject, sample.exam, question, policy));
     }
     std::vector<std::string> answers;
     for (const Row& row : runner.run(*unit_case)) {
