@@ -7,9 +7,9 @@
 
 namespace kv {
 
-// What is left of an entry's life once the tokens of a block were processed: with next = first_position + count of the
-// row's segment, for slots [0, length) of the rows of sequences that have a segment (with count 0, too)
-//   keep[row, slot] = cache.expires[slot] > next ? 1 : 0.
+// What the newest token of a block saw: with newest = first_position + count − 1 of the row's segment, for slots
+// [0, length) of the rows of sequences that have a segment (with count 0, too)
+//   keep[row, slot] = cache.expires[slot] > newest ? 1 : 0.
 // Slots before length − cache.expiring are 1 unread. A `keep` for kernels/compact.h, which sweeps by it.
 struct UnexpiredArgs {
   PagedView cache;  // with expires

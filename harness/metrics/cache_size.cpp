@@ -10,7 +10,7 @@ namespace {
 
 class CacheSize final : public Metric {
  public:
-  ObserverNeeds observer_needs() const override { return {.takes_unseen = true}; }
+  ObserverNeeds observer_needs() const override { return {.takes_unseen = true, .takes_capacity = true}; }
   void begin_case(const CaseView& view) override { view_ = view; }
 
   void report(const ReplayResult& result, std::vector<Measured>& rows) override {

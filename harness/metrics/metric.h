@@ -25,7 +25,8 @@ struct CaseView {
   const Baseline* baseline = nullptr;      // the full-cache pass
   const Schedule* schedule = nullptr;
   bool decode_time = true;               // false: one-shot compression
-  std::span<const int32_t> first_event;  // [sequences] tokens seen at the first event; −1 = none happens
+  // [sequences] tokens seen at the first event; −1 = none happens. Where a capacity says, known to report() alone.
+  std::span<const int32_t> first_event;
   // Text of token ids; empty where no tokenizer is known (a trace of bare ids).
   std::function<std::string(std::span<const int32_t>)> decode;
 };

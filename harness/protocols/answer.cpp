@@ -7,6 +7,7 @@
 #include "harness/protocols/batch_memory.h"
 #include "harness/protocols/chat_option.h"
 #include "harness/protocols/protocol.h"
+#include "harness/protocols/pruning.h"
 #include "harness/spec/case_check.h"
 #include "harness/spec/grid.h"
 #include "harness/spec/places.h"
@@ -58,21 +59,20 @@ void check_answer(const Spec& spec) {
 
 // A context is compressed once, or pruned while it is read.
 void check_answer_case(const CaseCheck& check) {
-  const int budget = check.candidate.count("budget"), interval = check.candidate.count("interval");
-  const bool is_cut = check.candidate.fraction("keep") > 0, is_pruned = budget > 0 || interval > 0;
-  const std::string where = check.where_of({"budget", "interval"});
-  if (is_cut && is_pruned) {
+  const bool is_cut = check.candidate.fraction("keep") > 0, prunes = is_pruned(check.candidate);
+  if (is_cut && prunes) {
     throw UserError(fmt::format(
-        "{}: axes: protocol answer takes either the axis keep or the axes budget and interval, not both", where));
+        "{}: axes: protocol answer takes either the axis keep or the axes budget and interval, or capacity, "
+        "not both",
+        check.where_of({"budget", "interval", "capacity"})));
   }
   if (!check.policy.scorer) return;
-  if (!is_cut && !is_pruned) check.refuse("needs the axis keep, or the axes budget and interval");
-  if (is_pruned && (budget == 0 || interval == 0)) check.refuse("needs the axes budget and interval", where);
+  if (!is_cut && !prunes) check.refuse("needs the axis keep, the axes budget and interval, or the axis capacity");
   if (check.policy.oracle()) {
     throw UserError(fmt::format("{}: policy '{}' needs {}, which protocol answer has yet to write",
                                 check.where_of_oracle(), check.component().label, check.wish_of_oracle()));
   }
-  if (is_pruned) check.check_pruning(budget, interval);
+  if (prunes) check_pruning(check);
   if (is_cut) at(check.where_of({kAdmissionAxis}), [&] { check_admission(check.policy, 0); });
 }
 
@@ -103,15 +103,20 @@ Remarks malformed_lines(const UnitBatch& batch) {
   return remarks;
 }
 
+std::vector<ProtocolAxis> answer_axes() {
+  std::vector<ProtocolAxis> axes = pruning_axes();
+  axes.insert(axes.begin(), fraction_axis("keep", "share of the context's entries that a head keeps, on average"));
+  axes.push_back(word_axis("query", {"agnostic", "aware"}, "whether the question is part of what is compressed"));
+  return axes;
+}
+
 const RegisterProtocol answer{{
     .name = "answer",
     .summary = "questions are asked of a context that was compressed once, or pruned while it was read, and the "
                "generated answers graded",
     .takes_questions = true,
     .takes_every_slot = true,
-    .axes = {fraction_axis("keep", "share of the context's entries that a head keeps, on average"), budget_axis(),
-             interval_axis(),
-             word_axis("query", {"agnostic", "aware"}, "whether the question is part of what is compressed")},
+    .axes = answer_axes(),
     .keys = {{.name = "sampling",
               .help = "how answers are drawn; greedy without it",
               .read = [](Params& params) { read_sampling(params); }},

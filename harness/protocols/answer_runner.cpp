@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "harness/protocols/pruning.h"
 #include "harness/spec/case_policy.h"
 #include "sim/io/hash.h"
 #include "sim/policy/params.h"
@@ -100,7 +101,7 @@ struct AnswerRunner::Candidate {
   Policy policy;
   std::vector<int32_t> keep{};  // of a case that is compressed once, or of the full cache
 
-  bool is_pruned() const { return policy.scorer && unit_case->count("budget") > 0; }
+  bool is_pruned() const { return policy.scorer && kv::is_pruned(*unit_case); }
 };
 
 std::vector<AnswerSample> read_answer_samples(const UnitBatch& batch) {
@@ -303,20 +304,20 @@ void AnswerRunner::answer_pruned(const Round& round, Candidate candidate) {
 
 // What is left of the contexts when they have been read.
 LoopState AnswerRunner::read_pruned(const Round& round, Candidate& candidate) {
-  const int budget = candidate.unit_case->count("budget");
-  const int interval = candidate.policy.scorer->interval(candidate.unit_case->count("interval"));
+  const Pruning pruning = pruning_of(*candidate.unit_case, candidate.policy);
   const auto contexts = spans(round.contexts);
   std::vector<int32_t> lengths;
   for (const Ids& context : round.contexts) lengths.push_back(static_cast<int32_t>(context.size()));
-  const Schedule schedule = prompt_decode_schedule(lengths, budget, interval, batch_.spec.prefill_chunk);
+  const Schedule schedule = schedule_of(pruning, lengths, Follows::kMore, batch_.spec.prefill_chunk);
   std::optional<LoopState> left;
   const ReplayResult costs = replay({.backend = batch_.backend,
                                      .source = batch_.subject.source(numbers_.front(), static_cast<int>(exams_.size())),
                                      .policy = candidate.policy,
                                      .sequences = contexts,
                                      .schedule = schedule,
-                                     .budget = budget,
-                                     .interval = interval,
+                                     .budget = pruning.budget,
+                                     .interval = pruning.interval,
+                                     .capacity = pruning.capacity ? &*pruning.capacity : nullptr,
                                      .seed = batch_.spec.seed,
                                      .sample_numbers = numbers_,
                                      .left = &left});

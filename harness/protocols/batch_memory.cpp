@@ -6,6 +6,7 @@
 #include <string>
 
 #include "harness/protocols/answer_runner.h"
+#include "harness/protocols/pruning.h"
 #include "harness/spec/case_policy.h"
 #include "kernels/paged.h"
 #include "sim/replay/baseline_pass.h"
@@ -45,14 +46,17 @@ std::shared_ptr<AnsweringPolicies> answering_policies_of(const UnitBatch& worklo
     policies->readers.try_emplace(reading_of(unit_case), make_reader(workload.spec, unit_case));
     Policy policy = make_case_policy(workload.spec, unit_case);
     if (!policy.scorer) continue;
-    (unit_case.count("budget") > 0 ? policies->pruned : policies->compressed).push_back(std::move(policy));
+    (is_pruned(unit_case) ? policies->pruned : policies->compressed).push_back(std::move(policy));
   }
   return policies;
 }
 
 int largest_interval(const UnitBatch& workload) {
   int largest = 0;
-  for (const Case& unit_case : workload.workload.cases) largest = std::max(largest, unit_case.count("interval"));
+  for (const Case& unit_case : workload.workload.cases) {
+    const Policy policy = make_case_policy(workload.spec, unit_case);
+    if (policy.scorer && is_pruned(unit_case)) largest = std::max(largest, pruning_of(unit_case, policy).interval);
+  }
   return largest;
 }
 

@@ -5,6 +5,7 @@
 #include "harness/protocols/batch_memory.h"
 #include "harness/protocols/own_yield.h"
 #include "harness/protocols/protocol.h"
+#include "harness/protocols/pruning.h"
 #include "harness/protocols/replay_runner.h"
 #include "harness/spec/case_check.h"
 #include "harness/spec/places.h"
@@ -18,7 +19,11 @@ constexpr std::string_view kCutBy = "cut_by";
 constexpr std::string_view kGolden = "golden";
 
 // Golden has to keep the budget, too, and what others measure would be golden's.
-void check_onlooker(const CaseCheck& check, int budget, int interval) {
+void check_onlooker(const CaseCheck& check) {
+  const Pruning pruning = pruning_of(check.candidate, check.policy);
+  if (pruning.capacity) {
+    check.refuse("with cut_by = golden is pruned to a budget, expected no axis capacity", check.where_of({"capacity"}));
+  }
   if (check.policy.admission->window() > 0) {
     check.refuse("with cut_by = golden looks on at the full cache's tokens, expected no admission",
                  check.where_of({kAdmissionAxis}));
@@ -27,7 +32,7 @@ void check_onlooker(const CaseCheck& check, int budget, int interval) {
     check.refuse("with cut_by = golden looks on at queries that read everything, expected no selection",
                  check.where_of({kSelectionAxis}));
   }
-  at(check.where_of({"budget"}), [&] { check_decode(make_policy(kGolden, {}), budget, interval); });
+  at(check.where_of({"budget"}), [&] { check_decode(make_policy(kGolden, {}), pruning.budget, pruning.interval); });
   for (const Component& metric : check.spec.metrics) {
     if (metric.name == "evicted_overlap") continue;
     throw UserError(
@@ -39,10 +44,8 @@ void check_onlooker(const CaseCheck& check, int budget, int interval) {
 
 void check_decode_case(const CaseCheck& check) {
   if (!check.policy.scorer) return;
-  const int budget = check.candidate.count("budget"), interval = check.candidate.count("interval");
-  if (budget == 0 || interval == 0) check.refuse("needs the axes budget and interval");
-  check.check_pruning(budget, interval);
-  if (check.candidate.word(kCutBy) == kGolden) check_onlooker(check, budget, interval);
+  check_pruning(check);
+  if (check.candidate.word(kCutBy) == kGolden) check_onlooker(check);
 }
 
 // Events fall at B + kL, so statistics in blocks of the greatest common divisor begin at all of them.
@@ -57,10 +60,18 @@ EvictionPlan plan_pruning(const Spec& spec, const Case& unit_case, const Policy&
                           std::span<const Sample* const> samples) {
   std::vector<int32_t> lengths;
   for (const Sample* sample : samples) lengths.push_back(static_cast<int32_t>(sample->ids.size()));
-  const int budget = unit_case.count("budget");
-  const int interval = policy.scorer->interval(unit_case.count("interval"));
-  const std::string cut_by(unit_case.word(kCutBy) == kGolden ? kGolden : "");
-  return {decode_schedule(lengths, budget, interval, spec.prefill_chunk), budget, interval, cut_by};
+  const Pruning pruning = pruning_of(unit_case, policy);
+  return {.schedule = schedule_of(pruning, lengths, Follows::kNothing, spec.prefill_chunk),
+          .pruning = pruning,
+          .cut_by = std::string(unit_case.word(kCutBy) == kGolden ? kGolden : "")};
+}
+
+std::vector<ProtocolAxis> decode_axes() {
+  std::vector<ProtocolAxis> axes = pruning_axes();
+  axes.push_back(
+      cutting(word_axis(std::string(kCutBy), {"itself", std::string(kGolden)},
+                        "who evicts: the policy itself, or golden while it looks on (metric evicted_overlap)")));
+  return axes;
 }
 
 const RegisterProtocol decode{{
@@ -68,9 +79,7 @@ const RegisterProtocol decode{{
     .summary = "a text is read token by token, as if generated, and pruned to a budget as it grows",
     .is_default = true,
     .takes_every_slot = true,
-    .axes = {budget_axis(), interval_axis(),
-             cutting(word_axis(std::string(kCutBy), {"itself", std::string(kGolden)},
-                               "who evicts: the policy itself, or golden while it looks on (metric evicted_overlap)"))},
+    .axes = decode_axes(),
     .starter = R"(data:
   - {task: reason, tokens: 512}             # a task: kvlab list tasks, kvlab describe reason
   - {name: prose, task: book, tokens: 512}  # or a file: {text: my.txt, tokens: 512}

@@ -111,7 +111,7 @@ const Protocol& default_protocol();
 ProtocolAxis token_axis(std::string name, std::string help);
 ProtocolAxis fraction_axis(std::string name, std::string help);
 ProtocolAxis word_axis(std::string name, std::vector<std::string> words, std::string help);
-// Those of decode-time pruning.
+// Those of decode-time pruning to a budget.
 ProtocolAxis budget_axis();
 ProtocolAxis interval_axis();
 // Applies to policies that evict alone.

@@ -58,6 +58,14 @@ std::string compare(const Expected& expected, const ReplayResult::PerSequence& r
                      real.kept_mean, real.kept_max, real.events, expected.kept, expected.events);
 }
 
+// What a capacity asks of one sequence: at its end, too, the entries older than the window are no more.
+std::string compare(const Capacity& capacity, const ReplayResult::PerSequence& real, int64_t heads) {
+  const int64_t most = heads * (int64_t{capacity.entries} + capacity.window);
+  if (real.end_entries <= most) return {};
+  return fmt::format("{}kept {} tokens of all heads at the end in {} events, the capacity is {}", kFailedPrefix,
+                     real.end_entries, real.events, most);
+}
+
 // The samples' ids, labels and links: all that a replay and its metrics read of them.
 std::string hash_of_samples(const std::vector<Sample>& samples) {
   Sha256 hash;
@@ -185,13 +193,13 @@ ReplayRunner::Outcome ReplayRunner::replay_case(const Case& unit_case) {
   const Baseline& full = baseline();
   const Lanes::Turn lane(*lanes_);
 
-  const std::vector<int32_t> first = first_events(plan.schedule, sequences_.size());
+  std::vector<int32_t> first = first_events(plan.schedule, sequences_.size());
   CaseView view;
   view.batch = {.backend = &lane.backend(),
                 .source = &lane.source().info(),
                 .sequences = static_cast<int>(sequences_.size()),
-                .budget = plan.budget,
-                .interval = plan.interval,
+                .budget = plan.pruning.budget,
+                .interval = plan.pruning.interval,
                 .seed = batch_.spec.seed,
                 .sample_numbers = numbers_,
                 .future = policy.oracle() ? &full : nullptr};
@@ -217,19 +225,24 @@ ReplayRunner::Outcome ReplayRunner::replay_case(const Case& unit_case) {
                            .policy = cutter ? *cutter : policy,
                            .sequences = sequences_,
                            .schedule = plan.schedule,
-                           .budget = plan.budget,
-                           .interval = plan.interval,
+                           .budget = plan.pruning.budget,
+                           .interval = plan.pruning.interval,
+                           .capacity = plan.pruning.capacity ? &*plan.pruning.capacity : nullptr,
                            .seed = batch_.spec.seed,
                            .sample_numbers = numbers_,
                            .baseline = &full,
                            .observers = observers,
                            .onlookers = std::span(onlooker).first(cutter ? 1 : 0)});
+  for (size_t s = 0; plan.pruning.capacity && s < first.size(); ++s) first[s] = outcome.result.sequences[s].first_event;
   for (const auto& metric : metrics) metric->report(outcome.result, outcome.measured);
   if (!cutter) policy.allocation->report(outcome.measured);
   const bool alike = cutter || policy.allocation_name == "uniform";
   const Held held = policy.admission->window() > 0 ? Held::kAtMost : alike ? Held::kAlike : Held::kOnAverage;
+  const int64_t heads = int64_t{lane.source().info().layers} * lane.source().info().kv_heads;
   for (size_t s = 0; s < sequences_.size(); ++s) {
-    outcome.failures.push_back(compare(expected_of(plan.schedule, s), outcome.result.sequences[s], held));
+    const ReplayResult::PerSequence& real = outcome.result.sequences[s];
+    outcome.failures.push_back(plan.pruning.capacity ? compare(*plan.pruning.capacity, real, heads)
+                                                     : compare(expected_of(plan.schedule, s), real, held));
   }
   return outcome;
 }

@@ -13,6 +13,7 @@
 
 #include "harness/metrics/metric.h"
 #include "harness/protocols/lanes.h"
+#include "harness/protocols/pruning.h"
 #include "harness/protocols/unit.h"
 #include "harness/spec/grid.h"
 #include "sim/policy/baseline.h"
@@ -25,8 +26,7 @@ namespace kv {
 // When a policy that evicts does so, as a protocol has it.
 struct EvictionPlan {
   Schedule schedule;
-  int budget = 0;  // as BatchShape has them
-  int interval = 0;
+  Pruning pruning{};     // none in one-shot compression
   std::string cut_by{};  // a policy that evicts in place of the case's own, which looks on; empty: it evicts itself
 };
 

@@ -15,10 +15,10 @@ void unexpired(const UnexpiredArgs& args) {
     const Segment& segment = args.segments[task / cache.kv_heads];
     const int64_t row = int64_t{segment.sequence} * cache.kv_heads + task % cache.kv_heads;
     const int64_t length = cache.lengths[row], first = std::max<int64_t>(0, length - cache.expiring);
-    const int32_t next = segment.first_position + segment.count;
+    const int32_t newest = segment.first_position + segment.count - 1;
     uint8_t* keep = args.keep.row(row);
     std::fill_n(keep, first, uint8_t{1});
-    for (int64_t slot = first; slot < length; ++slot) keep[slot] = cache.expires[pool_index(cache, row, slot)] > next;
+    for (int64_t slot = first; slot < length; ++slot) keep[slot] = cache.expires[pool_index(cache, row, slot)] > newest;
   });
 }
 

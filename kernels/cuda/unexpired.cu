@@ -18,7 +18,7 @@ __global__ void unexpired_kernel(UnexpiredArgs args, int64_t tiles) {
   if (slot >= length) return;
   const bool may_have_expired = slot >= length - cache.expiring;
   args.keep.row(row)[slot] =
-      !may_have_expired || cache.expires[place_of(cache, row, slot)] > segment.first_position + segment.count;
+      !may_have_expired || cache.expires[place_of(cache, row, slot)] > segment.first_position + segment.count - 1;
 }
 
 }  // namespace

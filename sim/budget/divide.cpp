@@ -16,7 +16,7 @@ void divide(const AllocateArgs& args, int sequence, std::span<const double> weig
     const auto lengths = layer.lengths.subspan(first, heads);
     rooms.insert(rooms.end(), lengths.begin(), lengths.end());
   }
-  apportion(args.total(), weights, rooms, sequence_counts);
+  apportion(args.total(sequence), weights, rooms, sequence_counts);
   for (size_t layer = 0; layer < args.layers.size(); ++layer) {
     std::copy_n(sequence_counts.data() + layer * heads, heads, counts.data() + layer * rows + first);
   }
@@ -32,7 +32,7 @@ void fill_up(const AllocateArgs& args, int sequence, std::span<int32_t> counts) 
       }
     }
   };
-  int64_t lacking = args.total();
+  int64_t lacking = args.total(sequence);
   for_each_head([&](int32_t count, int32_t) { lacking -= count; });
   KV_CHECK(lacking >= 0);
   while (lacking > 0) {

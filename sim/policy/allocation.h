@@ -10,6 +10,7 @@
 #include "kernels/backend.h"
 #include "kernels/paged.h"
 #include "kernels/slots.h"
+#include "sim/policy/capacity.h"
 #include "sim/policy/protection.h"
 #include "sim/policy/registry.h"
 #include "sim/policy/slot.h"
@@ -26,23 +27,25 @@ struct ScoredLayer {
   Slots<const float> ties;           // null where the scorer has none
 };
 
-// An event of the sequences that keep equally many entries.
+// An event of the sequences that keep equally many entries a head.
 struct AllocateArgs {
   Backend& backend;
   int sequences = 0;
   int kv_heads = 0;
-  int kept = 0;  // entries a (layer, KV head) keeps, on average
+  int kept = 0;  // entries a (layer, KV head) keeps, on average, rounded down
   Protection protection;
   std::span<const uint8_t> sequences_due;  // [sequences]
   const uint8_t* rows_due = nullptr;       // [rows], the same in backend memory
   std::span<const int32_t> tokens_seen;    // [sequences]
+  std::span<const int64_t> totals;         // [sequences] entries that a due one keeps over all layers and heads
+  const Capacity* capacity = nullptr;      // that was passed, where the totals are what it leaves; else null
   std::span<const ScoredLayer> layers;
   std::span<const Slots<uint8_t>> keep;  // [layers], to be written by those that decides_entries(); else empty
 
   int rows() const { return sequences * kv_heads; }
   int64_t heads() const { return kv_heads * std::ssize(layers); }
-  // Entries that a due sequence keeps over all layers and heads, whatever the allocation: budgets are equal totals.
-  int64_t total() const { return kept * heads(); }
+  // Whatever the allocation: budgets are equal totals.
+  int64_t total(int sequence) const { return totals[static_cast<size_t>(sequence)]; }
   bool is_due(int sequence) const { return sequences_due[static_cast<size_t>(sequence)] != 0; }
   int32_t longest(int sequence) const;  // entries of its longest head
 };
@@ -63,8 +66,8 @@ class Allocation : public Slot {
   // best of each head are.
   virtual bool decides_entries() const { return false; }
   // Writes counts [layers, rows], host memory, of the due sequences: 0 to the head's length each, their sum over a
-  // sequence is total(). One that decides_entries() also writes args.keep, 1 = stays, for all slots below a due row's
-  // length: as many ones as it counts. The loop checks all of it.
+  // sequence is its total(). One that decides_entries() also writes args.keep, 1 = stays, for all slots below a due
+  // row's length: as many ones as it counts. The loop checks all of it.
   virtual void allocate(const AllocateArgs& args, std::span<int32_t> counts) = 0;
   // Rows (harness/metrics/metric.h) on how it came to the counts since begin(), where that is not the same every time.
   virtual void report(std::vector<Measured>&) const {}

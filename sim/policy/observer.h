@@ -13,6 +13,8 @@ struct ObserverNeeds {
   BaselineNeeds baseline;
   // Knows of entries in the cache that queries do not see, and that they may leave between events.
   bool takes_unseen = false;
+  // Does without knowing where events fall until they do: a capacity leaves that to the cache.
+  bool takes_capacity = false;
 };
 
 // One layer just before it is cut. Rows that are not due are not being cut.

@@ -123,11 +123,11 @@ Policy make_policy(std::string_view name, std::vector<GivenParam> options, SlotC
 
 void check_admission(const Policy& policy, int interval) {
   const int window = policy.admission->window(), queries = scorer_needs(policy).window(interval);
-  if (window == 0 || queries < window) return;
-  // What the next token does not see any more has left before a scorer looks.
+  if (window == 0 || queries <= window) return;
+  // What the newest token did not see any more has left before a scorer looks.
   throw UserError(
-      fmt::format("{}: judges by the newest {} queries, expected fewer than the {} tokens for which admission {} lets "
-                  "all see an entry",
+      fmt::format("{}: judges by the newest {} queries, expected no more than the {} tokens for which admission {} "
+                  "lets all see an entry",
                   policy.name, queries, window, policy.admission_name));
 }
 

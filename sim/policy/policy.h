@@ -66,8 +66,8 @@ struct SlotChoices {
 // Sorted by name.
 std::vector<const PolicyEntry*> policies();
 
-// UserError where its scorer judges by the newest queries of as many tokens as the admission's window, or more: when it
-// looks, one less than the window may be all that a head has.
+// UserError where its scorer judges by the newest queries of more tokens than the admission's window has: when it
+// looks, the window may be all that a head holds.
 void check_admission(const Policy& policy, int interval);
 
 // Throws UserError when the policy cannot prune to `budget` every `interval` tokens: B <= L for any policy (the newest

@@ -42,7 +42,8 @@ void Accounts::note_peak(const Cache& cache) {
   }
 }
 
-void Accounts::note_event(int sequence, const Cache& cache) {
+void Accounts::note_event(int sequence, int32_t tokens_seen, const Cache& cache) {
+  if (of(sequence).first_event < 0) of(sequence).first_event = tokens_seen;
   ++of(sequence).events;
   measure_kept(sequence, cache);
 }

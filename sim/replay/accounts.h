@@ -20,7 +20,8 @@ class Accounts {
   // A block has run and nothing is cut yet.
   void note_block(const Block& block, const Cache& cache);
   void note_peak(const Cache& cache);
-  void note_event(int sequence, const Cache& cache);
+  // A cut after so many tokens of the sequence.
+  void note_event(int sequence, int32_t tokens_seen, const Cache& cache);
   // The sequence comes with so many events behind it.
   void resume(int sequence, int64_t events, const Cache& cache);
   std::vector<ReplayResult::PerSequence> close(const Cache& cache);

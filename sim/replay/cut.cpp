@@ -13,9 +13,9 @@ namespace kv {
 
 namespace {
 
-// Sequences that keep equally many entries, and so protect the same.
+// Sequences that keep equally many entries a head, and so protect the same.
 struct Group {
-  int kept = 0;  // entries a head, on average
+  int kept = 0;  // entries a head, on average, rounded down
   Protection protection;
   std::vector<uint8_t> sequences_due;
   Tensor rows_due;
@@ -33,7 +33,7 @@ void check_counts(const AllocateArgs& args, std::span<const int32_t> counts) {
         total += count;
       }
     }
-    KV_CHECK(total == args.total());
+    KV_CHECK(total == args.total(s));
   }
 }
 
@@ -63,9 +63,11 @@ class Event {
   // Protection depends on what is kept, so in a ragged batch each count gets its own selection.
   static std::vector<Group> groups_of(const CutArgs& args) {
     const auto due = args.due.sequences();
+    const int64_t heads = int64_t{args.info.layers} * args.info.kv_heads;
     std::map<int32_t, std::vector<uint8_t>> by_kept;
     for (size_t s = 0; s < due.size(); ++s) {
-      if (due[s]) by_kept.try_emplace(args.keep[s], due.size(), uint8_t{0}).first->second[s] = 1;
+      const auto kept = static_cast<int32_t>(args.totals[s] / heads);
+      if (due[s]) by_kept.try_emplace(kept, due.size(), uint8_t{0}).first->second[s] = 1;
     }
     std::vector<Group> groups;
     for (auto& [kept, sequences_due] : by_kept) {
@@ -73,12 +75,18 @@ class Event {
       for (const uint8_t due_flag : sequences_due) {
         rows.insert(rows.end(), static_cast<size_t>(args.info.kv_heads), due_flag);
       }
-      Group group{kept, args.policy.scorer->protects(kept, args.interval), std::move(sequences_due),
+      Group group{kept, protection_of(args, kept), std::move(sequences_due),
                   Tensor(args.backend, DType::kU8, args.cache.rows())};
       group.rows_due.upload(rows.data(), rows.size());
       groups.push_back(std::move(group));
     }
     return groups;
+  }
+
+  static Protection protection_of(const CutArgs& args, int kept) {
+    Protection protection = args.policy.scorer->protects(kept, args.interval);
+    if (args.capacity) protection.recent = std::max(protection.recent, args.capacity->window);
+    return protection;
   }
 
   void check(const Group& group) const {
@@ -101,6 +109,8 @@ class Event {
                               .sequences_due = group.sequences_due,
                               .rows_due = group.rows_due.ref().as<uint8_t>(),
                               .tokens_seen = args_.due.tokens_seen(),
+                              .totals = args_.totals,
+                              .capacity = args_.capacity,
                               .layers = layers_,
                               .keep = keep_};
       args_.policy.allocation->allocate(args, counts_);

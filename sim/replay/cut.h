@@ -19,8 +19,9 @@ struct CutArgs {
   const Ranker& ranker;                    // with the scores of every layer
   std::span<const Ranker> onlookers = {};  // whose scores observers get to see
   const Due& due;
-  std::span<const int32_t> keep;  // [sequences] entries a (layer, KV head) keeps on average; of due sequences
-  int interval = 0;               // as in BatchShape
+  std::span<const int64_t> totals;     // [sequences] entries that a due one keeps, over all layers and heads
+  const Capacity* capacity = nullptr;  // that was passed, where the totals are what it leaves
+  int interval = 0;                    // as in BatchShape
   std::span<Observer* const> observers = {};
 };
 

@@ -9,6 +9,7 @@
 #include "kernels/error.h"
 #include "kernels/random_normal.h"
 #include "sim/replay/cut.h"
+#include "sim/replay/fullness.h"
 
 namespace kv {
 
@@ -145,7 +146,7 @@ void Loop::step(const Step& step) {
   sweep_for(step);
   mark_due(step);
   pass_.score();
-  cut(step);
+  cut();
   pass_.settle();
   for (Observer* observer : args_.observers) observer->block_done(pass_.block(), losses);
 }
@@ -198,7 +199,7 @@ void Loop::decode(std::span<const int32_t> active, int steps, int pause_every, c
 // Nobody ranks, divides or counts what no query will see.
 void Loop::sweep_for(const Step& step) {
   const bool event = std::any_of(step.keep.begin(), step.keep.end(), [](int32_t keep) { return keep >= 0; });
-  if (event || pass_.cache().wants_sweep()) sweep();
+  if (event || args_.capacity || pass_.cache().wants_sweep()) sweep();
 }
 
 void Loop::sweep() {
@@ -211,19 +212,32 @@ void Loop::sweep() {
 void Loop::mark_due(const Step& step) {
   pass_.due().set_none();
   const auto stays_whole = [](int32_t keep) { return keep < 0; };
-  if (!args_.policy.scorer || std::all_of(step.keep.begin(), step.keep.end(), stays_whole)) return;
+  const bool may_be_due = args_.capacity || !std::all_of(step.keep.begin(), step.keep.end(), stays_whole);
+  if (!args_.policy.scorer || !may_be_due) return;
   watch_.start();
-  const int64_t heads = int64_t{args_.source.info().layers} * args_.source.info().kv_heads;
   std::vector<uint8_t> due(static_cast<size_t>(args_.sequences), 0);
+  totals_.assign(due.size(), -1);
   for (size_t s = 0; s < due.size(); ++s) {
-    if (step.keep[s] < 0) continue;
-    due[s] = resident_entries(pass_.cache(), static_cast<int>(s)) > step.keep[s] * heads ? 1 : 0;
+    totals_[s] = left_by(step, static_cast<int>(s));
+    due[s] = totals_[s] >= 0 && resident_entries(pass_.cache(), static_cast<int>(s)) > totals_[s] ? 1 : 0;
   }
   pass_.due().set(due, pass_.done());
   watch_.stop(result_.evict_seconds);
 }
 
-void Loop::cut(const Step& step) {
+int64_t Loop::left_by(const Step& step, int sequence) const {
+  const auto s = static_cast<size_t>(sequence);
+  if (args_.capacity) return entries_left(pass_.cache(), sequence, pass_.done()[s], *args_.capacity);
+  return step.keep[s] < 0 ? -1 : int64_t{step.keep[s]} * args_.source.info().layers * args_.source.info().kv_heads;
+}
+
+int32_t Loop::tokens_until_full(int sequence) const {
+  KV_CHECK(args_.capacity);
+  const int32_t done = pass_.done()[static_cast<size_t>(sequence)];
+  return kv::tokens_until_full(pass_.cache(), sequence, done, *args_.capacity);
+}
+
+void Loop::cut() {
   const Due& due = pass_.due();
   if (!due.any()) return;
   kv::cut({.backend = args_.backend,
@@ -233,13 +247,15 @@ void Loop::cut(const Step& step) {
            .ranker = pass_.rankers().front(),
            .onlookers = pass_.rankers().subspan(1),
            .due = due,
-           .keep = step.keep,
+           .totals = totals_,
+           .capacity = args_.capacity,
            .interval = args_.interval,
            .observers = args_.observers},
           result_.evict_seconds);
   watch_.start();
   for (int s = 0; s < args_.sequences; ++s) {
-    if (due.sequences()[static_cast<size_t>(s)]) accounts_.note_event(s, pass_.cache());
+    if (!due.sequences()[static_cast<size_t>(s)]) continue;
+    accounts_.note_event(s, pass_.done()[static_cast<size_t>(s)], pass_.cache());
   }
   watch_.stop(result_.evict_seconds);
 }

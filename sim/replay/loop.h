@@ -26,7 +26,8 @@ struct LoopArgs {
   int sequences = 0;
   int budget = 0;  // as in ReplayArgs
   int interval = 0;
-  int filled = 0;  // as in BatchShape: fill() will be called
+  const Capacity* capacity = nullptr;  // step() cuts where it is passed, too; null: by the steps' keep alone
+  int filled = 0;                      // as in BatchShape: fill() will be called
   uint64_t seed = 0;
   std::span<const int32_t> sample_numbers;
   const Baseline* baseline = nullptr;
@@ -77,6 +78,8 @@ class Loop {
   LoopState leave();
 
   std::span<const int32_t> tokens_done() const { return pass_.done(); }  // [sequences]
+  // Of a sequence, with a capacity: no event falls within fewer (sim/replay/fullness.h).
+  int32_t tokens_until_full(int sequence) const;
   const Cache& cache() const { return pass_.cache(); }
   // That of an onlooker, with its scores of the last event or rank().
   const Ranker& onlooking(size_t onlooker) const { return pass_.rankers()[first_onlooker() + onlooker]; }
@@ -92,13 +95,16 @@ class Loop {
   void sweep_for(const Step& step);
   void sweep();  // nothing where nothing expires
   void mark_due(const Step& step);
-  void cut(const Step& step);
+  // What the step or the capacity leaves of a sequence, as totals_ has it.
+  int64_t left_by(const Step& step, int sequence) const;
+  void cut();
 
   const LoopArgs args_;
   Pass pass_;
   Stopwatch watch_;
   Accounts accounts_;
   ReplayResult result_;
+  std::vector<int64_t> totals_;  // [sequences] entries that an event leaves, over all layers and heads; −1 = no event
   std::vector<int64_t> events_;  // [sequences], once finished
   std::vector<int32_t> numbers_;
 };

@@ -151,9 +151,11 @@ LoopState Prefill::compressed(size_t policy, std::span<const int32_t> keep, doub
   begin_slot(*cutting.allocation, shape, nullptr);
   const int64_t heads = int64_t{args_.source.info().layers} * args_.source.info().kv_heads;
   std::vector<uint8_t> due;
+  std::vector<int64_t> totals;
   for (size_t s = 0; s < keep.size(); ++s) {
     cutting.scorer->check_budget(keep[s], 0);
-    due.push_back(resident_entries(state.cache, static_cast<int>(s)) > keep[s] * heads ? 1 : 0);
+    totals.push_back(keep[s] * heads);
+    due.push_back(resident_entries(state.cache, static_cast<int>(s)) > totals[s] ? 1 : 0);
     state.events[s] = due.back();
   }
   Due marked(args_.backend, args_.source.info().kv_heads);
@@ -168,7 +170,7 @@ LoopState Prefill::compressed(size_t policy, std::span<const int32_t> keep, doub
        .policy = cutting,
        .ranker = loop_.onlooking(static_cast<size_t>(onlooker)),
        .due = marked,
-       .keep = keep},
+       .totals = totals},
       seconds);
   return state;
 }

@@ -21,6 +21,8 @@ struct ReplayArgs {
   const Schedule& schedule;
   int budget = 0;  // for BatchShape; 0 in one-shot compression
   int interval = 0;
+  // Steps are taken in pieces that end where it is passed, and events fall there; those of the schedule have none.
+  const Capacity* capacity = nullptr;
   uint64_t seed = 0;
   std::span<const int32_t> sample_numbers;  // [sequences]; empty = 0, 1, 2, …
   const Baseline* baseline = nullptr;       // required when a policy asks for the future

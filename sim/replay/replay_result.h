@@ -10,7 +10,8 @@ namespace kv {
 struct ReplayResult {
   struct PerSequence {
     int64_t events = 0;
-    double kept_mean = 0;  // entries a (layer, head) after the last event, or at the end without events
+    int32_t first_event = -1;  // tokens processed when it fell; −1: there was none
+    double kept_mean = 0;      // entries a (layer, head) after the last event, or at the end without events
     int64_t kept_max = 0;
     int64_t peak_entries = 0;  // over all layers and heads
     int64_t end_entries = 0;

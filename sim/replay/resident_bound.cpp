@@ -25,9 +25,24 @@ void ResidentBound::cut(int64_t kept, const Allocation& allocation) {
   head_ = std::min(head_, allocation.most_kept(kept, layers_, kv_heads_));
 }
 
-std::vector<ResidentBound> resident_bounds(const Schedule& schedule, const Policy& policy, const SourceInfo& info) {
+void ResidentBound::fill(int64_t tokens, int64_t most, const Allocation& allocation) {
+  add(std::min(tokens, most + 1));
+  head_ = std::min(tokens, std::max(most + 1, allocation.most_kept(most, layers_, kv_heads_) + 1));
+  longest_ = std::max(longest_, head_);
+}
+
+std::vector<ResidentBound> resident_bounds(const Schedule& schedule, const Policy& policy, const SourceInfo& info,
+                                           const Capacity* capacity) {
   const size_t sequences = schedule.empty() ? 0 : schedule.front().counts.size();
   std::vector<ResidentBound> bounds(sequences, ResidentBound(info));
+  if (capacity) {
+    for (size_t s = 0; s < sequences; ++s) {
+      int64_t tokens = 0;
+      for (const Step& step : schedule) tokens += step.counts[s];
+      bounds[s].fill(tokens, capacity->window + capacity->entries, *policy.allocation);
+    }
+    return bounds;
+  }
   for (const Step& step : schedule) {
     for (size_t s = 0; s < sequences; ++s) {
       bounds[s].add(step.counts[s]);

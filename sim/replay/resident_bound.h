@@ -17,6 +17,8 @@ class ResidentBound {
   void add(int64_t tokens);  // every head gets them
   // An event that keeps `kept` entries a head on average, divided so; does nothing where no more are there.
   void cut(int64_t kept, const Allocation& allocation);
+  // Every head gets them, and events that leave no more than `most` a head on average fall as soon as more are there.
+  void fill(int64_t tokens, int64_t most, const Allocation& allocation);
 
   int64_t pages() const { return pages_; }      // of all layers and KV heads together, at their peak
   int64_t longest() const { return longest_; }  // entries of one head, at its peak
@@ -30,8 +32,9 @@ class ResidentBound {
   int64_t longest_ = 0;
 };
 
-// [sequences], after the whole schedule.
-std::vector<ResidentBound> resident_bounds(const Schedule& schedule, const Policy& policy, const SourceInfo& info);
+// [sequences], after the whole schedule, with events where a capacity is passed (ReplayArgs::capacity).
+std::vector<ResidentBound> resident_bounds(const Schedule& schedule, const Policy& policy, const SourceInfo& info,
+                                           const Capacity* capacity = nullptr);
 
 // One sequence of a generation (sim/replay/generate.h), in tokens.
 struct GenerationLength {

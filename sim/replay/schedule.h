@@ -10,7 +10,7 @@ namespace kv {
 // sequence that has ended has empty steps.
 struct Step {
   std::vector<int32_t> counts;  // [sequences] tokens processed in this step
-  std::vector<int32_t> keep;    // [sequences] entries a KV head keeps afterwards; −1 = no event
+  std::vector<int32_t> keep;    // [sequences] entries a (layer, KV head) keeps afterwards; −1 = no event
   bool decodes = false;         // one token at most of each sequence, as if generated: selections speak
 };
 using Schedule = std::vector<Step>;

@@ -32,8 +32,8 @@ struct Case {
   Tensor words;
 };
 
-// The next token is at 40: slots 1 to 10 but for 3, 6, 9 have expired. Of the sequence that has ended it is at 21.
-TEST_P(Unexpired, StayWhatTheNextTokenSees) {
+// The newest token is at 39: slots 1 to 9 but for 3, 6, 9 have expired. Of the sequence that has ended it is at 20.
+TEST_P(Unexpired, StayWhatTheNewestTokenSaw) {
   KV_BACKEND_OR_SKIP(backend);
   Case c(*backend);
   constexpr int64_t kPitch = 23;
@@ -46,7 +46,7 @@ TEST_P(Unexpired, StayWhatTheNextTokenSees) {
   for (int64_t row = 0; row < 4; ++row) {
     for (int64_t slot = 0; slot < kPitch; ++slot) {
       const bool there = slot < std::vector{20, 17, 3, 0}[row];
-      const int want = !there ? 7 : row >= 2 || slot % 3 == 0 || slot > 10 ? 1 : 0;
+      const int want = !there ? 7 : row >= 2 || slot % 3 == 0 || slot > 9 ? 1 : 0;
       EXPECT_EQ(int{got[row * kPitch + slot]}, want) << "row " << row << ", slot " << slot;
     }
   }
@@ -63,7 +63,7 @@ TEST_P(Unexpired, AreAllEntriesThatCannotHaveExpired) {
   backend->unexpired(
       {.cache = view, .segments = ref::segments_of(c.words), .segment_count = 2, .keep = keep.slots<uint8_t>(kPitch)});
   const std::vector<uint8_t> got = ref::download_array<uint8_t>(keep);
-  EXPECT_EQ(ref::slice(got, 0, 20), (std::vector<uint8_t>{1, 1, 1, 1, 1, 0, 1, 0, 0, 1, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1}));
+  EXPECT_EQ(ref::slice(got, 0, 20), (std::vector<uint8_t>{1, 1, 1, 1, 1, 0, 1, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}));
 }
 
 // Row by row, query by query, on top of what was counted before.

@@ -143,7 +143,7 @@ RunArgs one_shot_run(const std::string& policy, const Options& options, std::vec
 }
 
 PolicyRun run_policy(Source& source, Backend& backend, const RunArgs& args) {
-  Policy policy = make_policy(args.policy, args.options, {args.allocation, args.admission});
+  Policy policy = make_policy(args.policy, args.options, {args.allocation, args.admission, args.selection});
   const SourceInfo& info = source.info();
   const ModelIdentity identity(info.folder, [&] { return ModelIdentity::Shape{info.layers, info.kv_heads}; });
   if (names_weights(args.options) || !use_initial_weights(policy, info)) policy.load(policy.check(identity));
@@ -156,6 +156,7 @@ PolicyRun run_policy(Source& source, Backend& backend, const RunArgs& args) {
     baseline = compute_baseline(backend, source, sequences, wanted);
   }
   Recorder recorder;
+  std::optional<LoopState> left;
   Observer* const observers[] = {&recorder};
   ReplayResult result = replay({.backend = backend,
                                 .source = source,
@@ -164,11 +165,13 @@ PolicyRun run_policy(Source& source, Backend& backend, const RunArgs& args) {
                                 .schedule = args.schedule,
                                 .budget = args.budget,
                                 .interval = args.interval,
+                                .capacity = args.capacity ? &*args.capacity : nullptr,
                                 .seed = args.seed,
                                 .sample_numbers = args.samples,
                                 .baseline = policy.oracle() ? &baseline : nullptr,
-                                .observers = observers});
-  return {std::move(recorder.events), std::move(result)};
+                                .observers = observers,
+                                .left = &left});
+  return {std::move(recorder.events), std::move(result), std::move(left)};
 }
 
 std::vector<std::vector<int32_t>> kept_by(const std::string& policy, const Options& options,

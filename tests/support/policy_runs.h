@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,7 @@ struct Event {
 struct PolicyRun {
   std::vector<Event> events;
   ReplayResult result;
+  std::optional<LoopState> left = {};
 };
 
 struct RunArgs {
@@ -42,6 +44,8 @@ struct RunArgs {
   uint64_t seed = 1;
   SlotChoice allocation{"uniform"};
   SlotChoice admission{"none"};
+  SlotChoice selection{"all"};
+  std::optional<Capacity> capacity = {};
 };
 
 // Decode-time pruning as the harness runs it: the policy's own interval, its check().

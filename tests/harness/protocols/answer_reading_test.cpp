@@ -110,7 +110,7 @@ TEST_F(AnsweredReading, TheFullCacheIsOneThatSeesEverything) {
             std::string::npos);
   // One that does not fit is refused for itself, before anything runs.
   EXPECT_NE(
-      refusal("[full, {policy: snapkv, admission: {local: {window: 8}}}]").find("expected fewer than the 8 tokens"),
+      refusal("[full, {policy: snapkv, admission: {local: {window: 7}}}]").find("expected no more than the 7 tokens"),
       std::string::npos);
 }
 

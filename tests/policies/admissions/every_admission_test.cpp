@@ -8,10 +8,10 @@
 #include <tuple>
 
 #include "kernels/error.h"
-#include "kernels/expiry.h"
 #include "tests/support/backends.h"
 #include "tests/support/file_fixtures.h"
 #include "tests/support/policy_runs.h"
+#include "tests/support/sights.h"
 
 namespace kv::ref {
 namespace {
@@ -59,50 +59,8 @@ class EveryAdmission : public testing::TestWithParam<std::string> {
   std::unique_ptr<TinySource> source_;
 };
 
-// By (sequence, layer, head), what each token's query sees. Expiries are read where they are stored.
-class Sights final : public Observer {
- public:
-  using Row = std::tuple<int, int, int>;
-  void attended(const LayerView& view, ConstRef) override {
-    const PagedView& cache = view.cache;
-    for (const Segment& segment : view.segments) {
-      for (int head = 0; head < view.kv_heads && segment.count > 0; ++head) {
-        const int64_t row = int64_t{segment.sequence} * view.kv_heads + head;
-        std::set<int32_t>& seen = seen_[{segment.sequence, view.layer, head}][segment.first_position];
-        for (int32_t slot = 0; slot < view.lengths[row]; ++slot) {
-          const int64_t place =
-              int64_t{cache.page_table[row * cache.max_pages + slot / kPageTokens]} * kPageTokens + slot % kPageTokens;
-          if (cache.expires[place] > segment.first_position) seen.insert(cache.positions[place]);
-        }
-      }
-    }
-  }
-  std::map<Row, std::map<int, std::set<int32_t>>> seen_;
-};
-
-// Token by token, without a policy that evicts.
-std::map<Sights::Row, std::map<int, std::set<int32_t>>> sights(Source& source, Backend& backend,
-                                                               const SlotChoice& admission) {
-  Policy policy = make_policy("full", {}, {.admission = admission});
-  const ModelIdentity identity({}, [&] { return ModelIdentity::Shape{source.info().layers, source.info().kv_heads}; });
-  policy.load(policy.check(identity));
-  std::vector<std::vector<int32_t>> ids;
-  for (const int32_t sample : kSamples) ids.emplace_back(static_cast<size_t>(kLengths[sample]), sample);
-  const std::vector<std::span<const int32_t>> sequences(ids.begin(), ids.end());
-  Sights seen;
-  Observer* const observers[] = {&seen};
-  replay({.backend = backend,
-          .source = source,
-          .policy = policy,
-          .sequences = sequences,
-          .schedule = full_schedule(kLengths, 1),
-          .seed = RunArgs{}.seed,  // weights that a training begins with are drawn
-          .observers = observers});
-  return seen.seen_;
-}
-
 TEST_P(EveryAdmission, ShowsAWindowToEveryQuery) {
-  for (const auto& [row, by_position] : sights(*source_, *backend_, admission())) {
+  for (const auto& [row, by_position] : sights(*source_, *backend_, admission(), kLengths)) {
     const auto length = static_cast<size_t>(kLengths[std::get<0>(row)]);
     ASSERT_EQ(by_position.size(), length);
     for (const auto& [position, seen] : by_position) {
@@ -116,7 +74,7 @@ TEST_P(EveryAdmission, ShowsAWindowToEveryQuery) {
 // was admitted or is in the window, what stays was there, a budget is never exceeded, and memory is that of the
 // entries.
 TEST_P(EveryAdmission, LeavesEvictionsToWhatItAdmitted) {
-  const auto seen = sights(*source_, *backend_, admission());
+  const auto seen = sights(*source_, *backend_, admission(), kLengths);
   int64_t events = 0;
   for (const PolicyEntry* entry : policies()) {
     for (const SlotChoice& allocation : allocations_) {
@@ -130,15 +88,15 @@ TEST_P(EveryAdmission, LeavesEvictionsToWhatItAdmitted) {
         continue;  // wants longer texts
       }
       args.allocation = allocation;
-      if (policy.scorer->needs().window(args.interval) >= kWindow) {
+      if (policy.scorer->needs().window(args.interval) > kWindow) {
         EXPECT_THROW(run(args), UserError);
         continue;
       }
       const PolicyRun ran = run(args);
       std::map<std::tuple<int, int>, int64_t> left;  // of a sequence's event, over layers and heads
       for (const Event& event : ran.events) {
-        const std::set<int32_t>& next = seen.at({event.sequence, event.layer, event.head}).at(event.tokens_seen);
-        for (const int32_t position : event.resident) ASSERT_TRUE(next.contains(position)) << position;
+        const std::set<int32_t>& last = seen.at({event.sequence, event.layer, event.head}).at(event.tokens_seen - 1);
+        for (const int32_t position : event.resident) ASSERT_TRUE(last.contains(position)) << position;
         for (const int32_t position : event.kept) {
           ASSERT_TRUE(std::binary_search(event.resident.begin(), event.resident.end(), position));
         }

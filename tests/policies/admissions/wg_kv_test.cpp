@@ -82,7 +82,7 @@ std::string median_of(std::vector<double> values) {
   return fmt::format("{}", values[values.size() / 2] + 1e-6);
 }
 
-// The next token sees the window's newest but itself, and every older token whose gate lies above τ.
+// The newest token saw the window, and every older token whose gate lies above τ.
 TEST_F(WgKv, WhatIsAboveTheThresholdStays) {
   std::vector<double> gates;
   for (int position = 0; position < kTokens; ++position) gates.push_back(gate(1, 0, position));
@@ -93,7 +93,7 @@ TEST_F(WgKv, WhatIsAboveTheThresholdStays) {
       for (int head = 0; head < kHeads; ++head) {
         std::vector<int32_t> want;
         for (int32_t position = 0; position < kTokens; ++position) {
-          if (position > kTokens - kWindow || gate(layer, head, position) > std::stod(tau)) want.push_back(position);
+          if (position >= kTokens - kWindow || gate(layer, head, position) > std::stod(tau)) want.push_back(position);
         }
         EXPECT_EQ(kept[static_cast<size_t>(layer * kHeads + head)], want) << layer << ", " << head << ", " << chunk;
       }
@@ -107,8 +107,8 @@ TEST_F(WgKv, WhatIsAboveTheThresholdStays) {
 TEST_F(WgKv, ADrawTurnsTheSameShareAwayWhateverTheGatesSay) {
   const auto kept = left({{"drop", "0.75", ""}, {"tau", "0.9999", ""}});
   size_t older = 0;
-  for (const auto& row : kept) older += row.size() - (kWindow - 1);
-  const double drawn = kLayers * kHeads * (kTokens - kWindow + 1), expected = 0.25 * drawn;
+  for (const auto& row : kept) older += row.size() - kWindow;
+  const double drawn = kLayers * kHeads * (kTokens - kWindow), expected = 0.25 * drawn;
   EXPECT_NEAR(static_cast<double>(older), expected, 4 * std::sqrt(0.75 * expected));
   EXPECT_NE(kept[0], kept[1]) << "heads draw for themselves";
   EXPECT_EQ(left({{"drop", "0.75", ""}, {"tau", "0.0001", ""}}), kept);

@@ -109,7 +109,7 @@ struct Recorded {
   int64_t left(int sequence) const {
     int64_t entries = 0;
     for (int head = 0; head < kHeads; ++head) {
-      for (int j = 0; j < lengths[sequence]; ++j) entries += stays(j, head) || j + kWindow > lengths[sequence];
+      for (int j = 0; j < lengths[sequence]; ++j) entries += stays(j, head) || j + kWindow >= lengths[sequence];
     }
     return entries * kLayers;
   }

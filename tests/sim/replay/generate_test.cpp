@@ -288,7 +288,7 @@ TEST_P(Generate, RecordedStepsEqualEagerOnes) {
 }
 
 // Swept every 16 tokens, whoever watches, and whatever the host hears of it meanwhile: at the end a head has the sinks
-// and what the next token sees of the window.
+// and the window.
 TEST_P(Generate, EntriesExpireInRecordedStepsAsInEagerOnes) {
   KV_BACKEND_OR_SKIP(backend);
   Bench bench(*backend);
@@ -302,7 +302,7 @@ TEST_P(Generate, EntriesExpireInRecordedStepsAsInEagerOnes) {
   for (size_t s = 0; s < 2; ++s) {
     EXPECT_EQ(recorded.sequences[s].ids, eager.sequences[s].ids);
     EXPECT_EQ(recorded.costs.sequences[s].attended_pairs, eager.costs.sequences[s].attended_pairs);
-    EXPECT_EQ(recorded.costs.sequences[s].end_entries, int64_t{4 + 23} * info.layers * info.kv_heads);
+    EXPECT_EQ(recorded.costs.sequences[s].end_entries, int64_t{4 + 24} * info.layers * info.kv_heads);
     EXPECT_EQ(eager.costs.sequences[s].end_entries, recorded.costs.sequences[s].end_entries);
   }
   ask.max_new_tokens = 40;
