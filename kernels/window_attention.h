@@ -16,13 +16,16 @@ struct WindowAttentionArgs {
     // Logits first maximised over the group's query heads, softmax over the slots older than the window only.
     // scores[row, 0, slot] for slots [0, length − window); the group dimension of the output is 1.   (001, R-KV code)
     kGroupMaxOlder,
+    // Each query head's own softmax over the slots older than the window, maximised over the group's query heads, mean
+    // over the window's queries.
+    // scores[row, 0, slot] as above.                            (004, App. K; the paper sums instead: the same order)
+    kGroupMaxProbabilityOlder,
     // As kPerQueryHead, but sums of it: over the newest suffixes[k] of the window's queries, k < suffix_count.
     // scores[row · planes + k · group + g, slot].       (001's features; with the newest queries alone, the rest of an
     // interval's comes from the attention's own sums)
     kSuffixSums,
     // As kPerQueryHead, but the largest, the smallest and the sum over the window's queries, in this order; a query
-    // that
-    // does not see an entry gives it 0.
+    // that does not see an entry gives it 0.
     // scores[row · planes + k · group + g, slot], k < 3.                            (features of 001's training code)
     kExtremes,
   };
@@ -40,6 +43,12 @@ struct WindowAttentionArgs {
   const uint8_t* rows_due = nullptr;  // [rows], 0 = skip; null = all
   Slots<float> scores;                // vectors a row: group, 1 or planes
 };
+
+// Modes that leave one vector a row, over the slots older than the window.
+inline bool is_group_max(WindowAttentionArgs::Mode mode) {
+  return mode == WindowAttentionArgs::Mode::kGroupMaxOlder ||
+         mode == WindowAttentionArgs::Mode::kGroupMaxProbabilityOlder;
+}
 
 // Statistics of each query head that a mode with planes writes; 0 for the others.
 inline int statistics_of(const WindowAttentionArgs& args) {

@@ -15,15 +15,36 @@ namespace {
 // Keys are gathered and multiplied in blocks that stay in the second-level cache.
 constexpr int64_t kKeyBlock = 512;
 
-// The row's window queries as [group, window, dim]: its query heads lie dim apart, its queries q_heads · dim.
-void gather_queries(const WindowAttentionArgs& args, int64_t row, int group, float* out) {
+// Vectors of logits, one a query and query head, that are held at a time, so that a long window takes no more memory
+// than a short one.
+constexpr int64_t kHeldVectors = 128;
+
+// Some of the window's queries and their logits. A query's number is that in the window.
+struct Slice {
+  const WindowAttentionArgs& args;
+  int64_t row;
+  int64_t group;
+  int64_t columns;  // slots that take part
+  int64_t first;    // query
+  int64_t count;    // of queries
+  float* logits;    // [group, count, columns]
+
+  int64_t end() const { return first + count; }
+  float* vector(int64_t g, int64_t query) const { return logits + (g * count + query - first) * columns; }
+  int64_t visible(int64_t query) const { return columns - args.window + query + 1; }  // where all slots take part
+};
+
+// Queries [first, first + count) of the row's window as [group, count, dim]: its query heads lie dim apart, its queries
+// q_heads · dim.
+void gather_queries(const Slice& slice, float* out) {
+  const WindowAttentionArgs& args = slice.args;
   const int64_t dim = args.cache.head_dim;
-  const int64_t sequence = row / args.cache.kv_heads;
-  const int64_t first_head = row % args.cache.kv_heads * group;
+  const int64_t sequence = slice.row / args.cache.kv_heads;
+  const int64_t first_head = slice.row % args.cache.kv_heads * slice.group;
   const float* queries = args.queries.as<float>() + sequence * args.window * args.q_heads * dim;
-  for (int g = 0; g < group; ++g) {
-    for (int64_t i = 0; i < args.window; ++i) {
-      std::copy_n(queries + (i * args.q_heads + first_head + g) * dim, dim, out + (g * args.window + i) * dim);
+  for (int64_t g = 0; g < slice.group; ++g) {
+    for (int64_t i = slice.first; i < slice.end(); ++i, out += dim) {
+      std::copy_n(queries + (i * args.q_heads + first_head + g) * dim, dim, out);
     }
   }
 }
@@ -36,32 +57,31 @@ void add_softmax(float* logits, int64_t visible, float weight, float* sums) {
   for (int64_t j = 0; j < visible; ++j) sums[j] += logits[j] * factor;
 }
 
-void score_per_head(const WindowAttentionArgs& args, int64_t row, int group, float* logits) {
-  const int64_t length = args.cache.lengths[row];
-  for (int g = 0; g < group; ++g) {
-    float* scores = args.scores.row(row * group + g);
-    std::fill_n(scores, length, 0.0f);
-    for (int64_t i = 0; i < args.window; ++i) {
-      add_softmax(logits + (g * args.window + i) * length, length - args.window + i + 1,
-                  1.0f / static_cast<float>(args.window), scores);
+void score_per_head(const Slice& slice) {
+  const WindowAttentionArgs& args = slice.args;
+  for (int64_t g = 0; g < slice.group; ++g) {
+    float* scores = args.scores.row(slice.row * slice.group + g);
+    if (slice.first == 0) std::fill_n(scores, slice.columns, 0.0f);
+    for (int64_t i = slice.first; i < slice.end(); ++i) {
+      add_softmax(slice.vector(g, i), slice.visible(i), 1.0f / static_cast<float>(args.window), scores);
     }
   }
 }
 
 // The sums of the newest suffixes, each over its own queries: a query that is in two is added to both.
-void score_suffixes(const WindowAttentionArgs& args, int64_t row, int group, float* logits) {
-  const int64_t length = args.cache.lengths[row];
-  for (int64_t plane = 0; plane < int64_t{args.suffix_count} * group; ++plane) {
-    std::fill_n(args.scores.row(row * args.planes + plane), length, 0.0f);
+void score_suffixes(const Slice& slice) {
+  const WindowAttentionArgs& args = slice.args;
+  for (int64_t plane = 0; slice.first == 0 && plane < args.suffix_count * slice.group; ++plane) {
+    std::fill_n(args.scores.row(slice.row * args.planes + plane), slice.columns, 0.0f);
   }
-  for (int g = 0; g < group; ++g) {
-    for (int64_t i = 0; i < args.window; ++i) {
-      float* p = logits + (g * args.window + i) * length;
-      const int64_t visible = length - args.window + i + 1;
+  for (int64_t g = 0; g < slice.group; ++g) {
+    for (int64_t i = slice.first; i < slice.end(); ++i) {
+      float* p = slice.vector(g, i);
+      const int64_t visible = slice.visible(i);
       const float factor = 1.0f / exp_row(p, visible, largest(p, visible));
       for (int k = 0; k < args.suffix_count; ++k) {
         if (i < args.window - args.suffixes[k]) continue;
-        float* sums = args.scores.row(row * args.planes + k * group + g);
+        float* sums = args.scores.row(slice.row * args.planes + k * slice.group + g);
 #pragma omp simd
         for (int64_t j = 0; j < visible; ++j) sums[j] += p[j] * factor;
       }
@@ -69,14 +89,15 @@ void score_suffixes(const WindowAttentionArgs& args, int64_t row, int group, flo
   }
 }
 
-void score_extremes(const WindowAttentionArgs& args, int64_t row, int group, float* logits) {
-  const int64_t length = args.cache.lengths[row];
-  for (int g = 0; g < group; ++g) {
-    const auto scores_of = [&](int64_t k) { return args.scores.row(row * args.planes + k * group + g); };
+void score_extremes(const Slice& slice) {
+  const WindowAttentionArgs& args = slice.args;
+  const int64_t length = slice.columns;
+  for (int64_t g = 0; g < slice.group; ++g) {
+    const auto scores_of = [&](int64_t k) { return args.scores.row(slice.row * args.planes + k * slice.group + g); };
     float *highest = scores_of(0), *lowest = scores_of(1), *sums = scores_of(2);
-    for (int64_t i = 0; i < args.window; ++i) {
-      float* p = logits + (g * args.window + i) * length;
-      const int64_t visible = length - args.window + i + 1;
+    for (int64_t i = slice.first; i < slice.end(); ++i) {
+      float* p = slice.vector(g, i);
+      const int64_t visible = slice.visible(i);
       const float factor = 1.0f / exp_row(p, visible, largest(p, visible));
       std::fill(p + visible, p + length, 0.0f);
       if (i == 0) {
@@ -94,46 +115,89 @@ void score_extremes(const WindowAttentionArgs& args, int64_t row, int group, flo
   }
 }
 
-void score_group_max(const WindowAttentionArgs& args, int64_t row, int group, float* logits, int64_t older) {
-  float* scores = args.scores.row(row);
-  std::fill_n(scores, older, 0.0f);
-  for (int64_t i = 0; i < args.window; ++i) {
-    float* group_max = logits + i * older;
-    for (int g = 1; g < group; ++g) {
-      const float* other = logits + (g * args.window + i) * older;
+void score_group_max(const Slice& slice) {
+  float* scores = slice.args.scores.row(slice.row);
+  if (slice.first == 0) std::fill_n(scores, slice.columns, 0.0f);
+  for (int64_t i = slice.first; i < slice.end(); ++i) {
+    float* group_max = slice.vector(0, i);
+    for (int64_t g = 1; g < slice.group; ++g) {
+      const float* other = slice.vector(g, i);
 #pragma omp simd
-      for (int64_t j = 0; j < older; ++j) group_max[j] = other[j] > group_max[j] ? other[j] : group_max[j];
+      for (int64_t j = 0; j < slice.columns; ++j) group_max[j] = other[j] > group_max[j] ? other[j] : group_max[j];
     }
-    add_softmax(group_max, older, 1.0f / static_cast<float>(args.window), scores);
+    add_softmax(group_max, slice.columns, 1.0f / static_cast<float>(slice.args.window), scores);
+  }
+}
+
+// The mean's weight is in the heads' factors: what is largest stays so.
+void score_group_max_probability(const Slice& slice) {
+  float* scores = slice.args.scores.row(slice.row);
+  if (slice.first == 0) std::fill_n(scores, slice.columns, 0.0f);
+  for (int64_t i = slice.first; i < slice.end(); ++i) {
+    float* group_max = slice.vector(0, i);
+    for (int64_t g = 0; g < slice.group; ++g) {
+      float* p = slice.vector(g, i);
+      const float total = exp_row(p, slice.columns, largest(p, slice.columns));
+      const float factor = 1.0f / (total * static_cast<float>(slice.args.window));
+#pragma omp simd
+      for (int64_t j = 0; j < slice.columns; ++j) {
+        const float share = p[j] * factor;
+        group_max[j] = g == 0 || share > group_max[j] ? share : group_max[j];
+      }
+    }
+#pragma omp simd
+    for (int64_t j = 0; j < slice.columns; ++j) scores[j] += group_max[j];
+  }
+}
+
+void find_logits(const Slice& slice, float* queries, float* keys) {
+  const PagedView& cache = slice.args.cache;
+  const int64_t dim = cache.head_dim;
+  gather_queries(slice, queries);
+  for (int64_t first = 0; first < slice.columns; first += kKeyBlock) {
+    const int64_t count = std::min(kKeyBlock, slice.columns - first);
+    gather_keys(cache, slice.row, first, count, keys);
+    gemm_nt(queries, slice.group * slice.count, dim, keys, count, dim, dim, slice.logits + first, slice.columns,
+            slice.args.scale);
+  }
+}
+
+void add_scores(const Slice& slice) {
+  using Mode = WindowAttentionArgs::Mode;
+  switch (slice.args.mode) {
+    case Mode::kPerQueryHead:
+      return score_per_head(slice);
+    case Mode::kGroupMaxOlder:
+      return score_group_max(slice);
+    case Mode::kGroupMaxProbabilityOlder:
+      return score_group_max_probability(slice);
+    case Mode::kSuffixSums:
+      return score_suffixes(slice);
+    case Mode::kExtremes:
+      return score_extremes(slice);
   }
 }
 
 void score_row(const WindowAttentionArgs& args, int64_t row) {
-  const int64_t dim = args.cache.head_dim;
-  const int64_t length = args.cache.lengths[row];
-  const int group = args.q_heads / args.cache.kv_heads;
-  KV_CHECK(args.window > 0 && args.window <= length);
-  using Mode = WindowAttentionArgs::Mode;
-  const int64_t columns = args.mode == Mode::kGroupMaxOlder ? length - args.window : length;
+  const int64_t dim = args.cache.head_dim, length = args.cache.lengths[row], window = args.window;
+  const int64_t group = args.q_heads / args.cache.kv_heads;
+  KV_CHECK(window > 0 && window <= length);
+  const int64_t columns = is_group_max(args.mode) ? length - window : length;
   if (columns == 0) return;
 
-  const int64_t queries = group * args.window;
-  const Scratch packed(queries * dim), keys(std::min(columns, kKeyBlock) * dim), logits(queries * columns);
-  gather_queries(args, row, group, packed.data());
-  for (int64_t first = 0; first < columns; first += kKeyBlock) {
-    const int64_t count = std::min(kKeyBlock, columns - first);
-    gather_keys(args.cache, row, first, count, keys.data());
-    gemm_nt(packed.data(), queries, dim, keys.data(), count, dim, dim, logits.data() + first, columns, args.scale);
-  }
-  switch (args.mode) {
-    case Mode::kPerQueryHead:
-      return score_per_head(args, row, group, logits.data());
-    case Mode::kGroupMaxOlder:
-      return score_group_max(args, row, group, logits.data(), columns);
-    case Mode::kSuffixSums:
-      return score_suffixes(args, row, group, logits.data());
-    case Mode::kExtremes:
-      return score_extremes(args, row, group, logits.data());
+  const int64_t queries = std::min(window, std::max(int64_t{1}, kHeldVectors / group));
+  const Scratch packed(group * queries * dim), keys(std::min(columns, kKeyBlock) * dim),
+      logits(group * queries * columns);
+  for (int64_t first = 0; first < window; first += queries) {
+    const Slice slice{.args = args,
+                      .row = row,
+                      .group = group,
+                      .columns = columns,
+                      .first = first,
+                      .count = std::min(queries, window - first),
+                      .logits = logits.data()};
+    find_logits(slice, packed.data(), keys.data());
+    add_scores(slice);
   }
 }
 

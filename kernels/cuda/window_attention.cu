@@ -15,7 +15,7 @@ struct Work {
   const float* shifts;  // [rows, vectors], window_normalisers.cuh
   int64_t tiles;        // of keys, of a row
   int group;
-  int vectors;     // a row: group · window, or window
+  int vectors;     // a row: group · window, or window where the group's logits are maximised
   int head_shift;  // 2^head_shift query heads share a tile
   int head_tiles;  // that cover the group
 
@@ -25,11 +25,15 @@ struct Work {
 
 // A tile of keys, which a thread block holds, against tiles of the window's queries, which stream by: while one is
 // used, the next is on its way. The 64 columns of such a tile are pairs (query, head), heads fastest, so that a short
-// window, too, fills them and the keys are read once for the group. Where the group is maximised away, tiles of other
-// heads follow before those of other queries, and all heads of a query get the largest logit.
-template <int D, bool MaxOfGroup>
+// window, too, fills them and the keys are read once for the group. Where the group's logits are maximised, tiles of
+// other heads follow before those of other queries, and all heads of a query get the largest logit. Where its
+// probabilities are, a tile is four sixteens of columns, one head and sixteen queries each: all heads of these queries
+// follow one another, in whichever tiles they fall, and a lane finds the largest without asking others.
+template <int D, GroupMax Max>
 struct Logits {
   using Tile = KeyTile<D>;
+  static constexpr int kSixteens = Tile::kQueries / 16;
+  static constexpr int kLargest = Max == GroupMax::kLogits ? 8 : 2;  // eights of columns whose largest are kept
   static constexpr int kM = Tile::kM;
   static constexpr size_t kSharedBytes = (Tile::kKeys + Tile::kQueries) * D * sizeof(bf16);
   const WindowAttentionArgs& args;
@@ -38,17 +42,37 @@ struct Logits {
   float (*shifts)[Tile::kQueries];  // of each
   int64_t row;
   int64_t first_slot;
-  int head_tile;  // where the group is not maximised away
+  int head_tile;  // where nothing is maximised
   HeldRows<D, kM> keys;
 
   __device__ int steps() const {
+    if (Max == GroupMax::kProbabilities) return ((args.window + 15) / 16 * work.group + kSixteens - 1) / kSixteens;
     const int tiles = (args.window + work.tile_queries() - 1) / work.tile_queries();
-    return MaxOfGroup ? tiles * work.head_tiles : tiles;
+    return Max == GroupMax::kLogits ? tiles * work.head_tiles : tiles;
   }
+
+  // Of the step's first column.
   __device__ int first_query(int step) const {
-    return (MaxOfGroup ? step / work.head_tiles : step) * work.tile_queries();
+    if (Max == GroupMax::kProbabilities) return step * kSixteens / work.group * 16;
+    return (Max == GroupMax::kLogits ? step / work.head_tiles : step) * work.tile_queries();
   }
-  __device__ int head_tile_of(int step) const { return MaxOfGroup ? step % work.head_tiles : head_tile; }
+  // The head of its first column where probabilities are maximised, else its tile of heads.
+  __device__ int heads_of(int step) const {
+    if (Max == GroupMax::kProbabilities) return step * kSixteens % work.group;
+    return Max == GroupMax::kLogits ? step % work.head_tiles : head_tile;
+  }
+  __device__ int query_of(int first, int heads, int column) const {
+    if (Max != GroupMax::kProbabilities) return first + (column >> work.head_shift);
+    int query = first + column % 16;
+    for (int head = heads + column / 16; head >= work.group; head -= work.group) query += 16;
+    return query;
+  }
+  __device__ int head_of(int heads, int column) const {
+    if (Max != GroupMax::kProbabilities) return (heads << work.head_shift) + (column & (work.heads() - 1));
+    int head = heads + column / 16;
+    while (head >= work.group) head -= work.group;
+    return head;
+  }
   __device__ bf16* queries_of(int step) const { return staged + step % 2 * Tile::kQueries * D; }
 
   // And stages the first queries.
@@ -65,11 +89,11 @@ struct Logits {
   }
 
   __device__ void stage_queries(int step) const {
-    const int dim = args.cache.head_dim, first = first_query(step), heads = head_tile_of(step);
+    const int dim = args.cache.head_dim, first = first_query(step), heads = heads_of(step);
     const int64_t sequence = row / args.cache.kv_heads;
     const int64_t first_head = row % args.cache.kv_heads * work.group;
     stage_rows<D>(queries_of(step), Tile::kQueries, dim, threadIdx.x, Tile::kThreads, [&](int r) {
-      const int query = first + (r >> work.head_shift), g = head_of(heads, r);
+      const int query = query_of(first, heads, r), g = head_of(heads, r);
       return query < args.window && g < work.group
                  ? work.queries + ((sequence * args.window + query) * args.q_heads + first_head + g) * dim
                  : nullptr;
@@ -80,35 +104,54 @@ struct Logits {
     }
   }
 
-  // What is beyond the window weighs nothing. Of a group that is maximised away, one head stands for all.
+  // What is beyond the window weighs nothing. Of a group whose logits are maximised, one head stands for all.
   __device__ float shift_of(int first, int heads, int column) const {
-    const int query = first + (column >> work.head_shift), g = head_of(heads, column);
-    if (query >= args.window || (!MaxOfGroup && g >= work.group)) return kInfinity;
-    return work.shifts[row * work.vectors + (MaxOfGroup ? query : g * args.window + query)];
+    constexpr bool kOfOneHead = Max != GroupMax::kLogits;
+    const int query = query_of(first, heads, column), g = head_of(heads, column);
+    if (query >= args.window || (kOfOneHead && g >= work.group)) return kInfinity;
+    return work.shifts[row * work.vectors + (kOfOneHead ? g * args.window + query : query)];
   }
 
   __device__ int64_t slot(int m, int e) const {
     return first_slot + threadIdx.x / 32 * 16 * kM + m * 16 + threadIdx.x % 32 / 4 + e / 2 * 8;
   }
   __device__ static int column(int n, int e) { return n * 8 + threadIdx.x % 4 * 2 + e % 2; }
-  __device__ int head_of(int heads, int column) const {
-    return (heads << work.head_shift) + (column & (work.heads() - 1));
-  }
 
   // visit(n, p): probabilities of the columns of n and n + 1 for each n of the step's tile of queries, where they are
   // complete; 0 where a query does not see a key.
   template <class Visit>
-  __device__ void visit_probabilities(int step, float (&largest)[MaxOfGroup ? 8 : 2][kM][4], const Visit& visit) const {
-    const bool is_last = !MaxOfGroup || head_tile_of(step) == work.head_tiles - 1;
+  __device__ void visit_probabilities(int step, float (&largest)[kLargest][kM][4], const Visit& visit) const {
+    const bool is_last = Max != GroupMax::kLogits || heads_of(step) == work.head_tiles - 1;
 #pragma unroll
     for (int n = 0; n < 8; n += 2) {
       float x[kM][2][4];
       keys.times_sixteen(queries_of(step), n * 8, threadIdx.x % 32, x);
-      if constexpr (MaxOfGroup) merge_heads(head_tile_of(step), n, x, largest);
+      if constexpr (Max == GroupMax::kLogits) merge_heads(heads_of(step), n, x, largest);
       if (!is_last) continue;
       mask(first_query(step), n, x);
       normalise(shifts[step % 2], n, x);
+      if constexpr (Max == GroupMax::kProbabilities) {
+        const int head = head_of(heads_of(step), n * 8);
+        merge_head(head, x, largest);
+        if (head < work.group - 1) continue;
+      }
       visit(n, x);
+    }
+  }
+
+  // x = the largest of it and the heads before.
+  __device__ void merge_head(int head, float (&x)[kM][2][4], float (&largest)[2][kM][4]) const {
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          float& probability = x[m][i][e];
+          if (head > 0) probability = fmaxf(probability, largest[i][m][e]);
+          largest[i][m][e] = probability;
+        }
+      }
     }
   }
 
@@ -140,16 +183,17 @@ struct Logits {
 
   __device__ void mask(int first, int n, float (&x)[kM][2][4]) const {
     // The newest slot that query 0 of the tile sees; later ones of the window see one more each.
-    const int newest = static_cast<int>(args.cache.lengths[row]) - args.window + (MaxOfGroup ? -1 : first);
+    const int newest = static_cast<int>(args.cache.lengths[row]) - args.window + (Max == GroupMax::kNone ? first : -1);
     if (static_cast<int>(first_slot) + Tile::kKeys <= newest + 1) return;  // all see all
-    const int columns = static_cast<int>(columns_of<MaxOfGroup>(args, row));
+    const int columns = static_cast<int>(columns_of<Max>(args, row));
 #pragma unroll
     for (int m = 0; m < kM; ++m) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-          const int seen = MaxOfGroup ? newest : min(columns - 1, newest + (column(n + i, e) >> work.head_shift));
+          const int seen =
+              Max == GroupMax::kNone ? min(columns - 1, newest + (column(n + i, e) >> work.head_shift)) : newest;
           if (static_cast<int>(slot(m, e)) > seen) x[m][i][e] = -kInfinity;
         }
       }
@@ -171,14 +215,14 @@ struct Logits {
 };
 
 // Blocks of (row, key tile, tile of heads): the latter run next to each other and share the keys in L2.
-template <int D, bool MaxOfGroup>
+template <int D, GroupMax Max>
 __device__ bool place_block(const WindowAttentionArgs& args, const Work& work, int64_t& row, int64_t& tile,
                             int& head_tile) {
-  const int head_tiles = MaxOfGroup ? 1 : work.head_tiles;
+  const int head_tiles = Max == GroupMax::kNone ? work.head_tiles : 1;
   head_tile = blockIdx.x % head_tiles;
   tile = blockIdx.x / head_tiles % work.tiles;
   row = blockIdx.x / head_tiles / work.tiles;
-  return is_due(args.rows_due, row) && tile * KeyTile<D>::kKeys < columns_of<MaxOfGroup>(args, row);
+  return is_due(args.rows_due, row) && tile * KeyTile<D>::kKeys < columns_of<Max>(args, row);
 }
 
 // Sixteen columns: how many queries are as new or newer than each one's.
@@ -301,14 +345,14 @@ struct Extremes {
 };
 
 // Where a head's k-th statistic goes.
-template <bool MaxOfGroup, class Statistics>
+template <GroupMax Max, class Statistics>
 __device__ int64_t vector_at(const WindowAttentionArgs& args, const Work& work, int64_t row, int k, int g) {
-  if (MaxOfGroup) return row;
+  if (Max != GroupMax::kNone) return row;
   return Statistics::kCount > 1 ? row * args.planes + k * work.group + g : row * work.group + g;
 }
 
 // scores = statistics of the window's queries' probabilities.
-template <int D, bool MaxOfGroup, class Statistics>
+template <int D, GroupMax Max, class Statistics>
 __global__ void __launch_bounds__(KeyTile<D>::kThreads, 3) add_probabilities(WindowAttentionArgs args, Work work) {
   using Tile = KeyTile<D>;
   constexpr int kM = Tile::kM, kCount = Statistics::kCount;
@@ -316,13 +360,12 @@ __global__ void __launch_bounds__(KeyTile<D>::kThreads, 3) add_probabilities(Win
   __shared__ __align__(8) float shifts[2][Tile::kQueries];
   int64_t row, tile;
   int head_tile;
-  if (!place_block<D, MaxOfGroup>(args, work, row, tile, head_tile)) return;
-  const int64_t columns = columns_of<MaxOfGroup>(args, row);
-  Logits<D, MaxOfGroup> logits{args,      work, reinterpret_cast<bf16*>(shared), shifts, row, tile * Tile::kKeys,
-                               head_tile, {}};
+  if (!place_block<D, Max>(args, work, row, tile, head_tile)) return;
+  const int64_t columns = columns_of<Max>(args, row);
+  Logits<D, Max> logits{args, work, reinterpret_cast<bf16*>(shared), shifts, row, tile * Tile::kKeys, head_tile, {}};
   logits.hold_keys(columns);
   Statistics statistics;
-  float largest[MaxOfGroup ? 8 : 2][kM][4];
+  float largest[Logits<D, Max>::kLargest][kM][4];
   for (int step = 0; step < logits.steps(); ++step) {
     if (step + 1 < logits.steps()) logits.stage_queries(step + 1);
     logits.visit_probabilities(step, largest, [&](int n, const float(&p)[kM][2][4]) {
@@ -333,9 +376,10 @@ __global__ void __launch_bounds__(KeyTile<D>::kThreads, 3) add_probabilities(Win
     __syncthreads();
   }
   statistics.finish(args);
-  // Where the group is maximised away all heads have the same sum; adding them up is exact, as is their number.
-  const int heads = MaxOfGroup ? 1 : work.heads();
-  const auto weight = static_cast<float>(kCount > 1 ? 1 : MaxOfGroup ? args.window << work.head_shift : args.window);
+  // Where the group's logits are maximised all heads have the same sum; adding them up is exact, as is their number.
+  constexpr bool kIsMax = Max != GroupMax::kNone;
+  const int heads = kIsMax ? 1 : work.heads();
+  const auto weight = static_cast<float>(kCount > 1 ? 1 : kIsMax ? args.window << work.head_shift : args.window);
 #pragma unroll
   for (int k = 0; k < kCount; ++k) {
 #pragma unroll
@@ -353,27 +397,29 @@ __global__ void __launch_bounds__(KeyTile<D>::kThreads, 3) add_probabilities(Win
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           const int h = threadIdx.x % 4 * 2 + e, g = (head_tile << work.head_shift) + h;
-          if (h >= heads || (!MaxOfGroup && g >= work.group)) continue;
-          args.scores.row(vector_at<MaxOfGroup, Statistics>(args, work, row, k, g))[slot] = (e == 0 ? a : b) / weight;
+          if (h >= heads || (!kIsMax && g >= work.group)) continue;
+          args.scores.row(vector_at<Max, Statistics>(args, work, row, k, g))[slot] = (e == 0 ? a : b) / weight;
         }
       }
     }
   }
 }
 
-template <int D, bool MaxOfGroup, class Statistics = Mean<KeyTile<D>::kM>>
+template <int D, GroupMax Max, class Statistics = Mean<KeyTile<D>::kM>>
 void score(const WindowAttentionArgs& args) {
   using Tile = KeyTile<D>;
   const int group = args.q_heads / args.cache.kv_heads;
-  // As many heads a tile as the group has, but where the group is maximised away no more than leave room for the
-  // window: what heads share is computed once a head.
-  const int room = MaxOfGroup ? std::max(1, kTileColumns / args.window) : kTileColumns;
+  // As many heads a tile as the group has, but where its logits are maximised no more than leave room for the window,
+  // because what heads share is computed once a head; where its probabilities are, heads do not lie side by side.
+  const int room = Max == GroupMax::kNone     ? kTileColumns
+                   : Max == GroupMax::kLogits ? std::max(1, kTileColumns / args.window)
+                                              : 1;
   const int heads = std::min(group, room);
   Work work{.queries = args.queries.as<bf16>(),
             .shifts = nullptr,
             .tiles = ceil_div(args.cache.max_length, Tile::kKeys),
             .group = group,
-            .vectors = MaxOfGroup ? args.window : group * args.window,
+            .vectors = Max == GroupMax::kLogits ? args.window : group * args.window,
             .head_shift = heads == 1   ? 0
                           : heads == 2 ? 1
                           : heads <= 4 ? 2
@@ -381,11 +427,10 @@ void score(const WindowAttentionArgs& args) {
             .head_tiles = 0};
   work.head_tiles = static_cast<int>(ceil_div(group, work.heads()));
   const Scratch<float> shifts(args.cache.rows * work.vectors);
-  find_shifts<D, MaxOfGroup>(args, shifts.data());
+  find_shifts<D, Max>(args, shifts.data());
   work.shifts = shifts.data();
-  const int64_t blocks = args.cache.rows * work.tiles * (MaxOfGroup ? 1 : work.head_tiles);
-  launch(add_probabilities<D, MaxOfGroup, Statistics>, blocks, Tile::kThreads, Logits<D, MaxOfGroup>::kSharedBytes,
-         args, work);
+  const int64_t blocks = args.cache.rows * work.tiles * (Max == GroupMax::kNone ? work.head_tiles : 1);
+  launch(add_probabilities<D, Max, Statistics>, blocks, Tile::kThreads, Logits<D, Max>::kSharedBytes, args, work);
 }
 
 }  // namespace
@@ -398,14 +443,16 @@ void window_attention(const WindowAttentionArgs& args) {
   with_width(args.cache.head_dim, [&](auto width) {
     switch (args.mode) {
       case Mode::kPerQueryHead:
-        return score<width, false>(args);
+        return score<width, GroupMax::kNone>(args);
       case Mode::kGroupMaxOlder:
-        return score<width, true>(args);
+        return score<width, GroupMax::kLogits>(args);
+      case Mode::kGroupMaxProbabilityOlder:
+        return score<width, GroupMax::kProbabilities>(args);
       case Mode::kSuffixSums:
-        return args.suffix_count == 3 ? score<width, false, SuffixSums<KeyTile<width>::kM, 3>>(args)
-                                      : score<width, false, SuffixSums<KeyTile<width>::kM, 4>>(args);
+        return args.suffix_count == 3 ? score<width, GroupMax::kNone, SuffixSums<KeyTile<width>::kM, 3>>(args)
+                                      : score<width, GroupMax::kNone, SuffixSums<KeyTile<width>::kM, 4>>(args);
       case Mode::kExtremes:
-        return score<width, false, Extremes<KeyTile<width>::kM>>(args);
+        return score<width, GroupMax::kNone, Extremes<KeyTile<width>::kM>>(args);
     }
   });
 }

@@ -5,8 +5,8 @@
 #include "kernels/cuda/stage_keys.cuh"
 #include "kernels/window_attention.h"
 
-// What window_attention's softmaxes subtract. A vector of logits is one query of one query head, or, where the group is
-// maximised away, one query of one KV head; vector = head · window + query, or query. Its probabilities are
+// What window_attention's softmaxes subtract. A vector of logits is one query of one query head, or, where the group's
+// logits are maximised, one query of one KV head; vector = head · window + query, or query. Its probabilities are
 // 2^(logit · scale · log2 e − shift), shift = log2 Σ 2^(logit · scale · log2 e).
 //
 // A warp holds the queries of some vectors in registers and keys stream by, so that a lane meets many logits of few
@@ -16,10 +16,13 @@ namespace kv::cuda {
 
 inline constexpr float kLog2E = 1.4426950408889634f;
 
-// How many slots take part: all, or those older than the window.
-template <bool MaxOfGroup>
+// What is maximised over the query heads of a group. Where something is, slots older than the window alone take part.
+enum class GroupMax : uint8_t { kNone, kLogits, kProbabilities };
+
+// How many slots take part.
+template <GroupMax Max>
 __device__ int64_t columns_of(const WindowAttentionArgs& args, int64_t row) {
-  return args.cache.lengths[row] - (MaxOfGroup ? args.window : 0);
+  return args.cache.lengths[row] - (Max == GroupMax::kNone ? 0 : args.window);
 }
 
 // A unit is the 16·M rows of queries that a warp holds, in eights of one head and eight queries: 2^head_shift heads,
@@ -53,7 +56,7 @@ struct NormaliserWork {
 };
 
 // Which queries and heads a unit's rows are; the head tiles of a maximum follow one another.
-template <int D, bool MaxOfGroup>
+template <int D, GroupMax Max>
 struct UnitRows {
   const WindowAttentionArgs& args;
   const NormaliserWork& work;
@@ -62,8 +65,8 @@ struct UnitRows {
 
   __device__ UnitRows(const WindowAttentionArgs& given, const NormaliserWork& of, int unit) : args(given), work(of) {
     const int queries = QueryUnit<D>::kRows >> of.head_shift;
-    first_query = (MaxOfGroup ? unit : unit / of.head_tiles) * queries;
-    head_tile = MaxOfGroup ? 0 : unit % of.head_tiles;
+    first_query = (Max == GroupMax::kLogits ? unit : unit / of.head_tiles) * queries;
+    head_tile = Max == GroupMax::kLogits ? 0 : unit % of.head_tiles;
   }
   __device__ int query(int eight, int row) const { return first_query + (eight >> work.head_shift) * 8 + row; }
   __device__ int head(int eight, int tile = 0) const {
@@ -75,16 +78,16 @@ struct UnitRows {
 };
 
 // The queries of the block's units, all head tiles of a maximum.
-template <int D, bool MaxOfGroup>
+template <int D, GroupMax Max>
 __device__ void stage_units(bf16* staged, const WindowAttentionArgs& args, const NormaliserWork& work, int64_t row,
                             int first_unit) {
   constexpr int kRows = QueryUnit<D>::kRows;
-  const int tiles = MaxOfGroup ? work.head_tiles : 1;
+  const int tiles = Max == GroupMax::kLogits ? work.head_tiles : 1;
   const int64_t sequence = row / args.cache.kv_heads;
   const int64_t first_head = row % args.cache.kv_heads * work.group;
   stage_rows<D>(staged, (kRows * tiles) << work.unit_shift, args.cache.head_dim, threadIdx.x, work.kThreads,
                 [&](int r) -> const bf16* {
-                  const UnitRows<D, MaxOfGroup> rows(args, work, first_unit + r / (kRows * tiles));
+                  const UnitRows<D, Max> rows(args, work, first_unit + r / (kRows * tiles));
                   const int eight = r % kRows / 8, tile = r / kRows % tiles;
                   if (!rows.has(eight, r % 8, tile)) return nullptr;
                   const int64_t query = sequence * args.window + rows.query(eight, r % 8);
@@ -94,7 +97,7 @@ __device__ void stage_units(bf16* staged, const WindowAttentionArgs& args, const
 }
 
 // The largest logit and the sum of each of a lane's vectors, of the keys that the lane has met; logits unscaled.
-template <int D, bool MaxOfGroup>
+template <int D, GroupMax Max>
 struct RunningSoftmax {
   static constexpr int kM = QueryUnit<D>::kM, kEights = QueryUnit<D>::kEights;
   float largest[kEights], sum[kEights];
@@ -106,7 +109,7 @@ struct RunningSoftmax {
 
   // Of a query's heads only the first counts where they have the same.
   __device__ static bool counts(const NormaliserWork& work, int eight) {
-    return !MaxOfGroup || (eight & (work.heads() - 1)) == 0;
+    return Max != GroupMax::kLogits || (eight & (work.heads() - 1)) == 0;
   }
 
   __device__ void take(const float (&x)[kM][2][4], const NormaliserWork& work, float scale) {
@@ -138,12 +141,12 @@ struct RunningSoftmax {
 };
 
 // Logits of sixteen keys, −∞ where a query does not see one.
-template <int D, bool MaxOfGroup>
+template <int D, GroupMax Max>
 struct UnitLogits {
   static constexpr int kM = QueryUnit<D>::kM, kEights = QueryUnit<D>::kEights;
   const WindowAttentionArgs& args;
   const NormaliserWork& work;
-  const UnitRows<D, MaxOfGroup> rows;
+  const UnitRows<D, Max> rows;
   const bf16* queries;  // the unit's
   HeldRows<D, kM> held;
 
@@ -152,7 +155,7 @@ struct UnitLogits {
 
   __device__ void of(const bf16* keys, int first, float (&x)[kM][2][4]) {
     const int lane = threadIdx.x % 32;
-    if constexpr (!MaxOfGroup) {
+    if constexpr (Max != GroupMax::kLogits) {
       held.times_sixteen(keys, first, lane, x);
     } else {
       for (int tile = 0; tile < work.head_tiles; ++tile) {
@@ -198,10 +201,11 @@ struct UnitLogits {
   // `slot` is that of the first key.
   __device__ void mask(float (&x)[kM][2][4], int slot, int columns, int length) const {
     const int lane = threadIdx.x % 32;
-    if (slot + 16 <= (MaxOfGroup ? columns : length - args.window + 1)) return;  // all see all
+    if (slot + 16 <= (Max == GroupMax::kNone ? length - args.window + 1 : columns)) return;  // all see all
 #pragma unroll
     for (int j = 0; j < kEights; ++j) {
-      const int newest = min(columns - 1, MaxOfGroup ? columns : length - args.window + rows.query(j, lane / 4));
+      const int newest =
+          min(columns - 1, Max == GroupMax::kNone ? length - args.window + rows.query(j, lane / 4) : columns);
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         if (slot + k / 2 * 8 + lane % 4 * 2 + k % 2 > newest) x[j / 2][k / 2][j % 2 * 2 + k % 2] = -kInfinity;
@@ -211,7 +215,7 @@ struct UnitLogits {
 };
 
 // Blocks of (row, span of keys, units): the latter run next to each other and share the keys in L2.
-template <int D, bool MaxOfGroup>
+template <int D, GroupMax Max>
 __global__ void __launch_bounds__(NormaliserWork::kThreads, D <= 128 ? 3 : 2)
     partial_normalisers(WindowAttentionArgs args, NormaliserWork work) {
   constexpr int kStageKeys = NormaliserWork::kStageKeys, kSpanKeys = NormaliserWork::kSpanKeys;
@@ -222,7 +226,7 @@ __global__ void __launch_bounds__(NormaliserWork::kThreads, D <= 128 ? 3 : 2)
   if (!is_due(args.rows_due, row)) return;
   const int length = args.cache.lengths[row];
   KV_DEVICE_CHECK(args.window <= length);
-  const auto columns = static_cast<int>(columns_of<MaxOfGroup>(args, row));
+  const auto columns = static_cast<int>(columns_of<Max>(args, row));
   const int first = static_cast<int>(span) * kSpanKeys, end = min(first + kSpanKeys, columns);
   if (first >= columns) return;
 
@@ -230,10 +234,10 @@ __global__ void __launch_bounds__(NormaliserWork::kThreads, D <= 128 ? 3 : 2)
   bf16* queries = ring + 2 * kStageKeys * D;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int way = warp >> work.unit_shift, of_block = warp & ((1 << work.unit_shift) - 1);
-  const int unit_rows = QueryUnit<D>::kRows * (MaxOfGroup ? work.head_tiles : 1);
-  UnitLogits<D, MaxOfGroup> logits{
-      args, work, UnitRows<D, MaxOfGroup>(args, work, first_unit + of_block), queries + of_block * unit_rows * D, {}};
-  RunningSoftmax<D, MaxOfGroup> running;
+  const int unit_rows = QueryUnit<D>::kRows * (Max == GroupMax::kLogits ? work.head_tiles : 1);
+  UnitLogits<D, Max> logits{
+      args, work, UnitRows<D, Max>(args, work, first_unit + of_block), queries + of_block * unit_rows * D, {}};
+  RunningSoftmax<D, Max> running;
   running.start();
   const float scale = args.scale * kLog2E;
 
@@ -244,7 +248,7 @@ __global__ void __launch_bounds__(NormaliserWork::kThreads, D <= 128 ? 3 : 2)
     }
     commit_copies();
   };
-  stage_units<D, MaxOfGroup>(queries, args, work, row, first_unit);
+  stage_units<D, Max>(queries, args, work, row, first_unit);
   stage(first);
   for (int from = first; from < end; from += kStageKeys) {
     stage(from + kStageKeys);
@@ -264,18 +268,19 @@ __global__ void __launch_bounds__(NormaliserWork::kThreads, D <= 128 ? 3 : 2)
   for (int j = 0; j < QueryUnit<D>::kEights; ++j) {
     const float2 all = running.of_lanes(j, scale);
     if (lane % 4 != 0 || !running.counts(work, j) || !logits.rows.has(j, lane / 4)) continue;
-    const int vector = (MaxOfGroup ? 0 : logits.rows.head(j) * args.window) + logits.rows.query(j, lane / 4);
+    const int vector =
+        (Max == GroupMax::kLogits ? 0 : logits.rows.head(j) * args.window) + logits.rows.query(j, lane / 4);
     work.partial[(row * work.vectors + vector) * work.pieces() + span * work.ways() + way] = all;
   }
 }
 
 // One warp a vector of logits, over the pieces of its row.
-template <bool MaxOfGroup>
+template <GroupMax Max>
 __global__ void combine_normalisers(WindowAttentionArgs args, NormaliserWork work, float* shifts) {
   const int64_t vector = blockIdx.x * int64_t{blockDim.x / 32} + threadIdx.x / 32;
   const int64_t row = vector / work.vectors;
   if (row >= args.cache.rows || !is_due(args.rows_due, row)) return;
-  const int64_t columns = columns_of<MaxOfGroup>(args, row);
+  const int64_t columns = columns_of<Max>(args, row);
   const int64_t used = (columns + work.kSpanKeys - 1) / work.kSpanKeys * work.ways();
   const int lane = threadIdx.x % 32;
   const float2* partial = work.partial + vector * work.pieces();
@@ -289,7 +294,7 @@ __global__ void combine_normalisers(WindowAttentionArgs args, NormaliserWork wor
 }
 
 // shifts: [rows, vectors], of rows that are due and have slots that take part.
-template <int D, bool MaxOfGroup>
+template <int D, GroupMax Max>
 void find_shifts(const WindowAttentionArgs& args, float* shifts) {
   using Work = NormaliserWork;
   using Unit = QueryUnit<D>;
@@ -299,14 +304,14 @@ void find_shifts(const WindowAttentionArgs& args, float* shifts) {
             .partial = nullptr,
             .spans = ceil_div(args.cache.max_length, Work::kSpanKeys),
             .group = group,
-            .vectors = MaxOfGroup ? args.window : group * args.window,
+            .vectors = Max == GroupMax::kLogits ? args.window : group * args.window,
             .head_shift = head_shift,
             .head_tiles = static_cast<int>(ceil_div(group, 1 << head_shift)),
             .units = 0,
             .unit_shift = 0};
   const auto query_tiles = static_cast<int>(ceil_div(args.window, Unit::kRows >> head_shift));
-  work.units = MaxOfGroup ? query_tiles : query_tiles * work.head_tiles;
-  const size_t unit_bytes = Unit::kBytes * (MaxOfGroup ? work.head_tiles : 1);
+  work.units = Max == GroupMax::kLogits ? query_tiles : query_tiles * work.head_tiles;
+  const size_t unit_bytes = Unit::kBytes * (Max == GroupMax::kLogits ? work.head_tiles : 1);
   while ((1 << work.unit_shift) < std::min(work.units, Work::kWarps) &&
          (unit_bytes << (work.unit_shift + 1)) <= Work::kMostQueryBytes) {
     ++work.unit_shift;
@@ -315,9 +320,9 @@ void find_shifts(const WindowAttentionArgs& args, float* shifts) {
   const Scratch<float2> partial(vectors * work.pieces());
   work.partial = partial.data();
   const size_t shared = 2 * Work::kStageKeys * D * sizeof(bf16) + (unit_bytes << work.unit_shift);
-  launch(partial_normalisers<D, MaxOfGroup>, args.cache.rows * work.spans * work.unit_groups(), Work::kThreads, shared,
-         args, work);
-  launch(combine_normalisers<MaxOfGroup>, ceil_div(vectors, 4), 128, 0, args, work, shifts);
+  launch(partial_normalisers<D, Max>, args.cache.rows * work.spans * work.unit_groups(), Work::kThreads, shared, args,
+         work);
+  launch(combine_normalisers<Max>, ceil_div(vectors, 4), 128, 0, args, work, shifts);
 }
 
 }  // namespace kv::cuda

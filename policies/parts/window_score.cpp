@@ -15,7 +15,7 @@ void window_score(const LayerView& view, const ScoreOutput& out, WindowAttention
 
 void pooled_window_score(const LayerView& view, const ScoreOutput& out, const PooledWindow& options, Slots<float> raw,
                          Slots<float> pooled) {
-  window_score(view, out, WindowAttentionArgs::Mode::kGroupMaxOlder, raw);
+  window_score(view, out, options.mode, raw);
   view.backend.pool({.kind = options.pool,
                      .kernel = options.kernel,
                      .input = raw,

@@ -10,10 +10,11 @@ namespace kv {
 // a row, as the mode has it.
 void window_score(const LayerView& view, const ScoreOutput& out, WindowAttentionArgs::Mode mode, Slots<float> scores);
 
-// SnapKV's decode-time importance, which R-KV shares: logits maximised over the group, softmax over
-// the entries older than the window, mean over the window's queries into `raw`, pooled over neighbouring entries into
+// SnapKV's decode-time importance, which R-KV shares: the window's attention to the entries older than it, logits or
+// probabilities maximised over the group as the mode has it, into `raw`, pooled over neighbouring entries into
 // `pooled`. Both are written for slots older than the window.
 struct PooledWindow {
+  WindowAttentionArgs::Mode mode = WindowAttentionArgs::Mode::kGroupMaxOlder;  // of those with is_group_max()
   int kernel = 7;
   PoolArgs::Kind pool = PoolArgs::Kind::kMax;
 };

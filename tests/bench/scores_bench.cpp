@@ -69,7 +69,7 @@ void window_attention(Device& device, Samples& samples, const Window& shape) {
                            .scale = scale_of(shape.head_dim),
                            .suffix_count = 4,
                            .suffixes = {8, 16, 32, shape.window}};
-  const int group = shape.mode == Mode::kGroupMaxOlder ? 1 : heads.query / heads.kv;
+  const int group = is_group_max(shape.mode) ? 1 : heads.query / heads.kv;
   args.planes = std::max(1, statistics_of(args)) * group;
   const Tensor queries =
       random_activations(backend, int64_t{shape.sequences} * shape.window * heads.query * shape.head_dim, 5);
@@ -86,6 +86,7 @@ const std::vector<Window> kCpuWindows = {
     {"window_attention/8x1280 W8 d64", 8, 1280, 8, 64, Mode::kPerQueryHead},
     {"window_attention/8x1280 W32 d64", 8, 1280, 32, 64, Mode::kPerQueryHead},
     {"window_attention/8x1280 W8 d64 group max", 8, 1280, 8, 64, Mode::kGroupMaxOlder},
+    {"window_attention/8x1280 W256 d64 group max probability", 8, 1280, 256, 64, Mode::kGroupMaxProbabilityOlder},
 };
 const std::vector<Window> kCudaWindows = {
     {"window_attention/64x2304 W8 d128", 64, 2304, 8, 128, Mode::kPerQueryHead},
@@ -93,6 +94,7 @@ const std::vector<Window> kCudaWindows = {
     {"window_attention/64x2304 W32 d128 sums", 64, 2304, 32, 128, Mode::kSuffixSums},
     {"window_attention/64x2304 W256 d128 sums", 64, 2304, 256, 128, Mode::kSuffixSums},
     {"window_attention/64x2304 W256 d128 extremes", 64, 2304, 256, 128, Mode::kExtremes},
+    {"window_attention/64x2304 W256 d128 group max probability", 64, 2304, 256, 128, Mode::kGroupMaxProbabilityOlder},
     {"window_attention/1x128K W8 d128", 1, 128 * 1024, 8, 128, Mode::kPerQueryHead},
     {"window_attention/1x128K W64 d128", 1, 128 * 1024, 64, 128, Mode::kPerQueryHead},
     {"window_attention/1x128K W256 d128", 1, 128 * 1024, 256, 128, Mode::kPerQueryHead},

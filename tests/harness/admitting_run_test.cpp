@@ -60,7 +60,7 @@ TEST_F(AdmittingRun, WhatCannotBeIsRefusedInOneLine) {
   EXPECT_TRUE(refusal(with(local, "loss, survival"))
                   .ends_with("metric 'survival' does not know of entries that nobody sees yet, expected no admission "
                              "beside it"));
-  EXPECT_TRUE(refusal(with("[{policy: snapkv, admission: {local: {window: 8}}}]"))
+  EXPECT_TRUE(refusal(with("[{policy: snapkv, admission: {local: {window: 7}}}]"))
                   .ends_with("snapkv: judges by the newest 8 queries, expected no more than the 7 tokens for which "
                              "admission local lets all see an entry"));
   EXPECT_TRUE(refusal(test::replaced(with("[full, {policy: streaming, admission: local}]", "evicted_overlap"),

@@ -31,6 +31,7 @@ int64_t vectors_of(const Case& c) {
     case Mode::kPerQueryHead:
       return c.group;
     case Mode::kGroupMaxOlder:
+    case Mode::kGroupMaxProbabilityOlder:
       return 1;
     case Mode::kSuffixSums:
       return int64_t{c.suffixes} * c.group + 1;  // one that nobody may touch
@@ -82,6 +83,18 @@ ref::Tolerance probability_tolerance(const Case& c, const std::vector<double>& w
           .magnitude = largest};
 }
 
+// What a mode without planes gives a row.
+std::vector<std::vector<double>> reference(const Case& c, const std::vector<float>& queries,
+                                           const std::vector<float>& keys) {
+  const double scale = 1 / std::sqrt(static_cast<float>(c.dim));
+  if (c.mode == Mode::kPerQueryHead) {
+    return ref::window_attention_per_head(queries, keys, c.window, c.group, c.dim, scale);
+  }
+  return {c.mode == Mode::kGroupMaxOlder
+              ? ref::window_attention_group_max(queries, keys, c.window, c.group, c.dim, scale)
+              : ref::window_attention_group_max_probability(queries, keys, c.window, c.group, c.dim, scale)};
+}
+
 void expect_agreement(Backend& backend, const Case& c, const std::vector<int32_t>& lengths,
                       const std::vector<uint8_t>& due) {
   const ref::CacheRows rows = ref::random_rows(lengths, c.kv_heads, c.dim, 5, 0, 3);
@@ -90,18 +103,11 @@ void expect_agreement(Backend& backend, const Case& c, const std::vector<int32_t
   const std::vector<float> queries =
       ref::rounded(backend, ref::random_values(sequences * c.window * c.kv_heads * c.group * c.dim, 6));
   const std::vector<float> got = window_attention(backend, c, cache, queries, pitch, due);
-  const double scale = 1 / std::sqrt(static_cast<float>(c.dim));
-  const int64_t vectors = c.mode == Mode::kPerQueryHead ? c.group : 1;
+  const int64_t vectors = vectors_of(c);
   for (int64_t row = 0; row < rows.rows(); ++row) {
     const bool skipped = !due.empty() && !due[row];
     std::vector<std::vector<double>> want(vectors);
-    if (!skipped) {
-      const std::vector<float> q = row_queries(c, queries, row);
-      const std::vector<float>& keys = cache.rows().keys[row];
-      want = c.mode == Mode::kPerQueryHead ? ref::window_attention_per_head(q, keys, c.window, c.group, c.dim, scale)
-                                           : std::vector<std::vector<double>>{ref::window_attention_group_max(
-                                                 q, keys, c.window, c.group, c.dim, scale)};
-    }
+    if (!skipped) want = reference(c, row_queries(c, queries, row), cache.rows().keys[row]);
     for (int64_t g = 0; g < vectors; ++g) {
       const int64_t base = (row * vectors + g) * pitch, count = static_cast<int64_t>(want[g].size());
       ref::expect_close(ref::slice(got, base, count), want[g], probability_tolerance(c, want[g]));
@@ -116,6 +122,7 @@ TEST_P(WindowAttention, AgreesWithDoubleArithmeticPerQueryHead) {
   expect_agreement(*backend, {.window = 1, .kv_heads = 2, .group = 2}, {1, 2, 15, 16, 17, 64, 65, 513}, {});
   expect_agreement(*backend, {.window = 8, .kv_heads = 2, .group = 3, .dim = 64}, {8, 9, 33, 100, 8, 600}, {});
   expect_agreement(*backend, {.window = 32, .kv_heads = 1, .group = 4, .dim = 64}, {32, 47}, {});
+  expect_agreement(*backend, {.window = 70, .kv_heads = 2, .group = 3, .dim = 128}, {70, 71, 150, 530}, {});
 }
 
 TEST_P(WindowAttention, AgreesWithDoubleArithmeticForTheMaximumOverTheGroup) {
@@ -125,6 +132,28 @@ TEST_P(WindowAttention, AgreesWithDoubleArithmeticForTheMaximumOverTheGroup) {
   expect_agreement(*backend, {.window = 8, .kv_heads = 2, .group = 2, .dim = 64, .mode = mode},
                    {8, 9, 23, 24, 25, 100, 519, 521}, {});
   expect_agreement(*backend, {.window = 3, .kv_heads = 1, .group = 5, .mode = mode}, {40}, {});
+  expect_agreement(*backend, {.window = 70, .kv_heads = 2, .group = 3, .dim = 128, .mode = mode}, {70, 71, 150, 530},
+                   {});
+}
+
+// Windows around multiples of 16 and groups around multiples of 4, of which a GPU's tiles are made, and more of both
+// than a CPU holds at a time.
+TEST_P(WindowAttention, AgreesWithDoubleArithmeticForTheMaximalProbabilityOfTheGroup) {
+  KV_BACKEND_OR_SKIP(backend);
+  const Mode mode = Mode::kGroupMaxProbabilityOlder;
+  expect_agreement(*backend, {.window = 1, .mode = mode}, {1, 2}, {});
+  expect_agreement(*backend, {.window = 8, .kv_heads = 2, .group = 2, .dim = 64, .mode = mode},
+                   {8, 9, 23, 24, 25, 100, 519, 521}, {});
+  expect_agreement(*backend, {.window = 3, .group = 5, .mode = mode}, {40}, {});
+  expect_agreement(*backend, {.window = 16, .group = 8, .mode = mode}, {16, 17, 200}, {});
+  expect_agreement(*backend, {.window = 17, .kv_heads = 2, .group = 3, .dim = 64, .mode = mode},
+                   {17, 18, 81, 145, 146, 600}, {});
+  expect_agreement(*backend, {.window = 48, .group = 4, .dim = 32, .mode = mode}, {49, 176, 177}, {});
+  expect_agreement(*backend, {.window = 70, .kv_heads = 2, .group = 3, .dim = 128, .mode = mode}, {70, 71, 150, 530},
+                   {});
+  expect_agreement(*backend, {.window = 5, .group = 2, .dim = 256, .mode = mode}, {6, 69, 70, 140}, {});
+  expect_agreement(*backend, {.window = 2, .group = 130, .mode = mode}, {3, 70}, {});
+  expect_agreement(*backend, {.window = 256, .group = 4, .dim = 128, .mode = mode}, {256, 257, 700}, {});
 }
 
 // want(row)[k · group + g] are a row's statistics, those of a row that is not due empty; nothing else is written.
@@ -214,6 +243,8 @@ TEST_P(WindowAttention, LeavesRowsThatAreNotDueAlone) {
   expect_agreement(*backend, {.window = 4, .kv_heads = 2, .group = 2}, {9, 12, 20, 33}, {0, 1, 1, 0});
   expect_agreement(*backend, {.window = 4, .kv_heads = 2, .group = 2, .mode = Mode::kGroupMaxOlder}, {9, 12, 20, 33},
                    {1, 0, 0, 1});
+  expect_agreement(*backend, {.window = 4, .kv_heads = 2, .group = 2, .mode = Mode::kGroupMaxProbabilityOlder},
+                   {9, 12, 20, 33}, {0, 1, 0, 1});
   // A row that is not due may even be shorter than the window.
   expect_agreement(*backend, {.window = 4, .kv_heads = 1, .group = 2}, {2, 33}, {0, 1});
 }

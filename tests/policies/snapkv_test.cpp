@@ -66,6 +66,24 @@ TEST(SnapKV, DecodeMaximisesLogitsWhereKvpressAveragesProbabilities) {
   EXPECT_EQ(kept_once("snapkv", options("original", "1", "1"), weights, 2), (std::vector<int32_t>{2, 4}));
 }
 
+// Heads (6 1 5 1 | 1) and (1 5 3 1 | 6), one older entry stays.
+//   decode:  weights 6 5 5 1, then one softmax: entry 0.
+//   wg-kv:   shares of the older entries alone, 6 1 5 1 (/13) and 1 5 3 1 (/10), then the larger: .46 .5 .38 .1:
+//   entry 1.
+//            Of all five entries entry 0 would have 6/14 and entry 1 only 5/16.
+//   kvpress: means of the shares of all five: 6/14 + 1/16 = .49, 1/14 + 5/16 = .38, 5/14 + 3/16 = .54: entry 2.
+TEST(SnapKV, WgKvMaximisesProbabilitiesWhereDecodeMaximisesLogits) {
+  const std::vector<std::vector<float>> weights = {{6, 1, 5, 1, 1, 1}, {1, 5, 3, 1, 6, 1}};
+  EXPECT_EQ(kept_once("snapkv", options("decode", "1", "1"), weights, 2), (std::vector<int32_t>{0, 4}));
+  EXPECT_EQ(kept_once("snapkv", options("wg-kv", "1", "1"), weights, 2), (std::vector<int32_t>{1, 4}));
+  EXPECT_EQ(kept_once("snapkv", options("kvpress", "1", "1"), weights, 2), (std::vector<int32_t>{2, 4}));
+}
+
+// As decode: max-pool 3 makes 4 8 8 8 (/15), and attention before pooling decides.
+TEST(SnapKV, WgKvBreaksPlateausByTheAttentionBeforePooling) {
+  EXPECT_EQ(kept_by("snapkv", options("wg-kv", "1", "3"), {{4, 2, 8, 1, 1, 1}}, 3, 2), (Kept{{1, 2, 4}}));
+}
+
 // Weights 9 1 2 8: averages with zeros beyond the edges are 10 12 11 10 (/3), so the middle stays; dividing by the
 // entries really there would give 5 4 3.7 5 and keep the edges.
 TEST(SnapKV, AveragePoolingIsBiasedDownAtTheEdges) {
@@ -97,6 +115,12 @@ TEST_P(SnapKVOn, AgreesWithItsTranscription) {
                 {.tokens = 100, .budget = 40, .interval = 0});
   expect_agrees(*backend, "snapkv", {{"mode", "original", ""}, {"pool", "max", ""}},
                 naive_snapkv_per_head(32, 5, NaivePool::kMax), {.tokens = 100, .budget = 40, .interval = 0});
+  expect_agrees(*backend, "snapkv", {{"mode", "wg-kv", ""}}, naive_snapkv_wg_kv(256, 5, NaivePool::kMax),
+                {.tokens = 310, .budget = 270});
+  expect_agrees(*backend, "snapkv", {{"mode", "wg-kv", ""}, {"window", "6", ""}},
+                naive_snapkv_wg_kv(6, 5, NaivePool::kMax));
+  expect_agrees(*backend, "snapkv", {{"mode", "wg-kv", ""}, {"window", "17", ""}, {"pool", "average", ""}},
+                naive_snapkv_wg_kv(17, 5, NaivePool::kAverage), {.interval = 0});
 }
 
 // Of the window alone 0, 2 and 4 stay; with the two newest protected 3 and 4, and 2, which has the most attention.
@@ -119,6 +143,7 @@ TEST(SnapKV, ProtectsMoreThanItsWindowWhereAsked) {
 TEST(SnapKV, RefusesABudgetOfTheWindow) {
   expect_refused("snapkv", {}, 8, 4, "snapkv: budget 8 does not exceed the window 8");
   expect_refused("snapkv", {{"mode", "kvpress", ""}}, 32, 0, "snapkv: budget 32 does not exceed the window 32");
+  expect_refused("snapkv", {{"mode", "wg-kv", ""}}, 256, 0, "snapkv: budget 256 does not exceed the window 256");
   expect_refused("snapkv", {{"sinks", "4", ""}}, 12, 4, "snapkv: budget 12 does not exceed the window 8 and 4 sinks");
   expect_refused("snapkv", {{"recent", "-1", ""}}, 16, 16,
                  "snapkv: budget 16 does not exceed the 16 newest entries protected");

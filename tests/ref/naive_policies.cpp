@@ -55,6 +55,22 @@ Row group_max_attention(const NaiveState& state, int window) {
   return mean;
 }
 
+// a_j of SnapKV's mode wg-kv for the entries older than the window.
+Row group_max_probability(const NaiveState& state, int window) {
+  const int group = state.layer.group();
+  const std::vector<int32_t> older(state.resident.begin(), state.resident.end() - window);
+  Row mean(older.size(), 0.0);
+  for (int query = state.seen - window; query < state.seen; ++query) {
+    Row most(older.size(), 0.0);
+    for (int g = 0; g < group; ++g) {
+      const Row p = state.layer.attention(query, state.head * group + g, older);
+      for (size_t j = 0; j < p.size(); ++j) most[j] = std::max(most[j], p[j]);
+    }
+    for (size_t j = 0; j < most.size(); ++j) mean[j] += most[j] / window;
+  }
+  return mean;
+}
+
 // Attention of the window's queries by one query head, mean over the window, all resident entries.
 Row window_attention(const NaiveState& state, int window, int q_head) {
   Row mean(state.resident.size(), 0.0);
@@ -72,6 +88,18 @@ Row window_attention(const NaiveState& state, int window, int q_head) {
 Row padded(Row values, size_t size) {
   values.resize(size, 0.0);
   return values;
+}
+
+// raw_of(state, window) is that of the entries older than the window.
+NaivePolicy naive_pooled(Row (*raw_of)(const NaiveState&, int), int window, int kernel, NaivePool kind) {
+  return {.score =
+              [=](const NaiveState& state) {
+                const Row raw = raw_of(state, window);
+                return NaiveScores{padded(pool(raw, kernel, kind), state.resident.size()),
+                                   padded(raw, state.resident.size())};
+              },
+          .sinks = 0,
+          .recent = window};
 }
 
 double dot(const float* a, const float* b, int dim) {
@@ -251,14 +279,11 @@ NaivePolicy naive_cached_queries(int budget, int interval, int queries) {
 }
 
 NaivePolicy naive_snapkv_decode(int window, int kernel, NaivePool kind) {
-  return {.score =
-              [=](const NaiveState& state) {
-                const Row raw = group_max_attention(state, window);
-                return NaiveScores{padded(pool(raw, kernel, kind), state.resident.size()),
-                                   padded(raw, state.resident.size())};
-              },
-          .sinks = 0,
-          .recent = window};
+  return naive_pooled(group_max_attention, window, kernel, kind);
+}
+
+NaivePolicy naive_snapkv_wg_kv(int window, int kernel, NaivePool kind) {
+  return naive_pooled(group_max_probability, window, kernel, kind);
 }
 
 NaivePolicy naive_snapkv_per_head(int window, int kernel, NaivePool kind) {

@@ -72,6 +72,7 @@ NaivePolicy naive_accumulated(bool divide_by_age, int recent);
 // Counts, of the tokens since the event before, the newest `queries`.
 NaivePolicy naive_cached_queries(int budget, int interval, int queries);
 NaivePolicy naive_snapkv_decode(int window, int kernel, NaivePool pool);
+NaivePolicy naive_snapkv_wg_kv(int window, int kernel, NaivePool pool);
 NaivePolicy naive_snapkv_per_head(int window, int kernel, NaivePool pool);
 // kth(n) = which near-duplicate of n entries is forgiven, 1 = the newest.
 NaivePolicy naive_r_kv(double lambda, int window, int kernel, double threshold, const std::function<int(int)>& kth);

@@ -49,4 +49,22 @@ std::vector<double> window_attention_group_max(const std::vector<float>& queries
   return scores;
 }
 
+std::vector<double> window_attention_group_max_probability(const std::vector<float>& queries,
+                                                           const std::vector<float>& keys, int window, int group,
+                                                           int dim, double scale) {
+  const int older = static_cast<int>(keys.size()) / dim - window;
+  std::vector<double> scores(older);
+  for (int i = 0; i < window; ++i) {
+    std::vector<double> most(older, 0.0);
+    for (int g = 0; g < group; ++g) {
+      std::vector<double> p(older);
+      for (int j = 0; j < older; ++j) p[j] = logit(queries, keys, i * group + g, j, dim, scale);
+      softmax(p);
+      for (int j = 0; j < older; ++j) most[j] = std::max(most[j], p[j]);
+    }
+    for (int j = 0; j < older; ++j) scores[j] += most[j] / window;
+  }
+  return scores;
+}
+
 }  // namespace kv::ref

@@ -93,8 +93,8 @@ TEST_F(Latency, AOneShotCutIsPartOfTheTimeToFirstToken) {
 // Of 160 tokens the newest 31 and a quarter of the others; all there is at every length that steps are timed at.
 TEST_F(Latency, AnAdmissionLetsInItsShare) {
   const RunSummary summary =
-      run("policies: [full, {policy: full, admission: {wg-kv: {drop: 0.75, window: 32}}, label: gated}, {policy: full, "
-          "admission: {local: {sinks: 1, window: 32}}, label: local}]\naxes: {batch: 2, context: 160}\n");
+      run("policies: [full, {policy: full, admission: {wg-kv: {drop: 0.75, window: 31}}, label: gated}, {policy: full, "
+          "admission: {local: {sinks: 1, window: 31}}, label: local}]\naxes: {batch: 2, context: 160}\n");
   EXPECT_EQ(summary.skipped, 0);
   const double page = 16 * (2 * 16 * 4 + 2 * 4);                                        // and when entries expire
   EXPECT_EQ(measured("local").at("kept_kv_bytes"), std::vector<double>{8 * 2 * page});  // 1 + 31 entries
