@@ -48,6 +48,7 @@
   OP(retained_mass, RetainedMassArgs)                  \
   OP(survival, SurvivalArgs)                           \
   OP(row_cosine, RowCosineArgs)                        \
+  OP(row_distance, RowDistanceArgs)                    \
   OP(visibility, VisibilityArgs)                       \
   OP(attention_columns_add, AttentionColumnsAddArgs)   \
   OP(attention_columns_fold, AttentionColumnsFoldArgs) \

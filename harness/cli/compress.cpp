@@ -24,7 +24,7 @@ struct CompressArguments {
 void run_compress(const CompressArguments& arguments) {
   check_replaceable(arguments.out);
   const auto backend = make_backend(arguments.device);  // outlives the policy, whose state lives on it
-  Policy policy = load_policy(arguments.policy, arguments.model);
+  Policy policy = load_evicting_policy(arguments.policy, arguments.model);
   const std::vector<int32_t> ids = load_ids(arguments.input, arguments.model);
   ModelSource source(*backend, load_model(arguments.model));
   const CompressResult result = compress(*backend, source, policy, ids, arguments.keep, arguments.seed);

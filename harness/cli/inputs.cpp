@@ -64,21 +64,41 @@ CLI::Validator any_word_of(std::vector<std::string> words) {
   return {check, accepted};
 }
 
-Policy load_policy(const std::string& yaml_or_file, const std::string& model) {
-  const Component component = parse_component(yaml_or_file, "policy");
-  Policy policy = make_policy(component.name, component.options, component.slots);
-  require_meaning(*policy.allocation, component.slots.allocation.name);
-  // Their entries leave between events, which what these verbs write has no words for.
+namespace {
+
+// A slot by which queries may not see all that is there.
+void refuse_veils(const Policy& policy, const std::string& where, const char* why) {
   if (policy.admission->window() > 0) {
-    throw UserError(fmt::format("{}: admission '{}': expected none here yet; kvlab run takes it (docs/admissions.md)",
-                                component.where, policy.admission_name));
+    throw UserError(
+        fmt::format("{}: admission '{}': expected none {} (docs/admissions.md)", where, policy.admission_name, why));
   }
   if (policy.selection->selects()) {
-    throw UserError(fmt::format("{}: selection '{}': expected all here yet; kvlab run takes it (docs/selections.md)",
-                                component.where, policy.selection_name));
+    throw UserError(
+        fmt::format("{}: selection '{}': expected all {} (docs/selections.md)", where, policy.selection_name, why));
   }
+}
+
+Policy loaded(Policy policy, const std::string& allocation, const std::string& model) {
+  require_meaning(*policy.allocation, allocation);
   policy.load(policy.check(identity_of_files(model)));
   return policy;
+}
+
+}  // namespace
+
+Policy load_policy(const std::string& yaml_or_file, const std::string& model, const std::string& device) {
+  const Component component = parse_component(yaml_or_file, "policy");
+  Policy policy = make_policy(component.name, component.options, component.slots);
+  if (device != "cpu") refuse_veils(policy, component.where, "but on device cpu as yet");
+  return loaded(std::move(policy), component.slots.allocation.name, model);
+}
+
+Policy load_evicting_policy(const std::string& yaml_or_file, const std::string& model) {
+  const Component component = parse_component(yaml_or_file, "policy");
+  Policy policy = make_policy(component.name, component.options, component.slots);
+  // Entries leave between events, which what these verbs write has no words for.
+  refuse_veils(policy, component.where, "here yet; kvlab run takes it");
+  return loaded(std::move(policy), component.slots.allocation.name, model);
 }
 
 }  // namespace kv

@@ -117,7 +117,7 @@ void score(const ScoreArguments& arguments) {
     throw UserError("--keeps: without --policy everything stays, expected --policy, too");
   }
   const auto backend = make_backend(arguments.device);  // outlives the policy, whose state lives on it
-  Policy policy = load_policy(arguments.policy.empty() ? "full" : arguments.policy, arguments.model);
+  Policy policy = load_evicting_policy(arguments.policy.empty() ? "full" : arguments.policy, arguments.model);
   ModelSource source(*backend, load_model(arguments.model));
   KeptPositions kept;
   const Scores scores = score_under(policy, arguments, *backend, source, ids, kept);

@@ -4,7 +4,9 @@
 //   A file has a number α for each KV head, large where the head retrieves: a line a layer, numbers apart by blanks, as
 //   the published full_attention_heads.tsv. The round((1 − retrieval) · heads) heads of the lowest α stream; among
 //   equals those of the lower layer, then the lower head (kvpress leaves it to numpy's argsort).
-// How α is found is not this file's business: the paper trains it.
+// How α is found is not this file's business: the paper trains it. A budget profile of LU-KV's
+// kind (sim/budget/profile.h), which says what share of each head a scorer can do without, serves in its place:
+// α = 1 − Φ(removed), what the head keeps when that share of the whole cache leaves. Ours; neither paper has it.
 
 #include <fmt/format.h>
 
@@ -19,6 +21,7 @@
 #include "kernels/error.h"
 #include "policies/parts/options.h"
 #include "policies/parts/windowed_admission.h"
+#include "sim/budget/profile_file.h"
 #include "sim/io/hash.h"
 #include "sim/io/stored_file.h"
 
@@ -55,30 +58,52 @@ std::vector<double> parse_alphas(const std::string& text, const std::string& fil
   return alphas;
 }
 
+// Of a profile of this model; one without files (a trace, random weights) has nothing but its shape to compare.
+std::vector<double> profiled_alphas(const std::string& text, const std::string& file, double removed,
+                                    const ModelIdentity::Shape& shape, const std::string& fingerprint) {
+  const BudgetProfile profile = parse_profile(text, file);
+  if (profile.layers != shape.layers || profile.kv_heads != shape.kv_heads) {
+    throw UserError(fmt::format("duo: {} is for {} layers of {} KV heads, expected {} of {}", file, profile.layers,
+                                profile.kv_heads, shape.layers, shape.kv_heads));
+  }
+  if (!fingerprint.empty() && profile.fingerprint != fingerprint) {
+    throw UserError(fmt::format("duo: {} is for model {} with files of SHA-256 {:.12}…, expected {:.12}…", file,
+                                profile.model, profile.fingerprint, fingerprint));
+  }
+  std::vector<double> alphas;
+  for (const float leaves : profile.at(removed)) alphas.push_back(1.0 - leaves);
+  return alphas;
+}
+
 class Duo final : public WindowedAdmission {
  public:
   explicit Duo(Params& params)
       : WindowedAdmission(params, 128, 256),
         file_(params.file("alphas", "numbers of all KV heads, a line a layer; those of the largest retrieve")),
+        profile_(params.file("profile", "in its place a budget profile: heads that keep the largest share retrieve")),
+        removed_(fraction_option(params, "removed", 0.8, "share of the whole cache that leaves, for the profile")),
         retrieval_(fraction_option(params, "retrieval", 0.5, "share of the KV heads that see everything")) {}
 
   std::vector<InputFile> check(const ModelIdentity& model, std::string_view) const override {
-    if (file_.empty()) throw UserError("duo: expected the option alphas, a file");
-    const std::string text = read_stored(file_);
-    parse_alphas(text, file_, model.shape());
-    return {{file_, sha256_hex(std::as_bytes(std::span(text)))}};
+    if (file_.empty() == profile_.empty()) {
+      throw UserError("duo: expected the option alphas, a file, or the option profile, but not both");
+    }
+    const std::string& file = file_.empty() ? profile_ : file_;
+    const std::string text = read_stored(file);
+    alphas_of(text, model.shape(), model.folder().empty() ? "" : model.fingerprint());
+    return {{file, sha256_hex(std::as_bytes(std::span(text)))}};
   }
 
   void load(std::span<const InputFile> files) override {
     text_ = read_stored(files.front().path);
     if (sha256_hex(std::as_bytes(std::span(text_))) != files.front().sha256) {
-      throw UserError(fmt::format("duo: {} has changed since it was checked", file_));
+      throw UserError(fmt::format("duo: {} has changed since it was checked", files.front().path.string()));
     }
   }
 
   void begin(const BatchShape& shape) override {
     const SourceInfo& source = *shape.source;
-    const std::vector<double> alphas = parse_alphas(text_, file_, {source.layers, source.kv_heads});
+    const std::vector<double> alphas = alphas_of(text_, {source.layers, source.kv_heads}, "");
     const std::vector<uint8_t> retrieve = retrieving(alphas);
     retrieving_ = Tensor(*shape.backend, DType::kU8, std::ssize(retrieve));
     retrieving_.upload(retrieve.data(), retrieve.size());
@@ -90,6 +115,12 @@ class Duo final : public WindowedAdmission {
   }
 
  private:
+  std::vector<double> alphas_of(const std::string& text, const ModelIdentity::Shape& shape,
+                                const std::string& fingerprint) const {
+    return profile_.empty() ? parse_alphas(text, file_, shape)
+                            : profiled_alphas(text, profile_, removed_, shape, fingerprint);
+  }
+
   // 1 for each head that sees everything.
   std::vector<uint8_t> retrieving(const std::vector<double>& alphas) const {
     std::vector<size_t> order(alphas.size());
@@ -101,8 +132,8 @@ class Duo final : public WindowedAdmission {
     return retrieve;
   }
 
-  std::string file_;
-  double retrieval_;
+  std::string file_, profile_;
+  double removed_, retrieval_;
   std::string text_;
   Tensor retrieving_;  // [layers, kv_heads]
 };

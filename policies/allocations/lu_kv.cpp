@@ -18,7 +18,7 @@
 #include "sim/budget/divide.h"
 #include "sim/budget/profile_file.h"
 #include "sim/io/hash.h"
-#include "sim/io/mapped_file.h"
+#include "sim/io/stored_file.h"
 #include "sim/policy/allocation.h"
 #include "sim/policy/policy.h"
 
@@ -31,7 +31,9 @@ constexpr std::string_view kMake = "`kvlab profile SPEC` makes one";
 class LuKv final : public Allocation {
  public:
   explicit LuKv(Params& params)
-      : file_(params.file("profile", "budget profile; without it <model folder>/profiles/<scorer>.json")),
+      : file_(params.file(
+            "profile",
+            "budget profile, which may lie packed (FILE.xz); without it <model folder>/profiles/<scorer>.json")),
         oracle_order_(params.get("order", "scorer", {"scorer", "oracle"},
                                  "of the profile; oracle: without the optimality gap, for the ablation of 002") ==
                       "oracle"),
@@ -45,8 +47,8 @@ class LuKv final : public Allocation {
     if (std::error_code error; !model.files().empty() && !std::filesystem::exists(model.files(), error)) return {};
     scorer = profiled(scorer);
     const std::string file = existing_file(model.folder(), scorer).string();
-    const MappedFile bytes = MappedFile::open(file);
-    const BudgetProfile profile = parse_profile(bytes.text(), file);
+    const std::string text = read_stored(file);
+    const BudgetProfile profile = parse_profile(text, file);
     if (profile.scorer != scorer) {
       throw UserError(
           fmt::format("lu-kv: {} is the profile of {}, expected {}; {}", file, profile.scorer, scorer, kMake));
@@ -61,7 +63,7 @@ class LuKv final : public Allocation {
                                   file, profile.model, profile.fingerprint, model.fingerprint(),
                                   model.folder().string(), kMake));
     }
-    return {{file, sha256_hex(bytes.bytes())}};
+    return {{file, sha256_of(text)}};
   }
 
   std::string_view cost_only_option() const override { return spread_ ? "spread: yes" : ""; }
@@ -70,12 +72,12 @@ class LuKv final : public Allocation {
     KV_CHECK(files.size() == 1);
     const InputFile& checked = files.front();
     const std::string file = checked.path.string();
-    const MappedFile bytes = MappedFile::open(checked.path);
-    if (const std::string now = sha256_hex(bytes.bytes()); now != checked.sha256) {
+    const std::string text = read_stored(checked.path);
+    if (const std::string now = sha256_of(text); now != checked.sha256) {
       throw UserError(fmt::format("lu-kv: {} has changed since it was checked: SHA-256 {:.12}…, expected {:.12}…", file,
                                   now, checked.sha256));
     }
-    profile_ = parse_profile(bytes.text(), file);
+    profile_ = parse_profile(text, file);
   }
 
   void begin(const BatchShape& shape) override {
@@ -93,6 +95,8 @@ class LuKv final : public Allocation {
   }
 
  private:
+  static std::string sha256_of(const std::string& text) { return sha256_hex(std::as_bytes(std::span(text))); }
+
   std::string_view profiled(std::string_view scorer) const { return oracle_order_ ? kOracleOrder : scorer; }
 
   std::filesystem::path file_of(const std::filesystem::path& model, std::string_view scorer) const {
@@ -105,7 +109,7 @@ class LuKv final : public Allocation {
     }
     std::filesystem::path file = file_of(model, scorer);
     std::error_code error;
-    if (!std::filesystem::exists(file, error)) {
+    if (!std::filesystem::exists(stored_file(file), error)) {
       throw UserError(fmt::format("lu-kv: there is no profile of {}, expected {}; {}", scorer, file.string(), kMake));
     }
     return file;

@@ -30,6 +30,7 @@ struct TokenLosses {
   std::vector<float> nll;       // nats; 0 for a sequence's last token
   std::vector<float> entropy;   // nats
   std::vector<int32_t> argmax;  // most likely next token
+  ConstRef hidden{};            // [tokens, width] after the last norm, on the backend, until the next block; or null
 };
 
 }  // namespace kv

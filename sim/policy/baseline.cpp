@@ -11,6 +11,7 @@ void BaselineNeeds::merge(const BaselineNeeds& other) {
   outputs |= other.outputs;
   projections |= other.projections;
   value_norms |= other.value_norms;
+  hidden |= other.hidden;
 }
 
 }  // namespace kv

@@ -17,6 +17,7 @@ struct BaselineNeeds {
   bool outputs = false;      // head outputs (end-to-end cosine)
   bool projections = false;  // queries, keys, values (local error, evicted mass)
   bool value_norms = false;  // ‖v W_O‖ (oracle importance)
+  bool hidden = false;       // states after the last norm (hidden distance)
 
   void merge(const BaselineNeeds& other);  // the block becomes the greatest common divisor
 };
@@ -44,6 +45,7 @@ struct Baseline {
   std::vector<std::vector<float>> entropy;   // [S][T_s]
   std::vector<std::vector<int32_t>> argmax;  // [S][T_s]
   std::vector<BaselineLayer> layers;
+  Tensor hidden;            // [S, T, width]; null where the source has no losses
   double pass_seconds = 0;  // the full pass with its statistics
 };
 

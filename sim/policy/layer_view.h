@@ -30,6 +30,7 @@ struct LayerView {
   std::span<const Segment> segments;  // [sequences], host
   const Segment* device_segments = nullptr;
   Projections projections;
+  const int32_t* expires = nullptr;  // of the block's entries, [tokens, kv_heads], backend memory; null: none do
   // One vector a query head, rows · group of them; only where a segment has tokens; null unless needed.
   Slots<const float> column_sums, column_max;
   int64_t pitch = 0;  // of every Slots of this layer, >= cache.max_length

@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "kernels/error.h"
+#include "sim/io/stored_file.h"
 #include "sim/policy/spelling.h"
 
 namespace kv {
@@ -82,7 +83,7 @@ std::string Params::text(std::string_view key, std::string_view help) {
 std::string Params::file(std::string_view key, std::string_view help) {
   const GivenParam* given = find(key);
   std::error_code error;
-  if (given && !std::filesystem::is_regular_file(given->text, error)) fail(key, "no such file");
+  if (given && !std::filesystem::is_regular_file(stored_file(given->text), error)) fail(key, "no such file");
   declare(key, "file", "none", help, given ? given->text : "none");
   return given ? given->text : "";
 }

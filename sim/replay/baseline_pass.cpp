@@ -31,6 +31,10 @@ struct LayerElements {
   }
 };
 
+int64_t hidden_elements(const BaselineNeeds& needs, const SourceInfo& info, int64_t sequences, int64_t tokens) {
+  return needs.hidden ? sequences * tokens * info.width : 0;
+}
+
 bool has_statistics(const BaselineNeeds& needs) { return needs.block_sums || needs.block_max; }
 
 int block_tokens(const BaselineNeeds& needs) { return has_statistics(needs) ? needs.statistics_block : kPlainBlock; }
@@ -68,15 +72,16 @@ class Collector final : public Observer {
     if (collected.value_norms) collect_norms(view, collected.value_norms);
     const int64_t query = static_cast<int64_t>(info_.q_heads) * info_.head_dim;
     const int64_t key = static_cast<int64_t>(info_.kv_heads) * info_.head_dim;
-    if (collected.outputs) collect_rows(view, outputs, collected.outputs, query);
+    if (collected.outputs) collect_rows(view.segments, outputs, collected.outputs, query);
     if (!collected.queries) return;
-    collect_rows(view, view.projections.queries, collected.queries, query);
-    collect_rows(view, view.projections.keys, collected.keys, key);
-    collect_rows(view, view.projections.values, collected.values, key);
+    collect_rows(view.segments, view.projections.queries, collected.queries, query);
+    collect_rows(view.segments, view.projections.keys, collected.keys, key);
+    collect_rows(view.segments, view.projections.values, collected.values, key);
   }
 
   void block_done(const Block& block, const TokenLosses& losses) override {
     if (losses.nll.empty()) return;
+    if (baseline_.has.hidden) collect_hidden(block, losses.hidden);
     for (const Segment& segment : block.segments) {
       const size_t s = static_cast<size_t>(segment.sequence);
       const auto append = [&](auto& to, const auto& from) {
@@ -126,6 +131,12 @@ class Collector final : public Observer {
     }
   }
 
+  void collect_hidden(const Block& block, ConstRef hidden) {
+    const int64_t elements = hidden_elements(baseline_.has, info_, baseline_.sequences, baseline_.max_tokens);
+    if (!baseline_.hidden) baseline_.hidden = zeros(hidden.dtype, elements);
+    collect_rows(block.segments, hidden, baseline_.hidden, info_.width);
+  }
+
   void collect_norms(const LayerView& view, Tensor& norms) {
     const int64_t tokens = total_tokens(view);
     norms_.reserve(backend_, DType::kF32, tokens * info_.q_heads);
@@ -137,7 +148,7 @@ class Collector final : public Observer {
                               .kv_heads = info_.kv_heads,
                               .head_dim = info_.head_dim,
                               .width = info_.width});
-    collect_rows(view, norms_.ref(), norms, info_.q_heads);
+    collect_rows(view.segments, norms_.ref(), norms, info_.q_heads);
   }
 
   static int64_t total_tokens(const LayerView& view) {
@@ -147,9 +158,9 @@ class Collector final : public Observer {
   }
 
   // Packed rows of `width` elements → [sequence, position].
-  void collect_rows(const LayerView& view, ConstRef from, Tensor& to, int64_t width) {
+  void collect_rows(std::span<const Segment> segments, ConstRef from, Tensor& to, int64_t width) {
     const size_t element = bytes_of(from.dtype);
-    for (const Segment& segment : view.segments) {
+    for (const Segment& segment : segments) {
       if (segment.count == 0) continue;
       const int64_t position = segment.sequence * baseline_.max_tokens + segment.first_position;
       backend_.copy(to.at(position * width).data,
@@ -206,8 +217,11 @@ size_t baseline_bytes(const Backend& backend, const SourceInfo& info, const Base
   const LayerElements layer(needs, info, sequences, tokens, blocks_of(needs, tokens));
   const int64_t statistics = layer.block_sums + layer.block_max + layer.value_norms;
   const int64_t states = layer.outputs + layer.queries + layer.keys + layer.values;
-  return static_cast<size_t>(info.layers) * (static_cast<size_t>(statistics) * bytes_of(DType::kF32) +
-                                             static_cast<size_t>(states) * bytes_of(backend.activation_type()));
+  const size_t activation = bytes_of(backend.activation_type());
+  const size_t of_layer =
+      static_cast<size_t>(statistics) * bytes_of(DType::kF32) + static_cast<size_t>(states) * activation;
+  return static_cast<size_t>(info.layers) * of_layer +
+         static_cast<size_t>(hidden_elements(needs, info, sequences, tokens)) * activation;
 }
 
 }  // namespace kv

@@ -107,6 +107,7 @@ void Pass::run_layer(int layer) {
   const Projections projections = args_.source.project(layer);
   take_up(layer, projections);
   LayerView view = view_of(layer, projections);
+  if (args_.policy.admission->window() > 0) view.expires = std::as_const(expires_).ref().as<int32_t>();
   attend(view);
   for (Observer* observer : args_.observers) observer->attended(view, std::as_const(outputs_).ref());
   observe(view);

@@ -145,6 +145,7 @@ void ModelSource::finish(TokenLosses& losses) {
   nll_.download(losses.nll.data(), losses.nll.size() * sizeof(float));
   entropy_.download(losses.entropy.data(), losses.entropy.size() * sizeof(float));
   argmax_.download(losses.argmax.data(), losses.argmax.size() * sizeof(int32_t));
+  losses.hidden = std::as_const(buffers_.normed).ref();
   if (tail_positions_ > 0) save_logits_tail();
 }
 

@@ -5,6 +5,7 @@
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
 #include "kernels/row_cosine.h"
+#include "kernels/row_distance.h"
 #include "kernels/silu_mul.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/tensors.h"
@@ -97,6 +98,22 @@ void row_cosine(Device& device, Samples& samples) {
   });
 }
 
+void row_distance(Device& device, Samples& samples) {
+  const Model model = model_of(device);
+  Backend& backend = device.backend();
+  const int64_t count = model.tokens * model.width;
+  const Tensor a = random_activations(backend, count, 1), b = random_activations(backend, count, 2);
+  Tensor distance(backend, DType::kF32, model.tokens), length(backend, DType::kF32, model.tokens);
+  samples.take({.bytes = bytes(device, 2 * count), .flops = 5.0 * static_cast<double>(count)}, [&] {
+    backend.row_distance({.a = a.ref(),
+                          .b = b.ref(),
+                          .distance = distance.ref().as<float>(),
+                          .length = length.ref().as<float>(),
+                          .rows = model.tokens,
+                          .width = model.width});
+  });
+}
+
 void random_normal(Device& device, Samples& samples) {
   const Model model = model_of(device);
   Backend& backend = device.backend();
@@ -113,6 +130,7 @@ const Family kElementwise{[](Device& device) {
   device.add(fmt::format("silu_mul/{}x{}", model.tokens, model.intermediate), silu_mul);
   device.add(fmt::format("embed/{}x{}", model.tokens, model.width), embed);
   device.add(fmt::format("row_cosine/{}x{}", model.tokens, model.width), row_cosine);
+  device.add(fmt::format("row_distance/{}x{}", model.tokens, model.width), row_distance);
   device.add(fmt::format("random_normal/{}x{}", model.tokens, model.width), random_normal);
 }};
 

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "sim/io/safetensors.h"
+#include "sim/io/stored_file.h"
 #include "sim/model/model_files.h"
 #include "tests/support/cli_fixture.h"
 #include "tests/support/paths.h"
@@ -59,7 +60,7 @@ TEST_F(Cli, MistakesGiveOneLineAndCodeTwo) {
 
 // What only the files that a spec names can show to be wrong, or its values.
 TEST_F(Cli, SpecsThatCannotRunGiveOneLineAndCodeTwo) {
-  const std::string good = read_file(reference() + "/profiles/keydiff_recent=1_sinks=4.json");
+  const std::string good = read_stored(reference() + "/profiles/keydiff_recent=1_sinks=4.json");
   const std::string print = fingerprint(reference());
   std::string other = good;
   other.replace(other.find(print), print.size(), std::string(64, 'a'));
@@ -243,10 +244,9 @@ TEST_F(Cli, NamesTheMisspeltOptionWordOrSpecAndWhatIsNear) {
   expect_refused("report " + folder_.string(), "no result folder, it has no spec.yaml; kvlab run writes one");
   expect_refused("generate --model " + reference() + " --prompt a --policy h2oo --budget 4 --interval 4",
                  "unknown policy 'h2oo', did you mean 'h2o'?");
-  expect_refused("generate --model " + reference() + " --prompt a --policy '{policy: full, admission: local}'",
+  expect_refused("score --model " + reference() + " --out " + path("x") + " --text " + path("tiny.yaml") +
+                     " --policy '{policy: h2o, admission: local}' --budget 8 --interval 4",
                  "--policy:1:1: admission 'local': expected none here yet; kvlab run takes it (docs/admissions.md)");
-  expect_refused("generate --model " + reference() + " --prompt a --policy '{policy: full, selection: quest}'",
-                 "--policy:1:1: selection 'quest': expected all here yet; kvlab run takes it (docs/selections.md)");
   expect_refused("generate --model " + reference(), "expected one of --prompt TEXT, --text FILE and --ids FILE");
 }
 
@@ -270,6 +270,10 @@ TEST_F(Cli, GenerateWritesTextAndIds) {
   const Output greedy = run(common);
   EXPECT_EQ(greedy.code, 0) << greedy.text;
   EXPECT_NE(greedy.text.find("kvlab: 12 tokens after "), std::string::npos) << greedy.text;
+  // Slots that let all in and read all change nothing.
+  const Output open = run(common + " --policy '{policy: full, admission: {local: {sinks: 4096}}, selection: quest}'");
+  EXPECT_EQ(open.code, 0) << open.text;
+  EXPECT_EQ(open.text.substr(0, open.text.find('\n')), greedy.text.substr(0, greedy.text.find('\n')));
   EXPECT_EQ(run(common +
                 " --temperature 0.8 --top-k 40 --top-p 0.9 --seed 3 --policy '{policy: streaming}' --keep 0.8 "
                 "--out " +

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "kernels/error.h"
+#include "sim/budget/profile_file.h"
 #include "sim/replay/replay.h"
 #include "tests/support/backends.h"
 #include "tests/support/file_fixtures.h"
@@ -75,13 +76,53 @@ TEST_F(Admissions, DuoLeavesEverythingToTheHeadsOfTheLargestAlpha) {
   EXPECT_EQ(duo("0.5"), (std::vector<int32_t>{11, 11, 40, 40}));
 }
 
+// Heads 1 and 2 lose least when four fifths of the cache leave, 0 and 3 when half of it does.
+TEST_F(Admissions, DuoTakesABudgetProfileInPlaceOfAlphas) {
+  const auto profile = [](int layers) {
+    const ProfileLosses::Curve none(kProfileRatios, 0);
+    BudgetProfile profile{.model = "tiny",
+                          .fingerprint = "any",
+                          .scorer = "snapkv",
+                          .protection = {},
+                          .calibration = {{"noise"}, 1, 1, 100, 0},
+                          .losses = {none, none, none, none},
+                          .split_half = {},
+                          .layers = layers,
+                          .kv_heads = 2,
+                          .removed = {}};
+    for (int percent = 1; percent <= kProfileRatios; ++percent) {
+      const std::vector<float> of_ratio =
+          percent == 50 ? std::vector{0.2F, 0.7F, 0.8F, 0.3F} : std::vector{0.9F, 0.6F, 0.75F, 0.95F};
+      for (int i = 0; i < layers * 2; ++i) profile.removed.push_back(of_ratio[static_cast<size_t>(i % 4)]);
+    }
+    return format_profile(profile);
+  };
+  const std::string file = write(profile(2));
+  const auto duo = [&](const std::string& removed) {
+    return left({"duo", {{"profile", file, ""}, {"removed", removed, ""}, {"sinks", "3", ""}, {"window", "8", ""}}});
+  };
+  EXPECT_EQ(duo("0.8"), (std::vector<int32_t>{11, 40, 40, 11}));
+  EXPECT_EQ(duo("0.5"), (std::vector<int32_t>{40, 11, 11, 40}));
+  const auto refused = [&](std::vector<GivenParam> options) {
+    const Policy policy = make_policy("full", {}, {.admission = {"duo", std::move(options)}});
+    return test::user_error([&] { policy.check(model()); });
+  };
+  EXPECT_EQ(refused({{"profile", file, ""}, {"alphas", file, ""}}),
+            "duo: expected the option alphas, a file, or the option profile, but not both");
+  write(profile(1));
+  EXPECT_EQ(refused({{"profile", file, ""}}), "duo: " + file + " is for 1 layers of 2 KV heads, expected 2 of 2");
+  write("no profile");
+  EXPECT_TRUE(refused({{"profile", file, ""}}).starts_with(file));
+}
+
 TEST_F(Admissions, AnAlphaFileThatDoesNotFitIsRefused) {
   EXPECT_EQ(refusal("1 2\n"), "1 lines, expected 2, one for each layer");
   EXPECT_EQ(refusal("1 2\n1 2 3\n"), "line 2 has 3 numbers, expected 2, one for each KV head");
   EXPECT_EQ(refusal("1 2\n1 x\n"), "line 2: expected a number for each KV head");
   EXPECT_EQ(refusal("1 2\n1 nan\n"), "line 2: expected a number for each KV head");
   const Policy none = make_policy("full", {}, {.admission = {"duo"}});
-  EXPECT_EQ(test::user_error([&] { none.check(model()); }), "duo: expected the option alphas, a file");
+  EXPECT_EQ(test::user_error([&] { none.check(model()); }),
+            "duo: expected the option alphas, a file, or the option profile, but not both");
   EXPECT_THROW(make_policy("full", {}, {.admission = {"local", {{"window", "0", ""}}}}), UserError);
   EXPECT_THROW(make_policy("full", {}, {.admission = {"duo", {{"retrieval", "1.5", ""}}}}), UserError);
 }

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "sim/budget/profile_file.h"
+#include "sim/io/stored_file.h"
 #include "sim/model/model_config.h"
 #include "sim/model/model_files.h"
 #include "tests/support/file_fixtures.h"
@@ -178,10 +179,12 @@ TEST(BudgetProfile, ThoseOfTheReferenceModelServeQuestionsThatTheyHaveNotSeen) {
   int own_profiles = 0;
   for (const auto& entry : std::filesystem::directory_iterator(model / "profiles")) {
     SCOPED_TRACE(entry.path().filename().string());
-    const BudgetProfile profile = parse_profile(read_file(entry.path()), entry.path().string());
+    std::filesystem::path file = entry.path();
+    if (file.extension() == ".xz") file.replace_extension();
+    const BudgetProfile profile = parse_profile(read_stored(file), file.string());
     // The model's own, or one of another calibration or importance, which its name says.
     const std::string own = default_profile_file(model, profile.scorer).stem().string();
-    const std::string name = entry.path().stem().string();
+    const std::string name = file.stem().string();
     EXPECT_TRUE(name == own || name.starts_with(own + "+")) << own;
     own_profiles += name == own ? 1 : 0;
     EXPECT_EQ(profile.fingerprint, files);
