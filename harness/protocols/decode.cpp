@@ -71,6 +71,7 @@ const RegisterProtocol decode{{
     .axes = {budget_axis(), interval_axis(),
              cutting(word_axis(std::string(kCutBy), {"itself", std::string(kGolden)},
                                "who evicts: the policy itself, or golden while it looks on (metric evicted_overlap)"))},
+    .numbers = replay_numbers(),
     .starter = R"(data:
   - {task: reason, tokens: 512}             # a task: kvlab list tasks, kvlab describe reason
   - {name: prose, task: book, tokens: 512}  # or a file: {text: my.txt, tokens: 512}
