@@ -69,6 +69,7 @@ void describe_axes() {
   fmt::print("every combination runs\n\nof every protocol that has a use for it\n");
   for (const DeclaredParam& axis : shared_axes()) fmt::print("  {:<16} {}\n", axis.key, axis.help);
   fmt::print("  any option of a task or policy of the spec: kvlab describe NAME lists them\n");
+  fmt::print("  NAME.OPTION, one of an allocation, admission or selection that fills a policy's slot: local.window\n");
   for (const Protocol* protocol : protocols()) {
     if (protocol->axes.empty()) continue;
     fmt::print("\nof protocol {}\n", protocol->name);

@@ -57,6 +57,8 @@ class AdmissionRate final : public Metric {
     }
   }
 
+  std::vector<std::string> numbers() const override { return {"admission_rate"}; }
+
   std::vector<Headline> headlines() const override {
     return {{.name = "admission-rate",
              .title = "Share of the tokens that outlive the window",

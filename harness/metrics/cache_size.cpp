@@ -23,6 +23,8 @@ class CacheSize final : public Metric {
     }
   }
 
+  std::vector<std::string> numbers() const override { return {"cache_size"}; }
+
   std::vector<Headline> headlines() const override {
     return {{.name = "cache-size",
              .title = "Entries at the end, over the full cache's",

@@ -50,6 +50,8 @@ class Cosine : public Metric {
     for (int s = 0; s < static_cast<int>(view_.samples.size()); ++s) report_sample(s, rows);
   }
 
+  std::vector<std::string> numbers() const override { return {"cosine"}; }
+
   std::vector<Headline> headlines() const override {
     return {{.name = "cosine",
              .title = "Cosine of head outputs under the policy and the full cache",

@@ -92,6 +92,14 @@ class Dilution : public Metric {
     }
   }
 
+  std::vector<std::string> numbers() const override {
+    std::vector<std::string> names;
+    for (const char* metric : {"dilution", "useful_mass"}) {
+      for (const char* suffix : {"", "_tail"}) names.push_back(name(metric) + suffix);
+    }
+    return names;
+  }
+
   std::vector<Headline> headlines() const override {
     return {{.name = top_ ? "dilution-top-k" : "dilution",
              .title = top_ ? "Attention that misses what the full cache attends to most"
@@ -260,6 +268,12 @@ class TwoDilutions : public Metric {
   void report(const ReplayResult& result, std::vector<Measured>& rows) override {
     by_task_.report(result, rows);
     by_top_.report(result, rows);
+  }
+  std::vector<std::string> numbers() const override {
+    std::vector<std::string> names = by_task_.numbers();
+    const std::vector<std::string> more = by_top_.numbers();
+    names.insert(names.end(), more.begin(), more.end());
+    return names;
   }
   std::vector<Headline> headlines() const override {
     return {by_task_.headlines().front(), by_top_.headlines().front()};

@@ -41,6 +41,10 @@ class EntropySplitMetric : public Metric {
     }
   }
 
+  std::vector<std::string> numbers() const override {
+    return {"loss_increase_low", "loss_increase_high", "nll_low", "nll_low_full", "nll_high", "nll_high_full"};
+  }
+
   std::vector<Headline> headlines() const override {
     return {{.name = "loss-increase-low",
              .title = "Relative loss increase on low-entropy tokens",

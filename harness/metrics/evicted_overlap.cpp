@@ -66,6 +66,8 @@ class EvictedOverlapMetric final : public Metric {
     }
   }
 
+  std::vector<std::string> numbers() const override { return {"evicted_overlap"}; }
+
   std::vector<Headline> headlines() const override {
     return {{.name = "evicted-overlap",
              .title = "Of what golden evicts, the share that the policy would evict, too",

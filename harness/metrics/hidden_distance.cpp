@@ -50,6 +50,8 @@ class HiddenDistance final : public Metric {
     }
   }
 
+  std::vector<std::string> numbers() const override { return {"hidden_distance", "hidden_distance_relative"}; }
+
   std::vector<Headline> headlines() const override {
     return {{.name = "hidden-distance",
              .title = "Distance of the last hidden states from the full cache's, relative",

@@ -71,6 +71,10 @@ class LocalError : public Metric {
     }
   }
 
+  std::vector<std::string> numbers() const override {
+    return {"cosine_local", "evicted_mass", "output_error", "error_bound", "bound_violations"};
+  }
+
   std::vector<Headline> headlines() const override {
     return {{.name = "cosine-local",
              .title = "Cosine of head outputs, by the retained set alone",

@@ -59,6 +59,14 @@ class Loss : public Metric {
     }
   }
 
+  std::vector<std::string> numbers() const override {
+    return {
+        "nll_sum",           "nll_sum_full",      "predicted_tokens",     "loss_ratio",          "loss_increase",
+        "nll_sum_tail",      "nll_sum_tail_full", "loss_ratio_tail",      "answer_tokens",       "answer_nll",
+        "answer_nll_full",   "answer_accuracy",   "answer_accuracy_full", "answer_nll_sum",      "answer_nll_sum_full",
+        "answer_loss_ratio", "prompt_tokens",     "prompt_nll_sum",       "prompt_nll_sum_full", "prompt_loss_ratio"};
+  }
+
   std::vector<Headline> headlines() const override {
     return {{.name = "answer-loss-ratio",
              .title = "Loss under the policy over the full cache's on the answers, pooled over samples",

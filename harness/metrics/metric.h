@@ -37,6 +37,9 @@ class Metric : public Observer {
   static constexpr std::string_view kKind = "metric";
   virtual void begin_case(const CaseView&) {}
   virtual void report(const ReplayResult& result, std::vector<Measured>& rows) = 0;
+  // Its rows that hold one number of a whole sample, by name, whatever its options: what a plot may have along x, and a
+  // table compare at.
+  virtual std::vector<std::string> numbers() const { return {}; }
   // What a spec without tables and plots shows of the rows; none: they are too much for one number a case.
   virtual std::vector<Headline> headlines() const { return {}; }
 };

@@ -57,6 +57,8 @@ class OutputDistance final : public Metric {
     }
   }
 
+  std::vector<std::string> numbers() const override { return {"output_distance"}; }
+
   std::vector<Headline> headlines() const override {
     return {{.name = "output-distance",
              .title = "Distance of head outputs from the full cache's, relative",

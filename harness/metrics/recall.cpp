@@ -78,6 +78,21 @@ class Recall : public Metric {
     for (int s = 0; s < static_cast<int>(view_.samples.size()); ++s) report_sample(s, rows);
   }
 
+  std::vector<std::string> numbers() const override {
+    return {"recall",
+            "recall_oracle",
+            "optimality_gap",
+            "eviction_loss",
+            "eviction_loss_oracle",
+            "eviction_loss_gap",
+            "missed_importance",
+            "false_positive_importance",
+            "hits",
+            "misses",
+            "false_positives",
+            "hit_share"};
+  }
+
   std::vector<Headline> headlines() const override {
     return {{.name = "recall",
              .title = "Share of the future importance that is kept",

@@ -76,10 +76,11 @@ std::vector<ProtocolAxis> decode_axes() {
 
 const RegisterProtocol decode{{
     .name = "decode",
-    .summary = "a text is read token by token, as if generated, and pruned to a budget as it grows",
+    .summary = "a text is read token by token, as if generated, and pruned as it grows",
     .is_default = true,
     .takes_every_slot = true,
     .axes = decode_axes(),
+    .numbers = replay_numbers(),
     .starter = R"(data:
   - {task: reason, tokens: 512}             # a task: kvlab list tasks, kvlab describe reason
   - {name: prose, task: book, tokens: 512}  # or a file: {text: my.txt, tokens: 512}

@@ -31,6 +31,7 @@ const RegisterProtocol one_shot{{
     .summary = "a context is cut once, at its end; what follows it is read over what is left",
     .takes_every_slot = true,
     .axes = {fraction_axis("keep", "share of the context's entries that a head keeps, on average")},
+    .numbers = replay_numbers(),
     .starter = R"(data:
   - {task: kv, tokens: 512}  # a task: kvlab list tasks, kvlab describe kv
 axes:                        # every combination runs; kvlab describe axes

@@ -65,6 +65,8 @@ struct Protocol {
   std::string verb = "run";  // the command that runs it; `open` is null where that is not `run`, or where it learns
   std::vector<ProtocolAxis> axes{};
   std::vector<ProtocolKey> keys{};
+  // Rows of its own that hold one number of a whole sample, as Metric::numbers.
+  std::vector<std::string> numbers{};
   std::vector<Headline> headlines{};  // what a spec without tables and plots shows, beside its metrics' own
   // More of them, where it depends on the spec what its rows are about. UserError where the spec is refused later.
   std::function<std::vector<Headline>(const Spec&)> headlines_of{};

@@ -299,8 +299,7 @@ std::vector<Row> ReplayRunner::run_together(const Case& unit_case) {
   const Component& policy = batch_.spec.policies[static_cast<size_t>(unit_case.policy)];
   if (make_case_policy(batch_.spec, unit_case).scorer) return rows_of(unit_case, replay_case(unit_case));
   const std::lock_guard lock(without_scorer_mutex_);
-  const SlotChoices& slots = unit_case.slots;
-  std::string key = fmt::format("{} {} {}", policy.label, slots.admission.name, slots.selection.name);
+  std::string key = fmt::format("{}\n{}", policy.label, reading_of(unit_case));
   for (const GivenParam& option : unit_case.options) key += fmt::format(" {}={}", option.key, option.text);
   const auto found = without_scorer_.find(key);
   if (found != without_scorer_.end()) return rows_of(unit_case, found->second);
@@ -338,6 +337,11 @@ std::vector<Row> ReplayRunner::rows_of(const Case& unit_case, const Outcome& out
     add_row(rows, blank, "begin_time", result.begin_seconds * share, "s");
   }
   return rows;
+}
+
+std::vector<std::string> replay_numbers() {
+  return {"kept_tokens", "kept_tokens_max", "evictions",  "attended_pairs", "kv_bytes",  "column_bytes",
+          "total_time",  "attention_time",  "score_time", "evict_time",     "begin_time"};
 }
 
 std::string replay_plan(const Spec& spec, const Grid& grid) {

@@ -84,6 +84,9 @@ class ReplayRunner final : public UnitRunner {
   std::map<std::string, Outcome> without_scorer_;  // policies that no budget changes, by name and options
 };
 
+// The rows of a sample beside those of the metrics that hold one number of it (Protocol::numbers).
+std::vector<std::string> replay_numbers();
+
 // "<experiment>: N full-cache passes and M replays of one sample"
 std::string replay_plan(const Spec& spec, const Grid& grid);
 

@@ -25,11 +25,23 @@ struct Unpaired {
   int unclear = 0;  // paired at most less rows, some of which several of the other side's would fit
 };
 
+// Samples that a number at an equal size leaves out, since none of their settings has that size and they do not lie on
+// both sides of it (harness/report/equal_size.h).
+struct Outside {
+  int samples = 0;
+  int settings = 0;          // the most that one of them has a size and a number in
+  double low = 0, high = 0;  // the least and the largest of those sizes
+
+  bool operator==(const Outside&) const = default;
+};
+
 struct Cell {
   std::optional<Estimate> estimate;  // of a difference: its samples are the pairs
   std::string unit;
   Skipped skipped;
-  Skipped partner_skipped;  // these two of a difference only
+  Outside outside;
+  Skipped partner_skipped;  // these three of a difference only
+  Outside partner_outside;
   Unpaired unpaired;
 };
 

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "harness/clusters.h"
+#include "harness/report/equal_size.h"
 #include "harness/report/pile.h"
 #include "kernels/check.h"
 
@@ -83,7 +84,7 @@ bool takes_differences(const Question& question) { return question.paired || !qu
 bool relative(const Question& question) { return question.relative || (question.paired && question.paired->relative); }
 
 Cell make_cell(const Pile& pile, const Pile* partner, std::span<const Key> places, const Question& question) {
-  Cell cell{.unit = pile.unit, .skipped = skipped_of(pile)};
+  Cell cell{.unit = pile.unit, .skipped = skipped_of(pile), .outside = pile.outside};
   if (!partner) {
     cell.estimate = estimate(pile, question.measure, question.intervals);
     return cell;
@@ -93,6 +94,7 @@ Cell make_cell(const Pile& pile, const Pile* partner, std::span<const Key> place
   cell.estimate = difference.estimate;
   cell.unpaired = difference.unpaired;
   cell.partner_skipped = skipped_of(*partner);
+  cell.partner_outside = partner->outside;
   if (relative(question)) cell.unit = "%";
   return cell;
 }
@@ -109,14 +111,21 @@ std::vector<Read> readers_of(const RowTable& table, const std::vector<std::strin
 class Collector {
  public:
   Collector(const RowTable& table, const Question& question)
-      : question_(question),
+      : table_(table),
+        question_(question),
         documents_(table),
         measure_(question.measure),
         metrics_(measure_.ratio.empty() ? measure_.metrics : measure_.ratio),
         key_readers_(readers_of(table, question.columns)),
         free_columns_(free_columns(table, question)),
         free_readers_(readers_of(table, free_columns_)),
-        filter_(row_filter(table, question.where)) {}
+        filter_(row_filter(table, question.where)) {
+    if (!question.at) return;
+    sizes_.emplace(table, question.at->metric);
+    for (const std::string& column : free_columns_) {
+      if (tells_settings(table, column)) setting_readers_.push_back(column_reader(table, column));
+    }
+  }
 
   void take(const Row& row) {
     const bool measured = std::find(metrics_.begin(), metrics_.end(), row.metric) != metrics_.end();
@@ -128,6 +137,7 @@ class Collector {
   }
 
   Cells finish() {
+    if (question_.at) take_at_sizes();
     const bool differences = takes_differences(question_);
     std::vector<bool> averaged(free_columns_.size());
     for (const auto& [key, pile] : piles_) {
@@ -141,12 +151,32 @@ class Collector {
       for (std::size_t i = 0; i < pile.spread.size(); ++i) averaged[i] = averaged[i] || pile.spread[i].size() > 1;
     }
     for (std::size_t i = 0; i < averaged.size(); ++i) {
-      if (averaged[i]) cells_.averaged.push_back(free_columns_[i]);
+      if (!averaged[i]) continue;
+      const bool swept = question_.at && tells_settings(table_, free_columns_[i]);
+      (swept ? cells_.swept : cells_.averaged).push_back(free_columns_[i]);
     }
     return std::move(cells_);
   }
 
  private:
+  // Each pile of settings becomes one a size, whose key it has where the metric stands.
+  void take_at_sizes() {
+    const auto column = std::find(question_.columns.begin(), question_.columns.end(), question_.at->metric);
+    KV_CHECK(column != question_.columns.end());
+    const auto place = static_cast<std::size_t>(column - question_.columns.begin());
+    std::map<Key, Pile> piles;
+    std::vector<Key> keys;
+    for (const Key& key : cells_.keys) {
+      for (const std::string& size : question_.at->values) {
+        keys.push_back(key);
+        keys.back()[place] = size;
+        piles[keys.back()] = at_size(piles_.at(key), *parse_number(size), measure_);
+      }
+    }
+    piles_ = std::move(piles);
+    cells_.keys = std::move(keys);
+  }
+
   Pile& pile_of(const Row& row, const std::string& metric) {
     Key key;
     for (std::size_t i = 0; i < key_readers_.size(); ++i) {
@@ -186,18 +216,33 @@ class Collector {
     if (added) {
       pile.samples.emplace_back();
       pile.documents.push_back(documents_.of(row));
+      pile.sizes.emplace_back();
     }
-    Key place = {row.metric};
-    for (const Read& read : free_readers_) place.push_back(read(row));
-    pile.spread.resize(free_readers_.size());
-    for (std::size_t i = 0; i < free_readers_.size(); ++i) pile.spread[i].insert(place[i + 1]);
-    const std::size_t number = takes_differences(question_) ? places_.of(std::move(place)) : 0;
+    const std::size_t number = place_of(row, pile);
+    if (sizes_) {
+      if (const auto size = sizes_->of(row)) pile.sizes[sample->second].emplace(number, *size);
+    }
     const bool below = !measure_.ratio.empty() && row.metric == measure_.ratio[1];
     const Quantity shown = quantity(row, measure_);
     pile.samples[sample->second][number][below ? 1 : 0].add(shown.value);
     if (measure_.ratio.empty()) pile.unit = shown.unit;
   }
 
+  // Its place in its sample, by its number (pile.h). Notes the values of its free columns.
+  std::size_t place_of(const Row& row, Pile& pile) {
+    Key place = {row.metric};
+    for (const Read& read : free_readers_) place.push_back(read(row));
+    pile.spread.resize(free_readers_.size());
+    for (std::size_t i = 0; i < free_readers_.size(); ++i) pile.spread[i].insert(place[i + 1]);
+    if (sizes_) {
+      Key setting;
+      for (const Read& read : setting_readers_) setting.push_back(read(row));
+      return places_.of(std::move(setting));
+    }
+    return takes_differences(question_) ? places_.of(std::move(place)) : 0;
+  }
+
+  const RowTable& table_;
   const Question& question_;
   const Documents documents_;
   const Measure& measure_;
@@ -206,6 +251,8 @@ class Collector {
   std::vector<std::string> free_columns_;
   std::vector<Read> free_readers_;
   std::function<bool(const Row&)> filter_;
+  std::optional<Sizes> sizes_;  // where numbers are of an equal size
+  std::vector<Read> setting_readers_;
   std::map<Key, Pile> piles_;
   PlaceNumbers places_;
   Cells cells_;

@@ -21,6 +21,7 @@ struct Cells {
   // Columns that no key fixes and that take several values within one cell ("layer"): the reader must be told that the
   // cell is a mean over them.
   std::vector<std::string> averaged;
+  std::vector<std::string> swept;    // so, too, of numbers at an equal size, which are taken between them
   std::vector<std::string> reasons;  // of skipped rows whose cell is unknown (keys of layer, head or x)
   std::vector<Key> unclear;          // left out of differences, because several cells could be the partner
 };
@@ -30,6 +31,8 @@ struct Question {
   const Where& where;
   std::vector<std::string> columns;  // the key
   bool intervals = true;
+  // Numbers at equal sizes (harness/report/equal_size.h); `columns` has its metric, whose values are the sizes.
+  std::optional<EqualSize> at = {};
   // Differences instead: of each cell from the one with that value in that column (of `columns`), which itself is left
   // out, as are cells without such a partner, or with several that fit no better than each other. Rows are paired: same
   // sample, and same value of every free column.

@@ -142,7 +142,7 @@ FrameOptions frame_options(const PlotPlan& plan, const SeriesChart& chart, const
   options.panel_width = size.width;
   options.panel_height = size.height;
   options.left = widest_tick(y.ticks(6)) + 14;
-  options.x_label = x_label_of(plan);
+  options.x_label = x_label_of(plan, chart.x_unit);
   options.y_label = default_label(plan, plan.y_label, chart.unit);
   if (direct) {
     double widest = 0;

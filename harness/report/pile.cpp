@@ -11,15 +11,6 @@ namespace {
 
 using Values = std::vector<std::array<double, 2>>;  // a sample's value, or numerator and denominator
 
-// None where the sample lacks a metric of the ratio.
-std::optional<std::array<double, 2>> value_of(const std::array<Sum, 2>& sums, const Measure& measure) {
-  const auto& [a, b] = sums;
-  if (a.count == 0) return std::nullopt;
-  if (measure.ratio.empty()) return {{measure.aggregate == Aggregate::kMax ? a.largest : a.total / a.count, 0}};
-  if (b.count == 0) return std::nullopt;
-  return {{a.total, b.total}};
-}
-
 std::array<Sum, 2> sums_of(const Places& sample) {
   std::array<Sum, 2> all;
   for (const auto& [place, sums] : sample) {
@@ -97,6 +88,14 @@ void Sum::add(const Sum& other) {
   count += other.count;
 }
 
+std::optional<std::array<double, 2>> number_of(const std::array<Sum, 2>& sums, const Measure& measure) {
+  const auto& [a, b] = sums;
+  if (a.count == 0) return std::nullopt;
+  if (measure.ratio.empty()) return {{measure.aggregate == Aggregate::kMax ? a.largest : a.total / a.count, 0}};
+  if (b.count == 0) return std::nullopt;
+  return {{a.total, b.total}};
+}
+
 KeyMatch match(const Key& wanted, const Key& other) {
   KeyMatch out = KeyMatch::kExact;
   for (std::size_t i = 0; i < wanted.size(); ++i) {
@@ -111,7 +110,7 @@ std::optional<Estimate> estimate(const Pile& pile, const Measure& measure, bool 
   Values values;
   Clusters clusters;
   for (std::size_t s = 0; s < pile.samples.size(); ++s) {
-    const auto value = value_of(sums_of(pile.samples[s]), measure);
+    const auto value = number_of(sums_of(pile.samples[s]), measure);
     if (!value) continue;
     values.push_back(*value);
     clusters.add(pile.documents[s]);
@@ -129,8 +128,8 @@ Difference estimate_difference(const Pile& pile, const Pile& other, std::span<co
     const auto partner = other.index.find(sample);
     if (partner == other.index.end()) continue;
     const Shared shared = share(pile.samples[place], other.samples[partner->second], keys);
-    const auto a = value_of(shared.sums, measure);
-    const auto b = value_of(shared.partner_sums, measure);
+    const auto a = number_of(shared.sums, measure);
+    const auto b = number_of(shared.partner_sums, measure);
     if (!a || !b) {
       if (shared.unclear) ++all_unclear;
       continue;

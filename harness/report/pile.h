@@ -28,11 +28,17 @@ struct Sum {
 // of them, as the metric is part of the place), else only the first.
 using Places = std::map<std::size_t, std::array<Sum, 2>>;
 
+// A sample's value, or numerator and denominator; none where it lacks a metric of the ratio.
+std::optional<std::array<double, 2>> number_of(const std::array<Sum, 2>& sums, const Measure& measure);
+
 // What one cell has gathered.
 struct Pile {
   std::vector<Places> samples;
   std::map<Key, std::size_t> index;    // a sample's place in `samples`
   std::vector<std::string> documents;  // of each sample; empty where none is known
+  // Of each sample, where numbers are of an equal size: that of each place, which is a setting then.
+  std::vector<std::map<std::size_t, double>> sizes;
+  Outside outside;  // of what is left of such a cell
   std::set<Key> skipped;
   std::string reason, unit;
   std::vector<std::set<std::string>> spread;  // values seen of the free columns

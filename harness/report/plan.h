@@ -46,6 +46,14 @@ struct Pairing {
   bool relative = false;
 };
 
+// A comparison at equal realised size: cells hold the table's number at each of the values of `metric`, of which every
+// sample and setting has its own (harness/report/equal_size.h). The table's last column key is `metric`, its values
+// these, as written.
+struct EqualSize {
+  std::string metric{};
+  std::vector<std::string> values{};
+};
+
 // kCells: one aggregated number a cell, cells keyed by `rows` x `columns` ("metric" is a column, too).
 // kListing: the rows themselves, `columns` shown, the `limit` largest values a group of `rows`.
 struct TablePlan {
@@ -60,6 +68,7 @@ struct TablePlan {
   std::string paper;     // name of a PaperBlock, or empty
   bool kendall = false;  // a last row: Kendall's tau-b between our ordering of rows and the paper's, a column
   Better better = Better::kUnknown;
+  std::optional<EqualSize> at;
   std::optional<Pairing> paired;
   std::vector<std::string> unranked;  // row values that cannot be "best": the full cache, an oracle
   int limit = 20;
@@ -71,17 +80,19 @@ struct ReferenceLine {
   std::string label{};
 };
 
-// kCurve: measure against a numeric column x, a line a series, a 95 % band. kBars: groups x, a bar a series, error
-// bars. kScatter: measure of two metrics, the first against the second, a point a case. kRoofline: two metrics, work
-// per byte against work per second, a point for each `series` x `label`, below the two `ceilings`. kHeatmap: columns x
-// and y, colour the measure. kImage: a matrix whose row i is the row with x = i, its entries the space-separated
-// numbers of `text`. A panel a value of `facet`; many of a curve by several facet columns stand in a grid, a column a
-// value of the last (layer x head).
+// kCurve: measure against a numeric column x, a line a series, a 95 % band; or against a metric (`measured_x`), each
+// point a case at its own mean of it, joined in its order (harness/report/case_points.h). kBars: groups x, a bar a
+// series, error bars. kScatter: measure against the metric x, a point a case. kRoofline: two metrics, work per byte
+// against work per second, a point for each `series` x `label`, below the two `ceilings`. kHeatmap: columns x and y,
+// colour the measure. kImage: a matrix whose row i is the row with x = i, its entries the space-separated numbers of
+// `text`. A panel a value of `facet`; many of a curve by several facet columns stand in a grid, a column a value of the
+// last (layer x head).
 struct PlotPlan {
   PlotKind kind = PlotKind::kCurve;
   std::string name, title, note;
   Measure measure;
   std::string x, y;
+  bool measured_x = false;  // x is a metric, not a column
   std::vector<std::string> series, facet;
   std::vector<std::string> label;     // of a roofline: the columns that are written beside a point
   std::vector<std::string> ceilings;  // of a roofline: metrics of one value each, bytes per second and work per second

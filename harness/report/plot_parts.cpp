@@ -69,7 +69,10 @@ std::string default_label(const PlotPlan& plan, const std::string& given, const 
   return unit.empty() ? name : name + " (" + unit + ")";
 }
 
-std::string x_label_of(const PlotPlan& plan) { return plan.x_label.empty() ? axis_name(plan, plan.x) : plan.x_label; }
+std::string x_label_of(const PlotPlan& plan, const std::string& unit) {
+  if (!plan.x_label.empty()) return plan.x_label;
+  return unit.empty() ? axis_name(plan, plan.x) : fmt::format("{} ({})", axis_name(plan, plan.x), unit);
+}
 
 std::vector<std::string> sorted_labels(std::vector<std::string> labels) {
   const bool numbers = std::all_of(labels.begin(), labels.end(), [](const auto& label) { return parse_number(label); });

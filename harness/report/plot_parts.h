@@ -22,7 +22,7 @@ std::vector<std::string> sorted_labels(std::vector<std::string> labels);
 // A column or metric as an axis says it: its label, else its name without underscores.
 std::string axis_name(const PlotPlan& plan, const std::string& column);
 std::string default_label(const PlotPlan& plan, const std::string& given, const std::string& unit);
-std::string x_label_of(const PlotPlan& plan);
+std::string x_label_of(const PlotPlan& plan, const std::string& unit = "");
 
 template <typename T, typename Same>
 T& find_or_add(std::vector<T>& list, Same same, T fresh) {

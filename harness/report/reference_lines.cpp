@@ -27,6 +27,7 @@ void draw_label(Picture& picture, double x, double y, const std::string& label, 
 }  // namespace
 
 std::optional<double> nothing_done(const PlotPlan& plan) {
+  if (plan.kind == PlotKind::kScatter) return std::nullopt;
   const Measure& measure = plan.measure;
   const bool ratio = !measure.ratio.empty() || (measure.metrics.size() == 1 && measure.metrics[0].ends_with("_ratio"));
   return ratio ? std::optional<double>(1) : std::nullopt;

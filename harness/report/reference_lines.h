@@ -10,7 +10,8 @@
 
 namespace kv {
 
-// Where doing nothing would stand: 1 for a ratio (of losses: the full cache's), which needs a line to be read.
+// Where doing nothing would stand: 1 for a ratio (of losses: the full cache's), which needs a line to be read. Not in a
+// scatter plot, where doing nothing is a point.
 std::optional<double> nothing_done(const PlotPlan& plan);
 
 // The lines that a reader compares with: that of nothing_done, unless the spec has one there, and those of the spec.

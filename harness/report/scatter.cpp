@@ -1,5 +1,4 @@
-#include <algorithm>
-
+#include "harness/report/case_points.h"
 #include "harness/report/frame.h"
 #include "harness/report/label_placer.h"
 #include "harness/report/plot_kinds.h"
@@ -24,46 +23,29 @@ struct ScatterPanel {
 
 struct ScatterChart {
   std::vector<ScatterPanel> panels{};
+  std::string x_unit{}, y_unit{};
   std::vector<LegendEntry> legend{};
   std::vector<std::string> notes{};
 };
 
 // A point a case: every combination of policy, data, model and axes.
 ScatterChart make_scatter(const PlotPlan& plan, const RowTable& rows) {
-  std::vector<std::string> columns = plan.facet;
-  columns.insert(columns.end(), plan.series.begin(), plan.series.end());
-  const auto label_end = static_cast<std::ptrdiff_t>(columns.size());
-  std::vector<std::string> case_columns = {"policy", "data", "model"};
-  case_columns.insert(case_columns.end(), rows.axes.begin(), rows.axes.end());
-  for (const std::string& column : case_columns) {
-    if (std::find(columns.begin(), columns.end(), column) == columns.end()) columns.push_back(column);
-  }
-  const auto collect_metric = [&](std::size_t i) {
-    Measure measure = plan.measure;
-    measure.metrics = {plan.measure.metrics[i]};
-    return collect(rows, {.measure = measure, .where = plan.where, .columns = columns, .intervals = plan.band});
-  };
-  const Cells across = collect_metric(0), up = collect_metric(1);
-  ScatterChart chart;
+  const CasePoints cases = collect_case_points(plan, rows, {"policy", "data", "model"});
+  ScatterChart chart{.x_unit = cases.x_unit, .y_unit = cases.y_unit};
   SeriesStyles styles(plan.series);
-  const auto facet_end = static_cast<std::ptrdiff_t>(plan.facet.size());
-  for (const Key& key : across.keys) {
-    const auto other = up.cells.find(key);
-    const Cell& cell = across.cells.at(key);
-    if (!cell.estimate || other == up.cells.end() || !other->second.estimate) continue;
-    const Key facet(key.begin(), key.begin() + facet_end);
-    const Key series(key.begin() + facet_end, key.begin() + label_end);
-    const std::string label = label_of(plan.labels, plan.series, series);
-    const Style style = styles.of(series);
+  for (const CasePoint& point : cases.points) {
+    const std::string label = label_of(plan.labels, plan.series, point.series);
+    const Style style = styles.of(point.series);
     if (!label.empty()) {
       find_or_add(
           chart.legend, [&](const LegendEntry& e) { return e.label == label; }, LegendEntry{label, style});
     }
     ScatterPanel& panel = find_or_add(
-        chart.panels, [&](const ScatterPanel& p) { return p.facet == facet; }, ScatterPanel{facet});
-    panel.points.push_back({label, style, *cell.estimate, *other->second.estimate});
+        chart.panels, [&](const ScatterPanel& p) { return p.facet == point.facet; }, ScatterPanel{point.facet});
+    panel.points.push_back({label, style, point.x, point.y});
   }
-  note_samples(plan, up, "whiskers", chart.notes);
+  note_samples(plan, cases.y, "whiskers", chart.notes);
+  chart.notes.insert(chart.notes.end(), cases.notes.begin(), cases.notes.end());
   note_reference_lines(plan, chart.notes);
   return chart;
 }
@@ -119,17 +101,15 @@ Drawing draw_scatter(const PlotPlan& plan, const RowTable& rows) {
       y_all.add(point.y);
     }
   }
-  for (const ReferenceLine& line : plan.references) line.x ? x_all.add(*line.x) : y_all.add(*line.y);
+  const std::vector<ReferenceLine> lines = reference_lines(plan);
+  for (const ReferenceLine& line : lines) line.x ? x_all.add(*line.x) : y_all.add(*line.y);
   const auto x_range = plan.x_range.value_or(x_all.padded(0.05));
   const PlotAxis y_axis(plan.y_scale, plan.y_range.value_or(y_all.padded(0.05)), {1, 0});
-  const auto axis_label = [&](const std::string& given, std::size_t i) {
-    return given.empty() ? axis_name(plan, plan.measure.metrics[i]) : given;
-  };
   options.panel_width = chart.panels.size() == 1 ? kOneWidth : kFacetWidth;
   options.panel_height = chart.panels.size() == 1 ? kOneHeight : kFacetHeight;
   options.left = widest_tick(y_axis.ticks(6)) + 14;
-  options.x_label = axis_label(plan.x_label, 0);
-  options.y_label = axis_label(plan.y_label, 1);
+  options.x_label = x_label_of(plan, chart.x_unit);
+  options.y_label = default_label(plan, plan.y_label, chart.y_unit);
   Picture& picture = drawing.picture;
   Frame frame(picture, options);
   for (std::size_t p = 0; p < chart.panels.size(); ++p) {
@@ -142,7 +122,7 @@ Drawing draw_scatter(const PlotPlan& plan, const RowTable& rows) {
     const auto& points = chart.panels[p].points;
     LabelPlacer placer(box);
     for (const ScatterPoint& point : points) placer.occupy_point(x.at(point.x.value), y.at(point.y.value));
-    for (const ReferenceLine& line : plan.references) {
+    for (const ReferenceLine& line : lines) {
       if (line.x) draw_upright_line(picture, box, x.at(*line.x), line.label, placer);
       if (line.y) draw_level_line(picture, box, y.at(*line.y), line.label, placer);
     }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <functional>
 
+#include "harness/report/case_points.h"
 #include "harness/report/plot_parts.h"
 #include "harness/report/reference_lines.h"
 
@@ -77,6 +78,91 @@ void drop_unused(SeriesChart& chart) {
   });
 }
 
+// Panels, series and the legend as cells come.
+class ChartMaker {
+ public:
+  explicit ChartMaker(const PlotPlan& plan) : plan_(plan), styles_(plan.series) {}
+
+  SeriesChart& chart() { return chart_; }
+
+  void name(const Key& series) {
+    const LegendEntry entry{label_of(plan_.labels, plan_.series, series), styles_.of(series)};
+    find_or_add(
+        chart_.legend, [&](const LegendEntry& e) { return e.label == entry.label; }, entry);
+  }
+
+  Series& series(const Key& facet, const Key& key) {
+    const std::string label = label_of(plan_.labels, plan_.series, key);
+    SeriesPanel& panel = find_or_add(
+        chart_.panels, [&](const SeriesPanel& p) { return p.facet == facet; }, SeriesPanel{facet});
+    return find_or_add(
+        panel.series, [&](const Series& s) { return s.label == label; }, Series{key, label, styles_.of(key)});
+  }
+
+  SeriesChart finish() {
+    for (SeriesPanel& panel : chart_.panels) {
+      for (Series& series : panel.series) {
+        std::stable_sort(series.points.begin(), series.points.end(),
+                         [](const SeriesPoint& a, const SeriesPoint& b) { return a.x < b.x; });
+      }
+    }
+    drop_unused(chart_);
+    return std::move(chart_);
+  }
+
+ private:
+  const PlotPlan& plan_;
+  SeriesStyles styles_;
+  SeriesChart chart_;
+};
+
+void add_over_column(const PlotPlan& plan, const RowTable& rows, XKind kind, ChartMaker& maker) {
+  SeriesChart& chart = maker.chart();
+  std::vector<std::string> columns = {plan.x};
+  columns.insert(columns.end(), plan.facet.begin(), plan.facet.end());
+  columns.insert(columns.end(), plan.series.begin(), plan.series.end());
+  chart.places = find_places(column_values(plan, rows, plan.x), kind);
+  const auto bins = make_bins(plan, chart.places);
+  const Cells cells = collect(
+      rows, {.measure = plan.measure, .where = plan.where, .columns = columns, .intervals = plan.band, .first = bins});
+  const auto facet_end = 1 + static_cast<std::ptrdiff_t>(plan.facet.size());
+  for (const Key& key : cells.keys) {
+    const Cell& cell = cells.cells.at(key);
+    const Key series_key(key.begin() + facet_end, key.end());
+    maker.name(series_key);
+    if (!cell.estimate) continue;
+    if (!cell.unit.empty()) chart.unit = cell.unit;
+    Series& series = maker.series(Key(key.begin() + 1, key.begin() + facet_end), series_key);
+    const auto x = chart.places.at(key[0]);
+    if (x && !(key[0].empty() && !chart.places.categories)) {
+      series.points.push_back({.x = *x, .y = *cell.estimate});
+    } else {
+      series.constant = cell.estimate;
+    }
+  }
+  note_samples(plan, cells, plan.kind == PlotKind::kBars ? "whiskers" : "band", chart.notes);
+  if (bins) chart.notes.push_back(fmt::format("{} points averaged in {} bins.", chart.places.distinct.size(), kBins));
+}
+
+// A point a policy and point of the axes; texts of several entries of the data are one case's. Cases that an axis does
+// not change, though they have its values, are one point.
+void add_over_metric(const PlotPlan& plan, const RowTable& rows, ChartMaker& maker) {
+  SeriesChart& chart = maker.chart();
+  const CasePoints cases = collect_case_points(plan, rows, {"policy"});
+  chart.unit = cases.y_unit;
+  chart.x_unit = cases.x_unit;
+  for (const CasePoint& point : cases.points) {
+    maker.name(point.series);
+    auto& points = maker.series(point.facet, point.series).points;
+    const bool known = std::any_of(points.begin(), points.end(), [&](const SeriesPoint& other) {
+      return other.x == point.x.value && other.y.value == point.y.value;
+    });
+    if (!known) points.push_back({.x = point.x.value, .y = point.y});
+  }
+  note_samples(plan, cases.y, "band", chart.notes);
+  chart.notes.insert(chart.notes.end(), cases.notes.begin(), cases.notes.end());
+}
+
 }  // namespace
 
 std::optional<double> XPlaces::at(const std::string& text) const {
@@ -88,47 +174,14 @@ std::optional<double> XPlaces::at(const std::string& text) const {
 }
 
 SeriesChart make_series_chart(const PlotPlan& plan, const RowTable& rows, const PaperValues& paper, XKind kind) {
-  SeriesChart chart;
-  std::vector<std::string> columns = {plan.x};
-  columns.insert(columns.end(), plan.facet.begin(), plan.facet.end());
-  columns.insert(columns.end(), plan.series.begin(), plan.series.end());
-  chart.places = find_places(column_values(plan, rows, plan.x), kind);
-  const auto bins = make_bins(plan, chart.places);
-  const Cells cells = collect(
-      rows, {.measure = plan.measure, .where = plan.where, .columns = columns, .intervals = plan.band, .first = bins});
-  SeriesStyles styles(plan.series);
-  const auto facet_end = 1 + static_cast<std::ptrdiff_t>(plan.facet.size());
-  for (const Key& key : cells.keys) {
-    const Cell& cell = cells.cells.at(key);
-    const Key series_key(key.begin() + facet_end, key.end());
-    const std::string label = label_of(plan.labels, plan.series, series_key);
-    const Style style = styles.of(series_key);
-    find_or_add(
-        chart.legend, [&](const LegendEntry& e) { return e.label == label; }, LegendEntry{label, style});
-    if (!cell.estimate) continue;
-    if (!cell.unit.empty()) chart.unit = cell.unit;
-    const Key facet(key.begin() + 1, key.begin() + facet_end);
-    SeriesPanel& panel = find_or_add(
-        chart.panels, [&](const SeriesPanel& p) { return p.facet == facet; }, SeriesPanel{facet});
-    Series& series = find_or_add(
-        panel.series, [&](const Series& s) { return s.label == label; }, Series{series_key, label, style});
-    const auto x = chart.places.at(key[0]);
-    if (x && !(key[0].empty() && !chart.places.categories)) {
-      series.points.push_back({.x = *x, .y = *cell.estimate});
-    } else {
-      series.constant = cell.estimate;
-    }
+  ChartMaker maker(plan);
+  if (plan.measured_x) {
+    add_over_metric(plan, rows, maker);
+  } else {
+    add_over_column(plan, rows, kind, maker);
   }
-  for (SeriesPanel& panel : chart.panels) {
-    for (Series& series : panel.series) {
-      std::stable_sort(series.points.begin(), series.points.end(),
-                       [](const SeriesPoint& a, const SeriesPoint& b) { return a.x < b.x; });
-    }
-  }
-  drop_unused(chart);
+  SeriesChart chart = maker.finish();
   place_paper(plan, paper, chart);
-  note_samples(plan, cells, plan.kind == PlotKind::kBars ? "whiskers" : "band", chart.notes);
-  if (bins) chart.notes.push_back(fmt::format("{} points averaged in {} bins.", chart.places.distinct.size(), kBins));
   note_reference_lines(plan, chart.notes);
   note_paper(chart, chart.notes);
   return chart;

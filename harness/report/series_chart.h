@@ -10,7 +10,8 @@
 
 namespace kv {
 
-// Rows as series of points over one column, a panel a facet: what curves and bars draw. Internal to the plots.
+// Rows as series of points over one column, or of a curve over a metric, a panel a facet: what curves and bars draw.
+// Internal to the plots.
 
 struct SeriesPoint {
   double x = 0;
@@ -35,7 +36,7 @@ struct SeriesPanel {
 struct XPlaces {
   bool categories = false;
   std::vector<std::string> labels{};
-  std::vector<double> distinct{};  // numbers, ascending
+  std::vector<double> distinct{};  // numbers, ascending; none where x is a metric
 
   std::optional<double> at(const std::string& text) const;
 };
@@ -43,7 +44,7 @@ struct XPlaces {
 struct SeriesChart {
   std::vector<SeriesPanel> panels{};
   XPlaces places{};
-  std::string unit{};
+  std::string unit{}, x_unit{};
   std::vector<std::string> notes{};
   std::vector<LegendEntry> legend{};  // in the order of the cases, also where the first panel lacks a series
 };

@@ -28,6 +28,8 @@ std::string format_interval(const Estimate& estimate, const TablePlan& plan) {
 TableCell our_cell(const TablePlan& plan, const Cell* cell, const Cell* best, const Estimate* from_best, bool ranked) {
   if (cell == nullptr) return {.kind = Kind::kEmpty, .text = kMissing};
   if (!cell->estimate) {
+    const std::string outside = outside_text(plan, *cell);
+    if (!outside.empty()) return {.kind = Kind::kSkipped, .text = outside};
     const auto& [skipped, partner] = std::tie(cell->skipped, cell->partner_skipped);
     if (skipped.samples > 0) return {.kind = Kind::kSkipped, .text = "skipped: " + skipped.reason};
     if (partner.samples > 0)

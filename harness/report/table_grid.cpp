@@ -66,6 +66,7 @@ CellGrid make_cell_grid(const TablePlan& plan, const PaperBlock* paper, const Ro
                           .where = plan.where,
                           .columns = columns,
                           .intervals = plan.interval != IntervalStyle::kNone,
+                          .at = plan.at,
                           .paired = plan.paired};
   grid.cells = collect(rows, question);
   const auto split = static_cast<std::ptrdiff_t>(plan.rows.size());

@@ -39,6 +39,9 @@ void add_new(std::vector<Key>& keys, Key key);
 
 // The notes below a table, in the order in which they stand.
 std::vector<std::string> table_notes(const TablePlan& plan, const PaperBlock* paper, const CellGrid& grid);
+// Of a cell at an equal size that has no number: what sizes its samples have, or those of what it is compared with.
+// Empty where that is not the reason.
+std::string outside_text(const TablePlan& plan, const Cell& cell);
 // Why there is no row.
 std::vector<std::string> notes_without_rows(const TablePlan& plan, const CellGrid& grid);
 

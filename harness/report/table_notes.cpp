@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 
+#include "harness/report/table.h"
 #include "harness/report/table_grid.h"
 
 namespace kv {
@@ -34,9 +35,19 @@ std::string number_note(const TablePlan& plan, const CellGrid& grid) {
     return fmt::format("Each number: {} over samples, {}{}.", what, count_note(grid),
                        interval("95 % bootstrap interval"));
   }
-  return fmt::format("Each number: {} over samples less that of {} on the same rows of the same samples{}, {}{}.", what,
-                     partner_name(plan), plan.paired->relative ? ", in % of the latter" : "", count_note(grid),
+  return fmt::format("Each number: {} over samples less that of {} on the same {}samples{}, {}{}.", what,
+                     partner_name(plan), plan.at ? "" : "rows of the same ",
+                     plan.paired->relative ? ", in % of the latter" : "", count_note(grid),
                      interval("95 % interval of the paired bootstrap"));
+}
+
+// How numbers at an equal size come about.
+std::string size_note(const TablePlan& plan, const CellGrid& grid) {
+  const std::string settings =
+      grid.cells.swept.empty() ? "" : fmt::format(" (of: {})", fmt::join(grid.cells.swept, ", "));
+  return fmt::format(
+      "At equal {}: of each sample linear between its nearest settings on either side{}; left out where one has none.",
+      label_of(plan.labels, plan.at->metric), settings);
 }
 
 std::string better_note(const TablePlan& plan) {
@@ -75,15 +86,39 @@ void add_unclear_note(const TablePlan& plan, const CellGrid& grid, std::vector<s
 }
 
 // A table without a row of ours.
-std::string empty_note(const TablePlan& plan) {
+std::string empty_note(const TablePlan& plan, const CellGrid& grid) {
+  const bool outside = std::any_of(grid.cells.cells.begin(), grid.cells.cells.end(),
+                                   [](const auto& entry) { return entry.second.outside.samples > 0; });
+  if (outside) {
+    return fmt::format("No sample has settings on both sides of a {} that is asked for.",
+                       label_of(plan.labels, plan.at->metric));
+  }
   if (!plan.paired) return no_rows(plan.measure);
   return fmt::format("No row can be compared: {} = {} has no value for metric {} where another row has one.",
                      plan.paired->column, plan.paired->with,
                      fmt::join(plan.measure.ratio.empty() ? plan.measure.metrics : plan.measure.ratio, ", "));
 }
 
-std::string skipped_text(const Skipped& skipped, const std::string& of) {
+// A sample without one of its settings may still have a number at an equal size.
+std::string skipped_text(const TablePlan& plan, const Skipped& skipped, const std::string& of) {
+  if (plan.at && skipped.samples > 0) {
+    return fmt::format("In {} of {} a setting skipped: {}.", skipped.samples, of, skipped.reason);
+  }
   return skipped.samples == 0 ? "" : fmt::format("{} of {} skipped: {}.", skipped.samples, of, skipped.reason);
+}
+
+// "cache_size is 0.1 to 0.5"; one number where they are the same as printed.
+std::string sizes_text(const TablePlan& plan, const Outside& outside) {
+  const std::string low = format_number(outside.low, plan.digits), high = format_number(outside.high, plan.digits);
+  return fmt::format("{} is {}{}", label_of(plan.labels, plan.at->metric), low, low == high ? "" : " to " + high);
+}
+
+std::string left_out_text(const TablePlan& plan, const Outside& outside, const std::string& of) {
+  if (outside.samples == 0) return "";
+  if (outside.settings == 0) {
+    return fmt::format("{} of {} left out, without {}.", outside.samples, of, label_of(plan.labels, plan.at->metric));
+  }
+  return fmt::format("{} of {} left out, whose {}.", outside.samples, of, sizes_text(plan, outside));
 }
 
 std::string unpaired_text(const Cell& cell, const std::string& partner) {
@@ -105,12 +140,15 @@ std::string unpaired_text(const Cell& cell, const std::string& partner) {
 
 // What its number lacks; of a cell that stands as skipped, that says enough.
 std::string lack_text(const TablePlan& plan, const Cell& cell) {
+  if (!outside_text(plan, cell).empty()) return skipped_text(plan, cell.skipped, "the samples");
   if (!cell.estimate && cell.skipped.samples + cell.partner_skipped.samples > 0) return "";
   const std::string partner = partner_name(plan);
   const bool alike = cell.skipped == cell.partner_skipped;
-  const std::array<std::string, 3> texts = {skipped_text(cell.skipped, alike ? "the samples of both" : "the samples"),
-                                            alike ? "" : skipped_text(cell.partner_skipped, partner + "'s samples"),
-                                            unpaired_text(cell, partner)};
+  const std::array<std::string, 5> texts = {
+      skipped_text(plan, cell.skipped, alike ? "the samples of both" : "the samples"),
+      alike ? "" : skipped_text(plan, cell.partner_skipped, partner + "'s samples"),
+      left_out_text(plan, cell.outside, "the samples"),
+      left_out_text(plan, cell.partner_outside, partner + "'s samples"), unpaired_text(cell, partner)};
   std::string all;
   for (const std::string& text : texts) {
     if (!text.empty()) all += (all.empty() ? "" : " ") + text;
@@ -143,9 +181,19 @@ void add_lack_notes(const TablePlan& plan, const CellGrid& grid, const Key& colu
 
 }  // namespace
 
+std::string outside_text(const TablePlan& plan, const Cell& cell) {
+  const bool of_partner = cell.unpaired.samples > 0;  // it has samples at that size itself
+  const Outside& outside = of_partner ? cell.partner_outside : cell.outside;
+  if (cell.estimate || outside.samples == 0 || (of_partner && cell.unpaired.partner_samples > 0)) return "";
+  const std::string whose = of_partner ? partner_name(plan) + ": " : "";
+  if (outside.settings == 0) return fmt::format("{}no {}", whose, label_of(plan.labels, plan.at->metric));
+  return fmt::format("{}not bracketed: in {} setting{} {}", whose, outside.settings, outside.settings == 1 ? "" : "s",
+                     sizes_text(plan, outside));
+}
+
 std::vector<std::string> notes_without_rows(const TablePlan& plan, const CellGrid& grid) {
   std::vector<std::string> notes;
-  if (grid.cells.unclear.empty()) notes.push_back(empty_note(plan));
+  if (grid.cells.unclear.empty()) notes.push_back(empty_note(plan, grid));
   add_unclear_note(plan, grid, notes);
   for (const std::string& reason : grid.cells.reasons) notes.push_back("Skipped: " + reason + ".");
   return notes;
@@ -157,12 +205,13 @@ std::vector<std::string> table_notes(const TablePlan& plan, const PaperBlock* pa
   const bool any = std::any_of(grid.cells.cells.begin(), grid.cells.cells.end(),
                                [](const auto& entry) { return entry.second.estimate.has_value(); });
   if (!any) {
-    if (grid.cells.unclear.empty()) notes.push_back(empty_note(plan));
+    if (grid.cells.unclear.empty()) notes.push_back(empty_note(plan, grid));
     for (const Key& column : grid.columns) add_lack_notes(plan, grid, column, notes);
     add_unclear_note(plan, grid, notes);
     return notes;
   }
   notes.push_back(number_note(plan, grid));
+  if (plan.at) notes.push_back(size_note(plan, grid));
   if (!grid.cells.averaged.empty()) {
     notes.push_back(fmt::format("Each number is taken over all values of: {}.", fmt::join(grid.cells.averaged, ", ")));
   }

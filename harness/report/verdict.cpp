@@ -70,6 +70,7 @@ class Checker {
             .where = table_.where,
             .columns = columns_,
             .intervals = intervals && wants_intervals(),
+            .at = table_.at,
             .paired = table_.paired};
   }
 

@@ -38,7 +38,41 @@ void refuse_of_another(const GivenParam& param, const Protocol& protocol) {
                               protocol.name, fmt::join(protocol.axis_names(), " and ")));
 }
 
+struct SlotKind {
+  std::string_view axis;
+  SlotChoice SlotChoices::*slot;
+  std::vector<DeclaredParam> (*describe)(std::string_view name);
+  bool (*knows)(const std::string& name);
+};
+
+template <class Entries>
+bool has_name(const Entries& entries, const std::string& name) {
+  return std::any_of(entries.begin(), entries.end(), [&](const auto* entry) { return entry->name == name; });
+}
+
+const std::vector<SlotKind>& slot_kinds() {
+  static const std::vector<SlotKind> kKinds = {{kAllocationAxis, &SlotChoices::allocation, describe_allocation,
+                                                [](const std::string& name) { return has_name(allocations(), name); }},
+                                               {kAdmissionAxis, &SlotChoices::admission, describe_admission,
+                                                [](const std::string& name) { return has_name(admissions(), name); }},
+                                               {kSelectionAxis, &SlotChoices::selection, describe_selection,
+                                                [](const std::string& name) { return has_name(selections(), name); }}};
+  return kKinds;
+}
+
 }  // namespace
+
+SlotOption slot_option(const std::string& column) {
+  const size_t dot = column.find('.');
+  return dot == column.npos ? SlotOption{} : SlotOption{column.substr(0, dot), column.substr(dot + 1)};
+}
+
+SlotChoice* slot_with(SlotChoices& slots, std::string_view part) {
+  for (const SlotKind& kind : slot_kinds()) {
+    if ((slots.*kind.slot).name == part) return &(slots.*kind.slot);
+  }
+  return nullptr;
+}
 
 std::vector<DeclaredParam> shared_axes() {
   const auto axis = [](std::string_view name, std::string help) {
@@ -81,6 +115,7 @@ AxisOwner AxisOwners::classify(const GivenParam& param) const {
   if (column == kAllocationAxis) return check_slots(param, &SlotChoices::allocation, AxisOwner::kAllocation);
   if (column == kAdmissionAxis) return check_slots(param, &SlotChoices::admission, AxisOwner::kAdmission);
   if (column == kSelectionAxis) return check_slots(param, &SlotChoices::selection, AxisOwner::kSelection);
+  if (const SlotOption axis = slot_option(column); !axis.part.empty()) return check_slot_option(param, axis);
   bool task = false, policy = false;
   for (const DataSpec& data : spec_.data) {
     if (!applies_to_task(data, column)) continue;
@@ -115,6 +150,37 @@ AxisOwner AxisOwners::check_slots(const GivenParam& param, SlotChoice SlotChoice
   return owner;
 }
 
+AxisOwner AxisOwners::check_slot_option(const GivenParam& param, const SlotOption& axis) const {
+  const auto parts = slot_parts();
+  const auto found = parts.find(axis.part);
+  if (found == parts.end() || !lists(found->second, axis.option)) refuse_unknown(param);
+  for (const Component& policy : spec_.policies) {
+    SlotChoices slots = policy.slots;
+    const SlotChoice* slot = slot_with(slots, axis.part);
+    if (slot && sets(slot->options, axis.option)) refuse_twice(param, policy.label);
+  }
+  return AxisOwner::kSlotOption;
+}
+
+std::map<std::string, std::vector<DeclaredParam>> AxisOwners::slot_parts() const {
+  std::map<std::string, std::vector<DeclaredParam>> parts;
+  for (const SlotKind& kind : slot_kinds()) {
+    std::vector<std::string> names;
+    for (const Component& policy : spec_.policies) names.push_back((policy.slots.*kind.slot).name);
+    for (const Axis& axis : spec_.axes) {
+      for (const auto& point : axis.points) {
+        for (const GivenParam& param : point) {
+          if (param.key == kind.axis) names.push_back(param.text);
+        }
+      }
+    }
+    for (const std::string& name : names) {
+      if (kind.knows(name)) parts[name] = kind.describe(name);  // others are refused where they are used
+    }
+  }
+  return parts;
+}
+
 AxisOwner AxisOwners::check_tokens(const GivenParam& param) const {
   if (!spec_.traces.empty()) {
     throw UserError(fmt::format("{}: axes: a trace has its own length, expected no axis 'tokens'", param.where));
@@ -143,6 +209,9 @@ std::vector<std::string> AxisOwners::known_axes() const {
   }
   for (const auto& options : policy_options_) {
     for (const DeclaredParam& option : options) add(option.key);
+  }
+  for (const auto& [part, options] : slot_parts()) {
+    for (const DeclaredParam& option : options) add(part + "." + option.key);
   }
   return known;
 }

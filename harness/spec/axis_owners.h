@@ -11,7 +11,26 @@
 namespace kv {
 
 // What an axis changes.
-enum class AxisOwner { kProtocol, kProtocolKey, kTokens, kTask, kPolicy, kAllocation, kAdmission, kSelection };
+enum class AxisOwner {
+  kProtocol,
+  kProtocolKey,
+  kTokens,
+  kTask,
+  kPolicy,
+  kAllocation,
+  kAdmission,
+  kSelection,
+  kSlotOption
+};
+
+// An axis "local.window": an option of what fills a slot beside the scorer, `local`.
+struct SlotOption {
+  std::string part{}, option{};
+};
+// Empty where the name has no dot.
+SlotOption slot_option(const std::string& column);
+// The slot that is filled with it; null: none.
+SlotChoice* slot_with(SlotChoices& slots, std::string_view part);
 
 // Axes that belong to no protocol, policy or task.
 std::vector<DeclaredParam> shared_axes();
@@ -33,7 +52,10 @@ class AxisOwners {
   AxisOwner classify(const GivenParam& param) const;
   AxisOwner check_protocol_key(const GivenParam& param, const std::string& key) const;
   AxisOwner check_slots(const GivenParam& param, SlotChoice SlotChoices::*slot, AxisOwner owner) const;
+  AxisOwner check_slot_option(const GivenParam& param, const SlotOption& axis) const;
   AxisOwner check_tokens(const GivenParam& param) const;
+  // What fills the slots beside the scorer at some point: by name, its options.
+  std::map<std::string, std::vector<DeclaredParam>> slot_parts() const;
   std::vector<std::string> known_axes() const;
   [[noreturn]] void refuse_unknown(const GivenParam& param) const;
 

@@ -263,9 +263,13 @@ class GridMaker {
                   .options = spec_.policies[policy].options,
                   .slots = spec_.policies[policy].slots};
     const bool evicts = make_case_policy(spec_, resolved).scorer != nullptr;
-    for (const GivenParam& param : point) {
-      const bool applies = set_axis(resolved, evicts, data, param);
-      resolved.axes.push_back(applies ? param.text : "");
+    resolved.axes.resize(point.size());
+    // Options of what fills a slot come last: another axis may fill it.
+    for (const bool of_slots : {false, true}) {
+      for (size_t i = 0; i < point.size(); ++i) {
+        if ((owners_.owner(point[i].key) == AxisOwner::kSlotOption) != of_slots) continue;
+        if (set_axis(resolved, evicts, data, point[i])) resolved.axes[i] = point[i].text;
+      }
     }
     return resolved;
   }
@@ -299,6 +303,12 @@ class GridMaker {
         check_selection_name(param.text, param.where);
         target.slots.selection = {param.text};
         return true;
+      case AxisOwner::kSlotOption: {
+        const SlotOption axis = slot_option(param.key);
+        SlotChoice* const slot = slot_with(target.slots, axis.part);
+        if (slot) slot->options.push_back({.key = axis.option, .text = param.text, .where = param.where});
+        return slot != nullptr;
+      }
       case AxisOwner::kTokens:
         return !brings_lengths(data);
       case AxisOwner::kTask:

@@ -53,7 +53,7 @@ PaperBlock read_paper(ReportReader map) {
   const YAML::Node values = read_block(map, block);
   if (!values.IsSequence()) map.fail("values", "expected a list of {column: value, ..., value: number}");
   for (const YAML::Node& item : values) {
-    ReportReader entry(map.document(), item, map.owner(), map.axes());
+    ReportReader entry(map.document(), item, map.owner(), map.names());
     const YAML::Node numbers = entry.require("value", "number", "as the paper prints it");
     const size_t count = values_of_line(entry, numbers);
     for (size_t i = 0; i < count; ++i) block.values.push_back(read_value(entry, numbers, i));

@@ -31,7 +31,7 @@ struct KindKey {
 
 const std::vector<KindKey>& kind_keys() {
   using enum PlotKind;
-  static const std::vector<KindKey> kKeys = {{"x", {kCurve, kBars, kHeatmap}, true},
+  static const std::vector<KindKey> kKeys = {{"x", {kCurve, kBars, kScatter, kHeatmap}, true},
                                              {"y", {kHeatmap}, true},
                                              {"series", {kCurve, kBars, kScatter, kRoofline}},
                                              {"facet", {kCurve, kBars, kScatter, kHeatmap, kImage}},
@@ -111,7 +111,11 @@ PlotPlan read_keys(ReportReader& map, std::set<std::string>& names) {
   plot.title = map.text("title", "", "what stands above the plot");
   plot.note = map.text("note", "", "what a reader has to know");
   plot.measure = map.measure();
-  plot.x = map.column("x", for_kinds("x", "the column along the x axis, numeric in a curve"));
+  plot.x = map.column_or_number(
+      "x", for_kinds("x",
+                     "the column along the x axis, numeric in a curve; or, of curve and scatter, a metric with one "
+                     "number a sample, whose mean is where a case stands"));
+  plot.measured_x = !plot.x.empty() && !map.is_column(plot.x);
   plot.y = map.column("y", for_kinds("y", "the column along the y axis"));
   plot.series = map.columns("series", for_kinds("series", "a line, bar or marker for each of their values"));
   plot.facet = map.columns("facet", for_kinds("facet", "a panel for each of their values"));
@@ -144,21 +148,28 @@ void check_metrics(const ReportReader& map, const PlotPlan& plot) {
                          (plot.y == "metric") >
                      0;
   const bool roofline = plot.kind == PlotKind::kRoofline;
-  const bool two_metrics = plot.kind == PlotKind::kScatter || roofline;
-  if (two_metrics && metrics != 2) {
+  if (roofline && metrics != 2) {
     map.fail(metrics == 0 ? "ratio" : "metric",
-             roofline ? "expected two metrics, [work per byte, work per second], in a roofline"
-                      : "expected two metrics, [x, y], in a scatter plot");
+             "expected two metrics, [work per byte, work per second], in a roofline");
   }
   if (roofline && plot.ceilings.size() != 2) {
     map.fail("ceilings", "expected two metrics, [bytes per second, work per second]");
   }
   if (plot.kind == PlotKind::kImage && metrics == 0) map.fail("ratio", "expected 'metric' in an image");
-  if (!two_metrics && metrics > 1 && !keyed) {
+  if (!roofline && metrics > 1 && !keyed) {
     map.fail("metric", "expected one metric, or 'metric' among x, series or facet");
   }
   if (!plot.measure.ratio.empty() && keyed) {
     map.fail("ratio", "expected no 'metric' among x, y, series and facet beside a ratio");
+  }
+}
+
+void check_x(const ReportReader& map, const PlotPlan& plot) {
+  if (plot.kind == PlotKind::kScatter && !plot.measured_x) {
+    map.fail("x", "expected a metric with one number a sample in a scatter plot");
+  }
+  if (plot.measured_x && plot.kind != PlotKind::kScatter && plot.kind != PlotKind::kCurve) {
+    map.fail("x", fmt::format("expected a column in kind {}", word_of(plot.kind)));
   }
 }
 
@@ -180,6 +191,7 @@ PlotPlan read_plot(ReportReader map, std::set<std::string>& names) {
   map.finish();  // before what a kind lacks: a misspelt key is both
   check_keys(map, plot);
   check_metrics(map, plot);
+  check_x(map, plot);
   check_lines(map, plot);
   if (plot.x.empty()) plot.x = "x";
   if (plot.kind == PlotKind::kRoofline) plot.x_scale = plot.y_scale = Scale::kLog10;

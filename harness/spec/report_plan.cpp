@@ -24,7 +24,7 @@ void check_measure(const ReportReader& map, const Measure& measure) {
   if (measure.metrics.empty() == measure.ratio.empty()) map.fail_here("expected either 'metric' or 'ratio'");
 }
 
-ReportPlan read_report(MapReader& spec, std::span<const std::string> axes) {
+ReportPlan read_report(MapReader& spec, const RowNames& names) {
   const YAML::Node tables = spec.find("tables", "list", "tables to print from the rows: kvlab describe tables");
   const YAML::Node plots = spec.find("plots", "list", "plots to draw from the rows: kvlab describe plots");
   const YAML::Node paper = spec.find("paper", "{name: block}", "published numbers to show beside ours, in blocks");
@@ -36,16 +36,16 @@ ReportPlan read_report(MapReader& spec, std::span<const std::string> axes) {
     if (!paper.IsMap()) spec.fail("paper", "expected a map of named blocks");
     for (const auto& entry : paper) {
       const std::string& name = entry.first.Scalar();
-      plan.paper.emplace(name,
-                         read_paper(ReportReader(document, entry.second, fmt::format("paper block '{}'", name), axes)));
+      plan.paper.emplace(
+          name, read_paper(ReportReader(document, entry.second, fmt::format("paper block '{}'", name), names)));
     }
   }
-  std::set<std::string> names = {"table", "index", "rows", "manifest", "spec"};  // taken by the report's own files
+  std::set<std::string> used_names = {"table", "index", "rows", "manifest", "spec"};  // taken by the report's own files
   plan.tables = read_list<TablePlan>(spec, tables, "tables", [&](const YAML::Node& node) {
-    return read_table(ReportReader(document, node, "table", axes), plan.paper, names);
+    return read_table(ReportReader(document, node, "table", names), plan.paper, used_names);
   });
   plan.plots = read_list<PlotPlan>(spec, plots, "plots", [&](const YAML::Node& node) {
-    return read_plot(ReportReader(document, node, "plot", axes), names);
+    return read_plot(ReportReader(document, node, "plot", names), used_names);
   });
   if (is_given(verdicts) && !verdicts.IsSequence()) {
     spec.fail("verdict", "expected a list, kvlab describe verdicts has the keys");

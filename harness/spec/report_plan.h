@@ -14,13 +14,14 @@ namespace kv {
 
 // Reads the spec's `tables`, `plots` and `verdict` (lists) and `paper` (a map); absent ones are empty. A paper block's
 // values are {column: value, ..., value: number}, or a line of its table: {column: value, column: [values], value:
-// [numbers]}. Unknown keys, columns that are neither standard nor in `axes`, names that are no file names, and paper
+// [numbers]}. Unknown keys, columns that are neither standard nor in `names`, names that are no file names, and paper
 // values that fit no cell throw UserError.
-ReportPlan read_report(MapReader& spec, std::span<const std::string> axes);
+ReportPlan read_report(MapReader& spec, const RowNames& names);
 
-// One entry of `tables` or `plots`; `names` are those taken so far.
-TablePlan read_table(ReportReader map, const std::map<std::string, PaperBlock>& paper, std::set<std::string>& names);
-PlotPlan read_plot(ReportReader map, std::set<std::string>& names);
+// One entry of `tables` or `plots`; `used_names` are those taken so far.
+TablePlan read_table(ReportReader map, const std::map<std::string, PaperBlock>& paper,
+                     std::set<std::string>& used_names);
+PlotPlan read_plot(ReportReader map, std::set<std::string>& used_names);
 PaperBlock read_paper(ReportReader map);
 // One entry of `verdict`, which speaks of these tables.
 VerdictPlan read_verdict(MapReader map, const std::vector<TablePlan>& tables);

@@ -5,13 +5,15 @@
 
 #include <algorithm>
 
+#include "harness/report/cell.h"
+#include "harness/rows.h"
 #include "sim/policy/spelling.h"
 
 namespace kv {
 
 ReportReader::ReportReader(const YamlDocument& document, const YAML::Node& node, std::string owner,
-                           std::span<const std::string> axes)
-    : MapReader(document, node, std::move(owner)), axes_(axes) {}
+                           const RowNames& names)
+    : MapReader(document, node, std::move(owner)), names_(names) {}
 
 std::string ReportReader::name(const std::string& kind, std::set<std::string>& used_names) {
   const YAML::Node value = require("name", "text", "file name and anchor: lower-case letters, digits, '-' and '_'");
@@ -25,11 +27,16 @@ std::string ReportReader::name(const std::string& kind, std::set<std::string>& u
   return name;
 }
 
-void ReportReader::check_column(const YAML::Node& place, const std::string& key, const std::string& name) const {
+std::vector<std::string> ReportReader::columns_for(const std::string& key) const {
   std::vector<std::string> known = {"model", "data",  "policy", "device", "sample",
                                     "seed",  "layer", "head",   "x",      "metric"};
   if (key == "columns") known.insert(known.end(), {"value", "unit", "text"});
-  known.insert(known.end(), axes_.begin(), axes_.end());
+  known.insert(known.end(), names_.axes.begin(), names_.axes.end());
+  return known;
+}
+
+void ReportReader::check_column(const YAML::Node& place, const std::string& key, const std::string& name) const {
+  const std::vector<std::string> known = columns_for(key);
   if (std::find(known.begin(), known.end(), name) != known.end()) return;
   document().fail(place, fmt::format("{}: {} names the column '{}'{} (expected one of: {})", owner(), key, shown(name),
                                      did_you_mean(name, known), fmt::join(known, ", ")));
@@ -41,6 +48,51 @@ std::string ReportReader::column(const std::string& key, std::string_view help) 
   std::string name = scalar(value, key);
   check_column(value, key, name);
   return name;
+}
+
+bool ReportReader::is_column(const std::string& name) const {
+  const std::vector<std::string> known = columns_for("");
+  return std::find(known.begin(), known.end(), name) != known.end();
+}
+
+std::string ReportReader::column_or_number(const std::string& key, std::string_view help) {
+  const YAML::Node value = find(key, "column or metric", help);
+  if (!value.IsDefined()) return {};
+  std::string name = scalar(value, key);
+  if (!is_column(name)) check_number(value, key, name);
+  return name;
+}
+
+void ReportReader::check_number(const YAML::Node& place, const std::string& key, const std::string& name) const {
+  const auto& measured = names_.numbers;
+  if (std::find(measured.begin(), measured.end(), name) != measured.end()) return;
+  std::vector<std::string> known(measured.begin(), measured.end());
+  std::string expected = fmt::format("a metric with one number a sample: {}", fmt::join(measured, ", "));
+  if (key == "x") {
+    known = columns_for(key);
+    expected = fmt::format("a column: {}; or {}", fmt::join(known, ", "), expected);
+    known.insert(known.end(), measured.begin(), measured.end());
+  }
+  document().fail(place, fmt::format("{}: {} names '{}'{} (expected {})", owner(), key, shown(name),
+                                     did_you_mean(name, known), expected));
+}
+
+std::optional<EqualSize> ReportReader::equal_size(const std::string& key, std::string_view help) {
+  const YAML::Node map = find(key, "{metric: value or [values]}", help);
+  if (!map.IsDefined()) return std::nullopt;
+  if (!map.IsMap() || map.size() != 1) fail(key, "expected a map of one metric: {metric: [values]}");
+  EqualSize at{.metric = map.begin()->first.Scalar()};
+  check_number(map.begin()->first, key, at.metric);
+  for (const YAML::Node& value : items_of(map.begin()->second)) {
+    at.values.push_back(scalar(value, at.metric));
+    if (!parse_number(at.values.back())) fail_at(value, key, "expected a number");
+    if (std::count_if(at.values.begin(), at.values.end(),
+                      [&](const std::string& other) { return same_value(other, at.values.back()); }) > 1) {
+      fail_at(value, key, "the same value appears twice");
+    }
+  }
+  if (at.values.empty()) fail(key, "expected at least one value");
+  return at;
 }
 
 std::vector<std::string> ReportReader::columns(const std::string& key, std::string_view help) {

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "harness/files.h"
+#include "harness/metrics/metric.h"
 #include "harness/protocols/protocol.h"
 #include "harness/spec/axis_reader.h"
 #include "harness/spec/component_reader.h"
@@ -181,6 +182,21 @@ void read_keys(MapReader& map, Spec& spec) {
   spec.prefill_chunk = map.integer("prefill_chunk", spec.prefill_chunk, {.low = 1}, "tokens of a step of the prefill");
 }
 
+// Metrics whose rows hold one number of a whole sample.
+std::vector<std::string> numbers_of(const Spec& spec) {
+  if (!spec.benchmarks.text.empty()) return {};
+  std::vector<std::string> numbers = spec.protocol->numbers;
+  for (const Component& component : spec.metrics) {
+    try {
+      const std::vector<std::string> more = make_metric(component.name, component.options)->numbers();
+      numbers.insert(numbers.end(), more.begin(), more.end());
+    } catch (const UserError&) {  // refused later, with its place
+      continue;
+    }
+  }
+  return numbers;
+}
+
 // kvlab's own tables and plots, for a spec that says nothing of either.
 void add_default_report(const MapReader& map, Spec& spec) {
   if (map.has("tables") || map.has("plots")) return;
@@ -189,7 +205,7 @@ void add_default_report(const MapReader& map, Spec& spec) {
   const YamlDocument document(report, "kvlab's own tables and plots");
   MapReader reader(document, document.root(), "");
   const std::vector<std::string> columns = spec.axis_columns();
-  ReportPlan plan = read_report(reader, columns);
+  ReportPlan plan = read_report(reader, {.axes = columns});
   spec.report.tables = std::move(plan.tables);
   spec.report.plots = std::move(plan.plots);
   const std::string text =
@@ -204,8 +220,8 @@ Spec parse_document(std::string_view yaml, const std::string& file, std::span<co
   MapReader map(document, document.root(), "");
   Spec spec{.file = file, .name = fs::path(file).stem().string(), .question = text.question};
   read_keys(map, spec);
-  const std::vector<std::string> columns = spec.axis_columns();
-  spec.report = read_report(map, columns);
+  const std::vector<std::string> columns = spec.axis_columns(), numbers = numbers_of(spec);
+  spec.report = read_report(map, {.axes = columns, .numbers = numbers});
   map.finish();
   spec.written = map.written();
   spec.row_keys = row_keys_of(document.root());

@@ -68,6 +68,12 @@ void check_pairing(MapReader& map, const TablePlan& table, const MapReader& pair
 }
 
 constexpr const char* kPaired = "paired";
+constexpr const char* kAt = "at";
+
+void check_equal_size(const ReportReader& map, const TablePlan& table) {
+  if (table.kind == TableKind::kListing) map.fail(kAt, "expected no such key in a listing");
+  if (!table.paper.empty()) map.fail(kAt, "expected no such key beside 'paper', which has no numbers at equal size");
+}
 
 // Every key of a table but what stands within `paired`.
 TablePlan read_keys(ReportReader& map, std::set<std::string>& names) {
@@ -99,6 +105,7 @@ TablePlan read_keys(ReportReader& map, std::set<std::string>& names) {
   table.limit = map.integer("limit", table.limit, {1, 1000}, "of a listing: the largest values of a group of rows");
   table.kendall = map.flag("kendall", false, "a last row: Kendall's tau-b between our order of rows and the paper's");
   table.paper = map.text("paper", "", "a block of the spec's 'paper': its numbers stand beside ours");
+  table.at = map.equal_size(kAt, "compares at these values of a metric with one number a sample: columns more");
   map.find(kPaired, "map", "differences to one value of a column, over the samples that both have");
   return table;
 }
@@ -126,6 +133,10 @@ TablePlan read_table(ReportReader map, const std::map<std::string, PaperBlock>& 
   check_table(map, table);
   const bool keyed = holds(table.rows, "metric") || holds(table.columns, "metric");
   if (table.kind == TableKind::kCells && table.measure.metrics.size() > 1 && !keyed) table.columns.push_back("metric");
+  if (table.at) {
+    check_equal_size(map, table);
+    table.columns.push_back(table.at->metric);
+  }
   if (map.has(kPaired)) {
     MapReader pair(map.document(), map.node()[kPaired], map.owner() + ": paired");
     table.paired = read_pairing(pair);

@@ -1,6 +1,7 @@
 #include "harness/spec/yaml_document.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
@@ -115,6 +116,8 @@ std::vector<std::string> split_path(std::string_view text, const std::string& or
   }
   return path;
 }
+
+bool has_key(const YAML::Node& map, const std::string& key) { return map.IsMap() && map[key].IsDefined(); }
 
 }  // namespace
 
@@ -235,12 +238,14 @@ void YamlDocument::apply(const std::string& override_text) {
         node.reset(entered_item(node[index], path.front(), origin));
       }
     } else if (node.IsMap() || node.IsNull()) {
-      if (last) {
-        node[path[i]] = value;
-        remember_key(node, path[i], origin);
-      } else {
-        node.reset(entered(node, path[i], origin));
+      const std::string rest =
+          fmt::format("{}", fmt::join(path.begin() + static_cast<std::ptrdiff_t>(i), path.end(), "."));
+      if (last || has_key(node, rest)) {  // which may have dots of its own
+        node[rest] = value;
+        remember_key(node, rest, origin);
+        return;
       }
+      node.reset(entered(node, path[i], origin));
     } else {
       throw UserError(
           fmt::format("{}: '{}' is a single value, it has no '{}'", origin, shown(path[i - 1]), shown(path[i])));

@@ -1,7 +1,13 @@
 // Policies that turn tokens away, from a spec to rows; and where that is refused.
 
+#include <algorithm>
+#include <filesystem>
 #include <map>
+#include <set>
 
+#include "harness/metrics/metric.h"
+#include "harness/protocols/protocol.h"
+#include "harness/report/table.h"
 #include "tests/support/slot_run_fixture.h"
 
 namespace kv {
@@ -48,6 +54,61 @@ TEST_F(AdmittingRun, AnAxisOfAdmissionsIsOfAllPolicies) {
   const RunSummary summary = run_experiment(spec_of(yaml), options("axis"));
   EXPECT_EQ(summary.cases, 4 * 3);
   EXPECT_EQ(summary.failed, 0);
+}
+
+// Of 48 tokens the newest 10 or 20 and 2 sinks: the shares are no axis, and stand along x. At a share between the two a
+// sample's loss lies between its own.
+TEST_F(AdmittingRun, AnOptionOfAnAdmissionSweepsWhatIsComparedAtEqualSize) {
+  const std::string yaml =
+      test::replaced(test::replaced(with("[full, {policy: full, admission: {local: {sinks: 2}}, label: local}]"),
+                                    "{budget: 16, interval: 8}", "{budget: 16, interval: 8, local.window: [10, 20]}"),
+                     "tables: []\n",
+                     "tables: [{name: equal, metric: loss_ratio, rows: policy, at: {cache_size: [0.3, 1]}}]\n"
+                     "plots: [{name: curve, kind: curve, metric: loss_ratio, x: cache_size, series: policy}]\n");
+  const Spec spec = spec_of(yaml);
+  EXPECT_EQ(run_experiment(spec, options("swept")).failed, 0);
+  std::map<std::string, double> sizes, losses;  // by the window; losses are means over the three samples
+  const RowTable rows = read_rows(folder_ / "swept" / "rows.csv");
+  const auto window = std::find(rows.axes.begin(), rows.axes.end(), "local.window") - rows.axes.begin();
+  for (const Row& row : rows.rows) {
+    const std::string& key = row.axes[static_cast<size_t>(window)];
+    if (row.metric == "cache_size") sizes[key] = *row.value;
+    if (row.metric == "loss_ratio") losses[key] += *row.value / 3;
+  }
+  EXPECT_EQ(sizes[""], 1);
+  EXPECT_NEAR(sizes["10"], 11.0 / 48, 1e-9);
+  EXPECT_NEAR(sizes["20"], 21.0 / 48, 1e-9);
+  const double low = losses["10"], high = losses["20"];
+  EXPECT_NE(low, high);
+  const double between = low + (0.3 - sizes["10"]) / (sizes["20"] - sizes["10"]) * (high - low);
+  const TableView table = build_table(spec.report.tables.at(0), {}, rows);
+  ASSERT_EQ(table.rows.size(), 2u);
+  EXPECT_EQ(table.rows[0][1].text, "not bracketed: in 1 setting cache_size is 1.000");
+  EXPECT_EQ(table.rows[0][2].text, "1.000");
+  EXPECT_EQ(table.rows[1][1].text, format_number(between, 3));
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "swept" / "curve.svg"));
+}
+
+// What may be named along x is what rows hold of whole samples.
+TEST_F(AdmittingRun, NumbersOfASampleAreDeclared) {
+  const std::string yaml = test::replaced(with("[full, streaming]",
+                                               "loss, cosine, cache_size, {metric: recall, terms: all}, entropy_split, "
+                                               "local_error, {metric: dilution, useful: both}"),
+                                          "interval: 8}", "interval: 8, cut_by: itself}");
+  const Spec spec = spec_of(yaml);
+  EXPECT_EQ(run_experiment(spec, options("numbers")).failed, 0);
+  std::set<std::string> declared(spec.protocol->numbers.begin(), spec.protocol->numbers.end());
+  for (const Component& metric : spec.metrics) {
+    const auto names = make_metric(metric.name, metric.options)->numbers();
+    EXPECT_FALSE(names.empty()) << metric.name;
+    declared.insert(names.begin(), names.end());
+  }
+  std::set<std::string> found;
+  for (const Row& row : read_rows(folder_ / "numbers" / "rows.csv").rows) {
+    if (row.sample && row.value && !row.layer && !row.head && !row.x) found.insert(row.metric);
+  }
+  EXPECT_GT(found.size(), 30u);
+  for (const std::string& name : found) EXPECT_TRUE(declared.contains(name)) << name;
 }
 
 TEST_F(AdmittingRun, WhatCannotBeIsRefusedInOneLine) {

@@ -141,7 +141,9 @@ TEST(PlotLayout, OfBarsKeepsTextsApart) {
 }
 
 TEST(PlotLayout, OfScatterPlotsKeepsTextsApart) {
-  PlotPlan plan = make_plan(PlotKind::kScatter, {"recall", "speed"});
+  PlotPlan plan = make_plan(PlotKind::kScatter, {"speed"});
+  plan.x = "recall";
+  plan.measured_x = true;
   plan.series = {"policy"};
   for (const int policies : {1, 12}) {
     expect_readable(draw(plan, make_rows(policies)), "one");

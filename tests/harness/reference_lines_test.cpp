@@ -110,7 +110,8 @@ TEST(ReferenceLines, OfBarsAreUprightAtTheirValues) {
 
 TEST(ReferenceLines, OfAScatterPlotCrossIt) {
   PlotPlan plan = plan_of(PlotKind::kScatter, {{.x = 2, .label = "twice"}, {.y = 20}});
-  plan.measure.metrics = {"loss_ratio", "speed"};
+  plan.x = "loss_ratio";
+  plan.measured_x = true;
   const Drawing drawing = draw(plan, two_points());
   EXPECT_EQ(dashed_lines(drawing).size(), 2u);
   EXPECT_THAT(texts(drawing), Contains("twice"));

@@ -90,7 +90,9 @@ ReportPlan make_plan() {
   PlotPlan bars = make_plot(PlotKind::kBars, "bars", {"loss_ratio"});
   bars.x = "policy";
   bars.series = {"budget"};
-  PlotPlan scatter = make_plot(PlotKind::kScatter, "scatter", {"recall", "loss_ratio"});
+  PlotPlan scatter = make_plot(PlotKind::kScatter, "scatter", {"loss_ratio"});
+  scatter.x = "recall";
+  scatter.measured_x = true;
   scatter.series = {"policy"};
   PlotPlan heat = make_plot(PlotKind::kHeatmap, "heat", {"recall"});
   heat.x = "head";

@@ -62,7 +62,7 @@ ReportPlan plan(const std::string& keys, const std::string& fixed = "fixed: afte
   const YamlDocument document(yaml, "x.yaml", {});
   MapReader spec(document, document.root(), "");
   const std::vector<std::string> axes = {"budget"};
-  return read_report(spec, axes);
+  return read_report(spec, {.axes = axes});
 }
 
 VerdictResult result_of(const std::string& keys) {
@@ -192,7 +192,7 @@ TEST(Verdict, APrintedZeroHasNoQuotientAndANegativeNumberTurnsNoInterval) {
     const YamlDocument document(yaml, "x.yaml", {});
     MapReader spec(document, document.root(), "");
     const std::vector<std::string> axes = {"budget"};
-    const ReportPlan report = read_report(spec, axes);
+    const ReportPlan report = read_report(spec, {.axes = axes});
     return judge(report.verdicts[0], report, losses());
   };
   const VerdictResult zero = against("0", "{table: loss, over: paper, above: 1}");

@@ -103,6 +103,42 @@ TEST(Grid, AnAxisOfOnePolicyDoesNotRepeatTheOthers) {
   EXPECT_EQ(cases[2].options.back().text, "8");
 }
 
+// Both filled by the policy itself and by another axis, which stands behind it.
+TEST(Grid, AnAxisMayBeAnOptionOfWhatFillsASlot) {
+  const Grid own =
+      make_grid(spec_of(std::string(kHead) +
+                        "policies: [full, {policy: full, admission: {local: {sinks: 2}}, label: local}, snapkv]\n"
+                        "axes: {local.window: [32, 64], setting: [{budget: 64, interval: 16}]}\n"));
+  const std::vector<Case>& cases = own.workloads[0].cases;
+  ASSERT_EQ(cases.size(), 4u);
+  EXPECT_EQ(cases[0].axes[0], "");
+  EXPECT_EQ(cases[1].axes[0], "32");
+  EXPECT_EQ(cases[1].slots.admission.options.back().key, "window");
+  EXPECT_EQ(cases[1].slots.admission.options.back().text, "32");
+  EXPECT_EQ(cases[2].axes[0], "");
+  EXPECT_EQ(cases[3].axes[0], "64");
+  const Grid by_axis = make_grid(spec_of(std::string(kHead) +
+                                         "policies: [full]\naxes: {local.window: [32, 64], admission: [none, local], "
+                                         "budget: 64, interval: 16}\n"));
+  ASSERT_EQ(by_axis.workloads[0].cases.size(), 3u);
+  EXPECT_EQ(by_axis.workloads[0].cases[0].slots.admission.options.size(), 0u);
+  EXPECT_EQ(by_axis.workloads[0].cases[1].axes[0], "32");
+}
+
+TEST(Grid, RefusesAnOptionOfASlotThatNobodyHas) {
+  const auto error = [](const std::string& policies, const std::string& axis) {
+    return error_of(std::string(kHead) + "policies: [" + policies + "]\naxes: {" + axis +
+                    ": 64, budget: 64, interval: 16}");
+  };
+  const std::string local = "{policy: full, admission: local}";
+  EXPECT_EQ(error(local, "local.windw").substr(0, 115),
+            "s.yaml:4:21: axes: 'local.windw' is no option of this experiment's data or policies, did you mean "
+            "'local.window'? (");
+  EXPECT_NE(error("full", "local.window").find("'local.window' is no option of this experiment's"), std::string::npos);
+  EXPECT_EQ(error("{policy: full, admission: {local: {window: 8}}}", "local.window"),
+            "s.yaml:4:22: axes: 'local.window' is set by 'full+local', too; expected one of them");
+}
+
 TEST(Grid, StatisticsBlocksBeginAtEveryEvent) {
   // Events of (96, 32) fall on 96 + 32k, of (64, 16) on 64 + 16k: blocks of 16 begin at all of them.
   const Grid grid = make_grid(

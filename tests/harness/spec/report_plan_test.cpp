@@ -7,12 +7,12 @@
 namespace kv {
 namespace {
 
-const std::vector<std::string> kAxes = {"budget", "interval"};
+const std::vector<std::string> kAxes = {"budget", "interval"}, kNumbers = {"cache_size", "loss_ratio", "recall"};
 
 ReportPlan parse(const std::string& yaml, const std::vector<std::string>& overrides = {}) {
   const YamlDocument document(yaml, "x.yaml", overrides);
   MapReader spec(document, document.root(), "");
-  return read_report(spec, kAxes);
+  return read_report(spec, {.axes = kAxes, .numbers = kNumbers});
 }
 
 std::string error_of(const std::string& yaml, const std::vector<std::string>& overrides = {}) {
@@ -189,6 +189,59 @@ TEST(ReportPlan, RefusesAPairingThatComparesNothing) {
             "x.yaml:2:64: table 't': paired = a map: expected no such key beside 'unranked': differences have no rank");
   EXPECT_EQ(error_of(table("paper: p, paired: {column: policy, with: full}") + "paper: {p: {values: []}}\n"),
             "x.yaml:2:58: table 't': paired = a map: expected no such key beside 'paper', which prints no differences");
+}
+
+TEST(ReportPlan, ReadsAComparisonAtEqualSize) {
+  const TablePlan table =
+      parse("tables:\n  - {name: t, metric: m, rows: policy, columns: interval, at: {cache_size: [0.25, 0.50]}}\n")
+          .tables[0];
+  EXPECT_EQ(table.at.value().metric, "cache_size");
+  EXPECT_EQ(table.at->values, (std::vector<std::string>{"0.25", "0.50"}));
+  EXPECT_EQ(table.columns, (std::vector<std::string>{"interval", "cache_size"}));
+  EXPECT_EQ(parse("tables: [{name: t, metric: m, rows: policy, at: {recall: 1}}]").tables[0].at->values,
+            std::vector<std::string>{"1"});
+}
+
+TEST(ReportPlan, RefusesAComparisonAtEqualSizeThatIsNone) {
+  const auto table = [](const std::string& keys) {
+    return "tables:\n  - {name: t, metric: m, rows: policy, " + keys + "}\n";
+  };
+  EXPECT_EQ(
+      error_of(table("at: {cache_siz: 0.5}")),
+      "x.yaml:2:45: table 't': at names 'cache_siz', did you mean 'cache_size'? (expected a metric with one number "
+      "a sample: cache_size, loss_ratio, recall)");
+  EXPECT_TRUE(starts(error_of(table("at: {budget: 64}")), "x.yaml:2:45: table 't': at names 'budget' (expected "));
+  EXPECT_EQ(error_of(table("at: 0.5")),
+            "x.yaml:2:44: table 't': at = 0.5: expected a map of one metric: {metric: [values]}");
+  EXPECT_EQ(error_of(table("at: {cache_size: [1], recall: [1]}")),
+            "x.yaml:2:44: table 't': at = a map: expected a map of one metric: {metric: [values]}");
+  EXPECT_EQ(error_of(table("at: {cache_size: [0.5, half]}")), "x.yaml:2:63: table 't': at = half: expected a number");
+  EXPECT_EQ(error_of(table("at: {cache_size: [0.5, 0.50]}")),
+            "x.yaml:2:63: table 't': at = 0.50: the same value appears twice");
+  EXPECT_EQ(error_of(table("at: {cache_size: []}")), "x.yaml:2:44: table 't': at = a map: expected at least one value");
+  EXPECT_EQ(error_of(table("kind: listing, columns: value, at: {recall: 1}")),
+            "x.yaml:2:75: table 't': at = a map: expected no such key in a listing");
+  EXPECT_EQ(error_of(table("paper: p, at: {recall: 1}") + "paper: {p: {values: []}}\n"),
+            "x.yaml:2:54: table 't': at = a map: expected no such key beside 'paper', which has no numbers at equal "
+            "size");
+}
+
+TEST(ReportPlan, ACurveAndAScatterPlotMayHaveAMetricAlongX) {
+  const auto plot = [](const std::string& keys) { return "plots:\n  - {name: p, metric: loss, " + keys + "}\n"; };
+  EXPECT_TRUE(parse(plot("kind: curve, x: cache_size")).plots[0].measured_x);
+  EXPECT_FALSE(parse(plot("kind: curve, x: budget")).plots[0].measured_x);
+  EXPECT_TRUE(parse(plot("kind: scatter, x: recall")).plots[0].measured_x);
+  EXPECT_EQ(error_of(plot("kind: curve, x: cache_siz")),
+            "x.yaml:2:45: plot 'p': x names 'cache_siz', did you mean 'cache_size'? (expected a column: model, data, "
+            "policy, device, sample, seed, layer, head, x, metric, budget, interval; or a metric with one number a "
+            "sample: cache_size, loss_ratio, recall)");
+  EXPECT_TRUE(starts(error_of(plot("kind: curve, x: bugdet")),
+                     "x.yaml:2:45: plot 'p': x names 'bugdet', did you mean 'budget'? (expected a column: "));
+  EXPECT_EQ(error_of(plot("kind: bars, x: recall")),
+            "x.yaml:2:44: plot 'p': x = recall: expected a column in kind bars");
+  EXPECT_EQ(error_of(plot("kind: scatter, x: budget")),
+            "x.yaml:2:47: plot 'p': x = budget: expected a metric with one number a sample in a scatter plot");
+  EXPECT_EQ(error_of(plot("kind: scatter")), "x.yaml:2:5: plot 'p': lacks the key 'x'");
 }
 
 TEST(ReportPlan, SaysWhichKindsHaveAKey) {

@@ -197,6 +197,17 @@ TEST(SpecOverride, ReplacesAnEntryAndGivesOptionsToABareName) {
   EXPECT_EQ(spec.metrics[0].options[0].where, "--set metrics.loss.detail=head");
 }
 
+// A key with a dot of its own is found before a path that leads inside.
+TEST(SpecOverride, ReplacesAnAxisWhoseNameHasADot) {
+  const std::string yaml =
+      "model: m\npolicies: [{policy: full, admission: local}]\ndata: [{task: kv, tokens: 64}]\n"
+      "axes: {local.window: [8, 16]}\n";
+  const Spec spec = parse_spec(yaml, "s.yaml", std::vector<std::string>{"axes.local.window=[4]"});
+  ASSERT_EQ(spec.axes.size(), 1u);
+  EXPECT_EQ(spec.axes[0].columns[0], "local.window");
+  EXPECT_EQ(spec.axes[0].points.at(0)[0].text, "4");
+}
+
 TEST(SpecOverride, IsNamedInItsErrors) {
   EXPECT_EQ(error_of(kGood, {"samples=x"}), "--set samples=x: samples = x: expected an integer from 1 to 1000000");
   EXPECT_EQ(error_of(kGood, {"samples"}), "--set samples: expected key=value");

@@ -20,7 +20,7 @@ const std::string kTables =
 ReportPlan parse(const std::string& verdicts) {
   const YamlDocument document(kTables + "verdict:\n" + verdicts, "x.yaml", {});
   MapReader spec(document, document.root(), "");
-  ReportPlan plan = read_report(spec, kAxes);
+  ReportPlan plan = read_report(spec, {.axes = kAxes});
   spec.finish();
   return plan;
 }
