@@ -21,13 +21,21 @@ class AdmittingRun : public SlotRun {
 // Of 48 tokens the last one saw the first 2 and the newest 10; of a window that the text does not fill, all.
 TEST_F(AdmittingRun, RowsSayWhatWasThere) {
   auto rows = run(with("[full, {policy: full, admission: {local: {sinks: 2, window: 10}}}, {policy: full, admission: "
-                       "local, label: wide}, h2o, {policy: h2o, admission: {local: {sinks: 8, window: 12}}}]"),
+                       "local, label: wide}, h2o, {policy: h2o, admission: {local: {sinks: 8, window: 12}}}]",
+                       "loss, cache_size, recall, admission_rate, hidden_distance, output_distance"),
                   "out");
   ASSERT_EQ(rows["full"]["kept_tokens"], 48);
   EXPECT_EQ(rows["full"]["cache_size"], 1);
   EXPECT_EQ(rows["full+local"]["kept_tokens"], 12);
   EXPECT_NEAR(rows["full+local"]["cache_size"], 12.0 / 48, 1e-9);
   EXPECT_NE(rows["full+local"]["loss_ratio"], 1);
+  EXPECT_NEAR(rows["full+local"]["admission_rate"], 2.0 / 48, 1e-9);
+  EXPECT_EQ(rows["full"]["admission_rate"], 1);
+  EXPECT_EQ(rows["h2o"]["admission_rate"], 1) << "what is evicted was let in";
+  for (const char* metric : {"hidden_distance", "hidden_distance_relative", "output_distance"}) {
+    EXPECT_EQ(rows["full"][metric], 0) << metric;
+    EXPECT_GT(rows["full+local"][metric], 0) << metric;
+  }
   EXPECT_LT(rows["full+local"]["attended_pairs"], rows["full"]["attended_pairs"]);
   for (const char* metric : {"kept_tokens", "attended_pairs", "loss_ratio", "cache_size"}) {
     EXPECT_EQ(rows["wide"][metric], rows["full"][metric]) << metric;
@@ -93,7 +101,8 @@ TEST_F(AdmittingRun, AnOptionOfAnAdmissionSweepsWhatIsComparedAtEqualSize) {
 TEST_F(AdmittingRun, NumbersOfASampleAreDeclared) {
   const std::string yaml = test::replaced(with("[full, streaming]",
                                                "loss, cosine, cache_size, {metric: recall, terms: all}, entropy_split, "
-                                               "local_error, {metric: dilution, useful: both}"),
+                                               "local_error, {metric: dilution, useful: both}, hidden_distance, "
+                                               "output_distance, admission_rate"),
                                           "interval: 8}", "interval: 8, cut_by: itself}");
   const Spec spec = spec_of(yaml);
   EXPECT_EQ(run_experiment(spec, options("numbers")).failed, 0);
