@@ -65,8 +65,8 @@ void add(KeyText& key, const InputFile& file) {
 // What the full-cache pass keeps for other cases leaves this one's numbers alone. The block of its statistics does not,
 // where the case reads some, nor on a device whose sums depend on how many tokens a step has.
 void add(KeyText& key, const BaselineNeeds& needs, const BaselineNeeds& of_all, bool on_host) {
-  const auto& [statistics_block, block_sums, block_max, outputs, projections, value_norms] = needs;
-  key.add("needs", fmt::format("{} {} {} {} {}", block_sums, block_max, outputs, projections, value_norms));
+  const auto& [statistics_block, block_sums, block_max, outputs, projections, value_norms, hidden] = needs;
+  key.add("needs", fmt::format("{} {} {} {} {} {}", block_sums, block_max, outputs, projections, value_norms, hidden));
   const bool pass_has_blocks = of_all.block_sums || of_all.block_max;
   const bool depends = block_sums || block_max || (pass_has_blocks && !on_host);
   key.add_number("statistics_block", depends ? of_all.statistics_block : 0);
