@@ -84,8 +84,8 @@ TEST_F(AdmittingRun, AnOptionOfAnAdmissionSweepsWhatIsComparedAtEqualSize) {
     if (row.metric == "loss_ratio") losses[key] += *row.value / 3;
   }
   EXPECT_EQ(sizes[""], 1);
-  EXPECT_NEAR(sizes["10"], 11.0 / 48, 1e-9);
-  EXPECT_NEAR(sizes["20"], 21.0 / 48, 1e-9);
+  EXPECT_NEAR(sizes["10"], 12.0 / 48, 1e-9);
+  EXPECT_NEAR(sizes["20"], 22.0 / 48, 1e-9);
   const double low = losses["10"], high = losses["20"];
   EXPECT_NE(low, high);
   const double between = low + (0.3 - sizes["10"]) / (sizes["20"] - sizes["10"]) * (high - low);

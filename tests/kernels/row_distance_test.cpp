@@ -29,8 +29,8 @@ Distances row_distance(Backend& backend, const std::vector<float>& a, const std:
 TEST_P(RowDistance, IsTheSquareOfTheDifferenceBesideThatOfB) {
   KV_BACKEND_OR_SKIP(backend);
   const Distances got = row_distance(*backend, {1, 2, 0, 0, 3, 4}, {1, 2, 3, 4, 0, 0}, 2);
-  ref::expect_close(got.distance, std::vector<double>{0, 25, 25}, {.roundings = 1});
-  ref::expect_close(got.length, std::vector<double>{5, 25, 0}, {.roundings = 1});
+  ref::expect_close(got.distance, std::vector<double>{0, 25, 25}, {.roundings = 1, .magnitude = 25});
+  ref::expect_close(got.length, std::vector<double>{5, 25, 0}, {.roundings = 1, .magnitude = 25});
 }
 
 TEST_P(RowDistance, AgreesWithDoubleArithmetic) {
@@ -46,9 +46,11 @@ TEST_P(RowDistance, AgreesWithDoubleArithmetic) {
       length[static_cast<size_t>(i / width)] += y * y;
     }
     const Distances got = row_distance(*backend, a, b, width);
-    // All in double; only the results are rounded.
-    ref::expect_close(got.distance, distance, {.roundings = 1});
-    ref::expect_close(got.length, length, {.roundings = 1});
+    for (size_t row = 0; row < distance.size(); ++row) {
+      // All in double; only the results are rounded.
+      ref::expect_close(got.distance[row], distance[row], {.roundings = 1, .magnitude = distance[row]});
+      ref::expect_close(got.length[row], length[row], {.roundings = 1, .magnitude = length[row]});
+    }
   }
 }
 

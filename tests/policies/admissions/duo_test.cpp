@@ -78,7 +78,7 @@ TEST_F(Admissions, DuoLeavesEverythingToTheHeadsOfTheLargestAlpha) {
 
 // Heads 1 and 2 lose least when four fifths of the cache leave, 0 and 3 when half of it does.
 TEST_F(Admissions, DuoTakesABudgetProfileInPlaceOfAlphas) {
-  const auto profile = [](int layers) {
+  const auto text_of = [](int layers) {
     const ProfileLosses::Curve none(kProfileRatios, 0);
     BudgetProfile profile{.model = "tiny",
                           .fingerprint = "any",
@@ -97,7 +97,7 @@ TEST_F(Admissions, DuoTakesABudgetProfileInPlaceOfAlphas) {
     }
     return format_profile(profile);
   };
-  const std::string file = write(profile(2));
+  const std::string file = write(text_of(2));
   const auto duo = [&](const std::string& removed) {
     return left({"duo", {{"profile", file, ""}, {"removed", removed, ""}, {"sinks", "3", ""}, {"window", "8", ""}}});
   };
@@ -109,7 +109,7 @@ TEST_F(Admissions, DuoTakesABudgetProfileInPlaceOfAlphas) {
   };
   EXPECT_EQ(refused({{"profile", file, ""}, {"alphas", file, ""}}),
             "duo: expected the option alphas, a file, or the option profile, but not both");
-  write(profile(1));
+  write(text_of(1));
   EXPECT_EQ(refused({{"profile", file, ""}}), "duo: " + file + " is for 1 layers of 2 KV heads, expected 2 of 2");
   write("no profile");
   EXPECT_TRUE(refused({{"profile", file, ""}}).starts_with(file));
