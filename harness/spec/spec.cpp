@@ -7,6 +7,7 @@
 #include "harness/benchmarks.h"
 #include "harness/shipped.h"
 #include "kernels/error.h"
+#include "sim/io/stored_file.h"
 
 namespace kv {
 
@@ -34,14 +35,15 @@ void Spec::refuse_key(std::string_view key, std::string_view message) const {
 fs::path resolve_path(const Spec& spec, const Located& path) {
   fs::path wanted(path.text);
   std::error_code error;
+  const auto is_there = [&](const fs::path& file) { return fs::exists(stored_file(file), error); };
   if (wanted.is_absolute()) {
-    if (fs::exists(wanted, error)) return wanted;
+    if (is_there(wanted)) return wanted;
   } else {
     for (fs::path folder = fs::absolute(spec.file, error).parent_path();; folder = folder.parent_path()) {
-      if (fs::exists(folder / wanted, error)) return folder / wanted;
+      if (is_there(folder / wanted)) return folder / wanted;
       if (folder == folder.parent_path()) break;
     }
-    if (fs::exists(wanted, error)) return wanted;
+    if (is_there(wanted)) return wanted;
     if (fs::path shipped = find_shipped(wanted); !shipped.empty()) return shipped;
   }
   throw UserError(

@@ -108,7 +108,7 @@ struct Spec {
 };
 
 // A path of a spec: absolute, or relative to the spec's folder, the current one, the program's, or one above these.
-// Throws UserError where nothing is there.
+// Throws UserError where nothing is there, packed (sim/io/stored_file.h) or not.
 std::filesystem::path resolve_path(const Spec& spec, const Located& path);
 
 }  // namespace kv

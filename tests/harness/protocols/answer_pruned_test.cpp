@@ -142,15 +142,17 @@ TEST_F(PrunedContexts, RefusesWhatCannotBePruned) {
     return test::user_error([&] { make_grid(parse_spec(yaml, "asked.yaml")); });
   };
   EXPECT_EQ(message("{keep: 0.3, budget: 64, interval: 16}"),
-            "asked.yaml:6:27: axes: protocol answer takes either the axis keep or the axes budget and interval, not "
-            "both");
+            "asked.yaml:6:27: axes: protocol answer takes either the axis keep or the axes budget and interval, or "
+            "capacity, not both");
   EXPECT_EQ(message("{query: aware}"),
-            "asked.yaml:4:18: policy 'snapkv' under protocol answer needs the axis keep, or the axes budget and "
-            "interval");
+            "asked.yaml:4:18: policy 'snapkv' under protocol answer needs the axis keep, the axes budget and "
+            "interval, or the axis capacity");
   EXPECT_EQ(message("{budget: 64}"),
-            "asked.yaml:6:16: policy 'snapkv' under protocol answer needs the axes budget and interval");
+            "asked.yaml:6:16: policy 'snapkv' under protocol answer needs the axes budget and interval, or the axis "
+            "capacity");
   EXPECT_EQ(message("{interval: 64}"),
-            "asked.yaml:6:18: policy 'snapkv' under protocol answer needs the axes budget and interval");
+            "asked.yaml:6:18: policy 'snapkv' under protocol answer needs the axes budget and interval, or the axis "
+            "capacity");
   EXPECT_EQ(message("{budget: 64, interval: 16}", "golden"),
             "asked.yaml:4:62: policy 'golden' needs the future, which protocol answer has yet to write");
   // As under protocol decode.

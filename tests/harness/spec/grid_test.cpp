@@ -173,11 +173,49 @@ TEST(Grid, RefusesAnIntervalThatMayLeaveAHeadLessThanItsWindowAtTheAxis) {
             "no error");
 }
 
+// A cache that is pruned by how full it is.
+TEST(Grid, RefusesACapacityThatMeansNothingOrThatSomebodyCannotDoWith) {
+  const auto error = [](const std::string& policy, const std::string& axes, const std::string& metrics = "loss") {
+    return error_of(std::string(kHead) + "policies: [" + policy + "]\naxes: {" + axes + "}\nmetrics: [" + metrics +
+                    "]\n");
+  };
+  EXPECT_EQ(error("{policy: snapkv, mode: wg-kv, allocation: share}", "capacity: 512, drop: 0.2"), "no error");
+  EXPECT_EQ(error("{policy: snapkv, mode: wg-kv}", "capacity: 255"),
+            "s.yaml:4:18: policy 'snapkv' under protocol decode has a capacity of 255 entries, expected at least the "
+            "window 256");
+  EXPECT_EQ(error("{policy: h2o, admission: {local: {window: 64}}}", "capacity: 63"),
+            "s.yaml:4:18: policy 'h2o+local' under protocol decode has a capacity of 63 entries, expected at least the "
+            "window 64");
+  EXPECT_EQ(
+      error("h2o", "capacity: 9"),
+      "s.yaml:4:18: policy 'h2o' under protocol decode has a capacity of 9 entries, of which drop = 0.1 takes none");
+  EXPECT_EQ(error("h2o", "capacity: 64, drop: 1"),
+            "s.yaml:4:28: policy 'h2o' under protocol decode has drop = 1, expected less");
+  EXPECT_EQ(error("h2o", "budget: 64, interval: 16, drop: 0.2"),
+            "s.yaml:4:40: policy 'h2o' under protocol decode has drop without the axis capacity");
+  EXPECT_EQ(error("h2o", "capacity: 64, budget: 64, interval: 16"),
+            "s.yaml:4:18: policy 'h2o' under protocol decode takes either the axis capacity or the axes budget and "
+            "interval, not both");
+  EXPECT_EQ(error("golden", "capacity: 64"),
+            "s.yaml:4:18: policy 'golden' under protocol decode needs the future, which knows events by their places, "
+            "expected no axis capacity");
+  EXPECT_EQ(error("{policy: h2o, allocation: optimal}", "capacity: 64").substr(0, 55),
+            "s.yaml:4:18: policy 'h2o+optimal' under protocol decode");
+  EXPECT_EQ(error("h2o", "capacity: 64", "recall"),
+            "s.yaml:5:11: metric 'recall' asks beforehand where events fall, which the axis capacity leaves to the "
+            "cache");
+  EXPECT_EQ(error("{policy: snapkv, window: 65, admission: {local: {window: 64}}}", "capacity: 64"),
+            "s.yaml:3:12: snapkv: judges by the newest 65 queries, expected no more than the 64 tokens for which "
+            "admission local lets all see an entry");
+}
+
 TEST(Grid, RefusesAxesOfTheOtherProtocolAndMissingOnes) {
-  EXPECT_EQ(error_of(std::string(kHead) + "policies: [h2o]\naxes: {keep: 0.5}"),
-            "s.yaml:4:14: axes: keep does not belong to protocol decode (expected budget and interval and cut_by)");
+  EXPECT_EQ(
+      error_of(std::string(kHead) + "policies: [h2o]\naxes: {keep: 0.5}"),
+      "s.yaml:4:14: axes: keep does not belong to protocol decode (expected budget and interval and capacity and drop "
+      "and cut_by)");
   EXPECT_EQ(error_of(std::string(kHead) + "policies: [h2o]\naxes: {budget: 64}"),
-            "s.yaml:3:12: policy 'h2o' under protocol decode needs the axes budget and interval");
+            "s.yaml:4:16: policy 'h2o' under protocol decode needs the axes budget and interval, or the axis capacity");
   EXPECT_EQ(error_of(std::string(kHead) + "policies: [keydiff]\nprotocol: one-shot"),
             "s.yaml:3:12: policy 'keydiff' under protocol one-shot needs the axis keep");
   EXPECT_EQ(error_of(std::string(kHead) + "policies: [keydiff]\nprotocol: one-shot\naxes: {keep: 1.5}"),

@@ -13,6 +13,7 @@ std::vector<int32_t> budgets(int layers, int kv_heads, int tokens, int kept, con
   const std::vector<int32_t> lengths(static_cast<size_t>(kv_heads), tokens);
   const std::vector<ScoredLayer> scored(static_cast<size_t>(layers), {.lengths = lengths});
   const uint8_t due = 1;
+  const int64_t total = int64_t{kept} * layers * kv_heads;
   std::vector<int32_t> counts(static_cast<size_t>(layers * kv_heads), -1);
   make_allocation("pyramid", options)
       ->allocate({.backend = *backend,
@@ -21,6 +22,7 @@ std::vector<int32_t> budgets(int layers, int kv_heads, int tokens, int kept, con
                   .kept = kept,
                   .sequences_due = std::span(&due, 1),
                   .tokens_seen = std::span(&tokens, 1),
+                  .totals = std::span(&total, 1),
                   .layers = scored},
                  counts);
   return counts;
