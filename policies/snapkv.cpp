@@ -15,8 +15,8 @@
 // torch.topk, whose order among equals is not stated: their sets are ours up to such ties. Deviations: original sums
 // over the window; the mean ranks alike. It keeps one set a query head, ours is one a KV head, mean over the group,
 // because a set a query head multiplies the cache by the group size. Of wg-kv the paper sums over the window, its code
-// takes the mean, which ranks alike; both evict a tenth of every head once all heads together hold too much, as here the
-// axis capacity with allocation share does (sim/policy/capacity.h).
+// takes the mean, which ranks alike; both evict a tenth of every head once all heads together hold too much, as here
+// the axis capacity with allocation share does (sim/policy/capacity.h).
 
 #include <fmt/format.h>
 

@@ -24,7 +24,7 @@ struct CaseView {
   std::span<const Sample* const> samples;  // [sequences]: ids, labels, links
   const Baseline* baseline = nullptr;      // the full-cache pass
   const Schedule* schedule = nullptr;
-  bool decode_time = true;               // false: one-shot compression
+  bool decode_time = true;  // false: one-shot compression
   // [sequences] tokens seen at the first event; −1 = none happens. Where a capacity says, known to report() alone.
   std::span<const int32_t> first_event;
   // Text of token ids; empty where no tokenizer is known (a trace of bare ids).

@@ -91,7 +91,8 @@ class Optimal final : public Allocation {
     }
     std::vector<HeadGains> heads;
     for (const auto& head : gains) heads.push_back({.gains = head, .least = 0});
-    const std::vector<int32_t> split = solve(HullSolver(heads), args.total(sequence), splits_[static_cast<size_t>(sequence)]);
+    const std::vector<int32_t> split =
+        solve(HullSolver(heads), args.total(sequence), splits_[static_cast<size_t>(sequence)]);
     const auto rows = static_cast<size_t>(args.rows()), kv_heads = static_cast<size_t>(args.kv_heads);
     for (size_t i = 0; i < split.size(); ++i) {
       counts[i / kv_heads * rows + static_cast<size_t>(sequence) * kv_heads + i % kv_heads] = split[i];
