@@ -40,7 +40,9 @@ class H2O final : public Scorer {
         queries_(option_at_least(params, 0, "queries", 0,
                                  "queries that count at an event: the newest N since the event before; 0: all")) {}
 
-  Needs needs() const override { return {.entry_columns = 1, .column_sums = true, .window_queries = queries_}; }
+  Needs needs() const override {
+    return {.entry_columns = 1, .column_sums = true, .window_queries = queries_, .even_intervals = queries_ > 0};
+  }
   int interval(int wanted) const override { return original_ && wanted > 0 ? 1 : wanted; }
   Protection protects(int kept, int interval) const override { return {.recent = recent(kept, interval)}; }
 

@@ -19,7 +19,8 @@ Capacity capacity_of(const Case& unit_case, const Policy& policy) {
   const double drop = unit_case.fraction(kDrop);
   Capacity capacity{.entries = unit_case.count(kCapacity), .drop = drop > 0 ? drop : kUsualDrop};
   const int admitted = policy.admission->window();
-  capacity.window = admitted > 0 ? admitted : scorer_needs(policy).window(capacity.interval());
+  capacity.window = admitted > 0 ? admitted : scorer_needs(policy).window_queries;
+  capacity.sinks = policy.scorer->protects(capacity.kept(), capacity.interval()).sinks;
   return capacity;
 }
 
@@ -30,9 +31,12 @@ void check_numbers(const CaseCheck& check, const Capacity& capacity) {
         check.where_of({kCapacity}));
   }
   if (capacity.drop >= 1) check.refuse("has drop = 1, expected less", check.where_of({kDrop}));
-  if (capacity.dropped(capacity.entries) > 0) return;
+  if (capacity.holds()) return;
   check.refuse(
-      fmt::format("has a capacity of {} entries, of which drop = {} takes none", capacity.entries, capacity.drop),
+      fmt::format("has a capacity of {} entries{}, of which drop = {} takes less than 2 a head, no more than a "
+                  "token may bring; expected more of either",
+                  capacity.entries, capacity.sinks > 0 ? fmt::format(" with {} protected sinks", capacity.sinks) : "",
+                  capacity.drop),
       check.where_of({kCapacity}));
 }
 
@@ -52,6 +56,9 @@ void check_capacity(const CaseCheck& check, const Capacity& capacity) {
         fmt::format("needs {}, which knows events by their places, expected no axis capacity", check.wish_of_oracle()),
         where);
   }
+  if (scorer_needs(check.policy).even_intervals) {
+    check.refuse("knows events after whole intervals only, expected the axes budget and interval", where);
+  }
   check_metrics(check);
   check_numbers(check, capacity);
   at(where, [&] {
@@ -64,10 +71,12 @@ void check_capacity(const CaseCheck& check, const Capacity& capacity) {
 }  // namespace
 
 std::vector<ProtocolAxis> pruning_axes() {
-  return {budget_axis(), interval_axis(),
-          cutting(token_axis(std::string(kCapacity),
-                             "in their place: entries older than the window that a head holds at most, on average")),
-          cutting(fraction_axis(std::string(kDrop), "share of them that leaves once there are more (default 0.1)"))};
+  return {
+      budget_axis(), interval_axis(),
+      cutting(token_axis(std::string(kCapacity),
+                         "in their place: entries older than the window that a head holds at most, on average")),
+      cutting(fraction_axis(std::string(kDrop),
+                            fmt::format("share of them that leaves once there are more (default {})", kUsualDrop)))};
 }
 
 bool is_pruned(const Case& unit_case) {

@@ -27,7 +27,8 @@ std::vector<ProtocolAxis> pruning_axes();
 bool is_pruned(const Case& unit_case);
 
 // Of a policy with a scorer, where they are. A capacity's window is the admission's; without one it is that of the
-// queries by which the scorer judges, whose entries stay. The interval is the one that the policy really runs at.
+// queries by which the scorer judges, whose entries stay. The interval of a budget is the one that the policy really
+// runs at.
 Pruning pruning_of(const Case& unit_case, const Policy& policy);
 
 // UserError where one is missing, or where the policy, its slots or the spec's metrics cannot do with them.

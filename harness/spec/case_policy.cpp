@@ -17,7 +17,8 @@ SlotChoice resolved(const Spec& spec, const std::vector<DeclaredParam>& options,
   for (const DeclaredParam& declared : options) {
     if (declared.type != "file") continue;
     for (GivenParam& option : slot.options) {
-      if (option.key == declared.key) option.text = resolve_path(spec, {option.text, option.where}).string();
+      if (option.key == declared.key)
+        option.text = resolve_path(spec, {option.text, option.where}, Packed::kMayBe).string();
     }
   }
   return slot;

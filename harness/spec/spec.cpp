@@ -32,10 +32,12 @@ void Spec::refuse_key(std::string_view key, std::string_view message) const {
   throw UserError(fmt::format("{}: {} = {}: {}", found->where, key, found->text, message));
 }
 
-fs::path resolve_path(const Spec& spec, const Located& path) {
+fs::path resolve_path(const Spec& spec, const Located& path, Packed packed) {
   fs::path wanted(path.text);
   std::error_code error;
-  const auto is_there = [&](const fs::path& file) { return fs::exists(stored_file(file), error); };
+  const auto is_there = [&](const fs::path& file) {
+    return fs::exists(packed == Packed::kMayBe ? stored_file(file) : file, error);
+  };
   if (wanted.is_absolute()) {
     if (is_there(wanted)) return wanted;
   } else {
@@ -44,7 +46,7 @@ fs::path resolve_path(const Spec& spec, const Located& path) {
       if (folder == folder.parent_path()) break;
     }
     if (is_there(wanted)) return wanted;
-    if (fs::path shipped = find_shipped(wanted); !shipped.empty()) return shipped;
+    if (fs::path shipped = find_shipped(wanted); !shipped.empty() && is_there(shipped)) return shipped;
   }
   throw UserError(
       fmt::format("{}: '{}': no such file or folder, looked beside the spec, here and beside the program, "

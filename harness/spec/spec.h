@@ -108,7 +108,9 @@ struct Spec {
 };
 
 // A path of a spec: absolute, or relative to the spec's folder, the current one, the program's, or one above these.
-// Throws UserError where nothing is there, packed (sim/io/stored_file.h) or not.
-std::filesystem::path resolve_path(const Spec& spec, const Located& path);
+// Throws UserError where nothing is there. What is read by read_stored() may lie packed (sim/io/stored_file.h); its
+// path is that of the file itself.
+enum class Packed : uint8_t { kNo, kMayBe };
+std::filesystem::path resolve_path(const Spec& spec, const Located& path, Packed packed = Packed::kNo);
 
 }  // namespace kv

@@ -37,7 +37,8 @@ void page_bounds(const PageBoundsArgs& args) {
   const PagedView& cache = args.cache;
   KV_CHECK(cache.bounds.data);
   if (!args.segments) {
-    parallel_for(cache.rows, [&](int64_t row) { bound_row(args, row, 0); });
+    parallel_for(cache.rows,
+                 [&](int64_t row) { bound_row(args, row, std::max<int64_t>(0, cache.lengths[row] - args.newest)); });
     return;
   }
   parallel_for(args.segment_count * cache.kv_heads, [&](int64_t task) {

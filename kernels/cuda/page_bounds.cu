@@ -1,5 +1,7 @@
 #include "kernels/page_bounds.h"
 
+#include <algorithm>
+
 #include "kernels/cuda/device.cuh"
 
 namespace kv::cuda {
@@ -12,7 +14,9 @@ constexpr int kThreads = 128;
 __global__ void page_bounds_kernel(PageBoundsArgs args, bf16* bounds, int64_t pages) {
   const PagedView& cache = args.cache;
   int64_t row = blockIdx.x / pages, first_slot = 0;
-  if (args.segments) {
+  if (!args.segments) {
+    first_slot = max(int64_t{0}, cache.lengths[row] - args.newest);
+  } else {
     const Segment segment = args.segments[row / cache.kv_heads];
     row = int64_t{segment.sequence} * cache.kv_heads + row % cache.kv_heads;
     if (segment.count == 0) return;
@@ -42,7 +46,8 @@ __global__ void page_bounds_kernel(PageBoundsArgs args, bf16* bounds, int64_t pa
 void page_bounds(const PageBoundsArgs& args) {
   const PagedView& cache = args.cache;
   KV_CHECK(cache.bounds.data);
-  const int64_t slots = args.segments ? args.max_count + kPageTokens : cache.max_length;
+  // Of so many slots that begin within a page.
+  const int64_t slots = (args.segments ? args.max_count : std::min(args.newest, cache.max_length)) + kPageTokens;
   const int64_t pages = ceil_div(slots, int64_t{kPageTokens});
   const int64_t rows = args.segments ? args.segment_count * cache.kv_heads : cache.rows;
   launch(page_bounds_kernel, rows * pages, kThreads, 0, args, args.pool_bounds.as<bf16>(), pages);

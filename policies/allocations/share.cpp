@@ -9,6 +9,7 @@
 
 #include "sim/budget/apportion.h"
 #include "sim/policy/allocation.h"
+#include "sim/policy/capacity.h"
 
 namespace kv {
 
@@ -32,7 +33,11 @@ class Share final : public Allocation {
       const auto of_layer = layer.lengths.subspan(first, heads);
       lengths.insert(lengths.end(), of_layer.begin(), of_layer.end());
     }
-    args.capacity ? lose_dropped(args, sequence, lengths, lost) : lose_alike(args, sequence, lengths, lost);
+    if (args.capacity) {
+      lose_dropped(args, sequence, lengths, lost);
+    } else {
+      lose_alike(args, sequence, lengths, lost);
+    }
     for (size_t i = 0; i < lengths.size(); ++i) {
       counts[i / heads * static_cast<size_t>(args.rows()) + first + i % heads] = lengths[i] - lost[i];
     }
@@ -50,8 +55,9 @@ class Share final : public Allocation {
     const int own = args.protection.sinks + args.protection.recent;
     std::vector<int32_t> losable;
     for (const int32_t length : lengths) losable.push_back(std::max(0, length - own));
-    if (std::accumulate(losable.begin(), losable.end(), int64_t{0}) < excess)
+    if (std::accumulate(losable.begin(), losable.end(), int64_t{0}) < excess) {
       losable.assign(lengths.begin(), lengths.end());
+    }
     lost.resize(lengths.size());
     apportion(excess, std::vector<double>(losable.begin(), losable.end()), losable, lost);
   }

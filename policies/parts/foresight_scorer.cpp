@@ -82,7 +82,8 @@ Needs ForesightScorer::needs() const {
   return {.head_columns = recomputes ? 2 : 3,
           .column_sums = true,
           .window_queries = shape_.features == ForesightShape::Features::kPaper ? kWindow : 0,
-          .interval_queries = recomputes};
+          .interval_queries = recomputes,
+          .even_intervals = true};
 }
 
 Protection ForesightScorer::protects(int, int interval) const { return {.recent = interval}; }

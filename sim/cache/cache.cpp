@@ -289,6 +289,10 @@ void Cache::append(int layer, const Block& block, ConstRef keys, ConstRef values
 }
 
 void Cache::evict(int layer, Slots<const uint8_t> keep, const uint8_t* rows_due) {
+  evict_newest(layer, keep, rows_due, max_lengths_[static_cast<size_t>(layer)]);
+}
+
+void Cache::evict_newest(int layer, Slots<const uint8_t> keep, const uint8_t* rows_due, int64_t newest) {
   backend_->compact({.cache = view(layer),
                      .keep = keep,
                      .rows_due = rows_due,
@@ -299,7 +303,7 @@ void Cache::evict(int layer, Slots<const uint8_t> keep, const uint8_t* rows_due)
                      .pool_columns = columns(),
                      .lengths = device_lengths() + layer * rows()});
   if (shape_.page_bounds) {
-    backend_->page_bounds({.cache = view(layer), .rows_due = rows_due, .pool_bounds = bounds_.ref()});
+    backend_->page_bounds({.cache = view(layer), .newest = newest, .rows_due = rows_due, .pool_bounds = bounds_.ref()});
   }
 }
 
@@ -312,7 +316,7 @@ void Cache::sweep(const Block& block, const std::function<void(int layer, Slots<
     backend_->unexpired(
         {.cache = cache, .segments = block.on_device(), .segment_count = std::ssize(block.segments), .keep = keep});
     leaving(layer, keep);
-    evict(layer, keep, nullptr);
+    evict_newest(layer, keep, nullptr, cache.expiring);
   }
   unswept_ = 0;
 }

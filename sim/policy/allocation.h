@@ -10,13 +10,13 @@
 #include "kernels/backend.h"
 #include "kernels/paged.h"
 #include "kernels/slots.h"
-#include "sim/policy/capacity.h"
 #include "sim/policy/protection.h"
 #include "sim/policy/registry.h"
 #include "sim/policy/slot.h"
 
 namespace kv {
 
+struct Capacity;
 struct Measured;
 
 // One layer after all layers were scored. Row = sequence · kv_heads + head.

@@ -32,6 +32,7 @@ struct Needs {
   bool column_sums = false;       // attention column sums of each block (scorers)
   int window_queries = 0;         // the newest post-RoPE queries of every sequence (scorers)
   bool interval_queries = false;  // window_queries, but no fewer than an interval has tokens
+  bool even_intervals = false;    // what it counts by knows events after a fixed number of tokens alone (scorers)
   bool pre_rope_queries = false;
   bool pre_rope_keys = false;
   bool page_bounds = false;  // of the cache's keys (PagedView::bounds; selections)

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/select_top.h"
+#include "sim/policy/capacity.h"
 #include "sim/policy/layer_view.h"
 #include "sim/replay/score_check.h"
 #include "sim/replay/stopwatch.h"

@@ -84,7 +84,8 @@ std::vector<ResidentBound> resident_bounds(const GenerateArgs& args, int interva
                                        .kept = kept_of(args, length),
                                        .more = args.max_new_tokens - 1,
                                        .budget = args.budget,
-                                       .interval = interval}));
+                                       .interval = interval},
+                                      ResidentBound::growth_of(args.policy)));
   }
   return bounds;
 }

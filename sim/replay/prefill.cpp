@@ -126,7 +126,8 @@ int64_t Prefill::copy_pages(const Policy& policy, std::span<const int32_t> keep,
     pages +=
         generation_bound(
             args_.source.info(), *policy.allocation,
-            {.prompt = lengths_[s], .kept = policy.scorer ? keep[s] : lengths_[s], .more = room.empty() ? 0 : room[s]})
+            {.prompt = lengths_[s], .kept = policy.scorer ? keep[s] : lengths_[s], .more = room.empty() ? 0 : room[s]},
+            ResidentBound::growth_of(policy))
             .pages();
   }
   return pages;

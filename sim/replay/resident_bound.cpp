@@ -3,14 +3,19 @@
 #include <algorithm>
 
 #include "kernels/paged.h"
+#include "sim/policy/capacity.h"
 
 namespace kv {
 
 void ResidentBound::add(int64_t tokens) {
+  total_ += tokens * layers_ * kv_heads_;
+  head_ += tokens;
+  note();
+}
+
+void ResidentBound::note() {
   const int64_t heads = int64_t{layers_} * kv_heads_;
   constexpr int64_t kPartial = kPageTokens - 1;
-  total_ += tokens * heads;
-  head_ += tokens;
   longest_ = std::max(longest_, head_);
   // No head has more pages than the longest one, and each wastes less than a page of what is there.
   const int64_t alike = heads * ((head_ + kPartial) / kPageTokens);
@@ -22,19 +27,23 @@ void ResidentBound::cut(int64_t kept, const Allocation& allocation) {
   const int64_t heads = int64_t{layers_} * kv_heads_;
   if (total_ <= kept * heads) return;
   total_ = kept * heads;
-  head_ = std::min(head_, allocation.most_kept(kept, layers_, kv_heads_));
+  // Where others have less, a head may be left what an equal share of theirs would be, and more.
+  const int64_t most = growth_ == Growth::kAlike ? allocation.most_kept(kept, layers_, kv_heads_) : total_;
+  head_ = std::min(head_, most);
 }
 
 void ResidentBound::fill(int64_t tokens, int64_t most, const Allocation& allocation) {
-  add(std::min(tokens, most + 1));
-  head_ = std::min(tokens, std::max(most + 1, allocation.most_kept(most, layers_, kv_heads_) + 1));
-  longest_ = std::max(longest_, head_);
+  const int64_t heads = int64_t{layers_} * kv_heads_;
+  const bool are_alike = growth_ == Growth::kAlike && allocation.most_kept(most, layers_, kv_heads_) == most;
+  total_ = std::min(tokens, most + 1) * heads;
+  head_ = are_alike ? std::min(tokens, most + 1) : tokens;
+  note();
 }
 
 std::vector<ResidentBound> resident_bounds(const Schedule& schedule, const Policy& policy, const SourceInfo& info,
                                            const Capacity* capacity) {
   const size_t sequences = schedule.empty() ? 0 : schedule.front().counts.size();
-  std::vector<ResidentBound> bounds(sequences, ResidentBound(info));
+  std::vector<ResidentBound> bounds(sequences, ResidentBound(info, ResidentBound::growth_of(policy)));
   if (capacity) {
     for (size_t s = 0; s < sequences; ++s) {
       int64_t tokens = 0;
@@ -52,8 +61,9 @@ std::vector<ResidentBound> resident_bounds(const Schedule& schedule, const Polic
   return bounds;
 }
 
-ResidentBound generation_bound(const SourceInfo& info, const Allocation& allocation, const GenerationLength& length) {
-  ResidentBound bound(info);
+ResidentBound generation_bound(const SourceInfo& info, const Allocation& allocation, const GenerationLength& length,
+                               ResidentBound::Growth growth) {
+  ResidentBound bound(info, growth);
   if (length.interval == 0) {
     bound.add(length.prompt);
     bound.cut(length.kept, allocation);

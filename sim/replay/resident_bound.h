@@ -12,20 +12,31 @@ namespace kv {
 // equal totals; how it is divided is only bounded (Allocation::most_kept). Exact under the uniform allocation.
 class ResidentBound {
  public:
-  explicit ResidentBound(const SourceInfo& info) : layers_(info.layers), kv_heads_(info.kv_heads) {}
+  // Whether heads get equally many entries, or as many as an admission lets each have.
+  enum class Growth : uint8_t { kAlike, kUneven };
+  static Growth growth_of(const Policy& policy) {
+    return policy.admission->window() > 0 ? Growth::kUneven : Growth::kAlike;
+  }
+
+  explicit ResidentBound(const SourceInfo& info, Growth growth = Growth::kAlike)
+      : layers_(info.layers), kv_heads_(info.kv_heads), growth_(growth) {}
 
   void add(int64_t tokens);  // every head gets them
   // An event that keeps `kept` entries a head on average, divided so; does nothing where no more are there.
   void cut(int64_t kept, const Allocation& allocation);
-  // Every head gets them, and events that leave no more than `most` a head on average fall as soon as more are there.
+  // Every head gets them, and events that leave no more than `most` a head on average fall as soon as more are there;
+  // one head may keep all that it gets, unless heads grow alike under an allocation that leaves them alike.
   void fill(int64_t tokens, int64_t most, const Allocation& allocation);
 
   int64_t pages() const { return pages_; }      // of all layers and KV heads together, at their peak
   int64_t longest() const { return longest_; }  // entries of one head, at its peak
 
  private:
+  void note();  // what is there now
+
   int layers_;
   int kv_heads_;
+  Growth growth_;
   int64_t total_ = 0;  // now, over all heads
   int64_t head_ = 0;   // now, of one head
   int64_t pages_ = 0;
@@ -49,6 +60,7 @@ struct GenerationLength {
 // the pages are those of that total with less than one page a head wasted. One head, though, may have kept all that it
 // had at every cut so far, and so grows on from interval to interval until Allocation::most_kept holds it: what it
 // can have before one cut is a bound on one event only.
-ResidentBound generation_bound(const SourceInfo& info, const Allocation& allocation, const GenerationLength& length);
+ResidentBound generation_bound(const SourceInfo& info, const Allocation& allocation, const GenerationLength& length,
+                               ResidentBound::Growth growth = ResidentBound::Growth::kAlike);
 
 }  // namespace kv

@@ -71,12 +71,18 @@ TEST_P(PageBounds, AreThoseOfThePagesThatABlockTouched) {
   check(0, 40 / 16);  // slots 40 to 59
   check(1, 17 / 16);  // slots 17 to 36
   check(2, 2);        // nothing came
-  // Compaction may have moved anything in rows that were due.
-  Tensor due = ref::upload_array(*backend, std::vector<uint8_t>{0, 0, 1, 0});
-  backend->page_bounds({.cache = c.view(), .rows_due = ref::data_of<uint8_t>(due), .pool_bounds = c.bounds.ref()});
-  check(0, 40 / 16);
+  // Compaction may have moved the newest 17 slots of rows that were due.
+  Tensor due = ref::upload_array(*backend, std::vector<uint8_t>{1, 0, 1, 0});
+  backend->page_bounds(
+      {.cache = c.view(), .newest = 17, .rows_due = ref::data_of<uint8_t>(due), .pool_bounds = c.bounds.ref()});
+  check(0, 40 / 16);  // slots 43 to 59
+  check(1, 17 / 16);
   check(2, 0);
   check(3, 1);
+  backend->page_bounds({.cache = c.view(), .newest = 18, .pool_bounds = c.bounds.ref()});
+  check(0, 40 / 16);
+  check(1, 17 / 16);
+  check(3, 0);
 }
 
 struct Choice {
@@ -104,7 +110,7 @@ Choice run(Backend& backend, const Bounded& c, const std::vector<float>& queries
 }
 
 void bound_all(Backend& backend, Bounded& c) {
-  backend.page_bounds({.cache = c.view(), .pool_bounds = c.bounds.ref()});
+  backend.page_bounds({.cache = c.view(), .newest = c.view().max_length, .pool_bounds = c.bounds.ref()});
 }
 
 // The fact sheet's vector: q = (1, −2, 0.5), keys (.2, .1, −1), (.5, .3, .4), (−.1, −.2, 0): the bound is 1.1.

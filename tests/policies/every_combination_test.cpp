@@ -8,6 +8,8 @@
 #include <random>
 
 #include "kernels/error.h"
+#include "sim/policy/capacity.h"
+#include "sim/replay/resident_bound.h"
 #include "tests/support/backends.h"
 #include "tests/support/file_fixtures.h"
 #include "tests/support/sights.h"
@@ -59,11 +61,14 @@ class EveryCombination : public testing::Test {
                                          .samples = kSamples,
                                          .lengths = kLengths,
                                          .schedule = full_schedule(kLengths, 32),
-                                         .capacity = Capacity{.entries = 12, .drop = 0.25}};
+                                         .capacity = Capacity{.entries = 16, .drop = 0.25}};
     if (args.capacity) {
       const Policy alone = make_policy(scorer, {});
       const int judging = scorer_needs(alone).window(args.capacity->interval());
       args.capacity->window = admission > 0 ? kWindow : judging;
+      if (alone.scorer) args.capacity->sinks = alone.scorer->protects(args.capacity->kept(), 3).sinks;
+      if (!args.capacity->holds()) throw UserError("takes too little");
+      if (scorer_needs(alone).even_intervals) throw UserError("knows events after whole intervals only");
       args.budget = args.capacity->kept();
       args.interval = args.capacity->interval();
     }
@@ -84,23 +89,40 @@ class EveryCombination : public testing::Test {
       const std::set<int32_t>& last = seen.at({event.sequence, event.layer, event.head}).at(event.tokens_seen - 1);
       for (const int32_t position : event.resident) ASSERT_TRUE(last.contains(position)) << position;
       ASSERT_TRUE(std::includes(event.resident.begin(), event.resident.end(), event.kept.begin(), event.kept.end()));
+      if (args.capacity) check_window(event, args.capacity->window);
       left[{event.sequence, event.tokens_seen}] += std::ssize(event.kept);
       asked[{event.sequence, event.tokens_seen}] += asked_of(event, args);
     }
     EXPECT_EQ(left, asked);
   }
 
+  // What is in the window stays.
+  static void check_window(const Event& event, int window) {
+    const auto newest = std::min<std::ptrdiff_t>(window, std::ssize(event.resident));
+    ASSERT_TRUE(
+        std::includes(event.kept.begin(), event.kept.end(), event.resident.end() - newest, event.resident.end()));
+  }
+
   static int64_t asked_of(const Event& event, const RunArgs& args) {
     if (args.capacity) {
       const auto length = static_cast<int32_t>(event.resident.size());
-      return length - static_cast<int32_t>(0.25 * std::max(0, length - args.capacity->window));
+      const int32_t older = std::max(0, length - args.capacity->window);
+      return length - std::min(older / 4, std::max(0, older - args.capacity->sinks));
     }
     return args.interval > 0 ? kBudget : std::vector{20, 18, 16}[event.sequence];
   }
 
-  // At the end memory is that of the entries, and lengths are those that the backend knows.
-  void check_memory(const PolicyRun& ran) {
+  // At the end memory is that of the entries, lengths are those that the backend knows, and nothing was more than was
+  // known before.
+  void check_memory(const PolicyRun& ran, const RunArgs& args) {
     const Cache& cache = ran.left->cache;
+    const Policy policy = make_policy(args.policy, {}, {args.allocation, args.admission, args.selection});
+    int64_t bound = 0;
+    for (const ResidentBound& of_sequence :
+         resident_bounds(args.schedule, policy, info_, args.capacity && policy.scorer ? &*args.capacity : nullptr)) {
+      bound += of_sequence.pages();
+    }
+    EXPECT_LE(cache.peak_pages(), bound);
     int64_t pages = 0;
     for (int layer = 0; layer < info_.layers; ++layer) {
       const PagedView view = cache.view(layer);
@@ -141,7 +163,7 @@ TEST_F(EveryCombination, KeepsWhatWasLetInAndAsManyAsAsked) {
                  (args.capacity ? ", by capacity" : ""));
     const PolicyRun run = run_policy(*source_, *backend_, args);
     check_events(run, args, seen_[admission]);
-    check_memory(run);
+    check_memory(run, args);
     ++ran;
     events += static_cast<int>(run.events.size());
   }

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "sim/policy/capacity.h"
 #include "sim/policy/policy.h"
 #include "sim/replay/replay.h"
 #include "sim/replay/schedule.h"

@@ -186,9 +186,9 @@ TEST(Grid, RefusesACapacityThatMeansNothingOrThatSomebodyCannotDoWith) {
   EXPECT_EQ(error("{policy: h2o, admission: {local: {window: 64}}}", "capacity: 63"),
             "s.yaml:4:18: policy 'h2o+local' under protocol decode has a capacity of 63 entries, expected at least the "
             "window 64");
-  EXPECT_EQ(
-      error("h2o", "capacity: 9"),
-      "s.yaml:4:18: policy 'h2o' under protocol decode has a capacity of 9 entries, of which drop = 0.1 takes none");
+  EXPECT_EQ(error("h2o", "capacity: 9"),
+            "s.yaml:4:18: policy 'h2o' under protocol decode has a capacity of 9 entries, of which drop = 0.1 takes "
+            "less than 2 a head, no more than a token may bring; expected more of either");
   EXPECT_EQ(error("h2o", "capacity: 64, drop: 1"),
             "s.yaml:4:28: policy 'h2o' under protocol decode has drop = 1, expected less");
   EXPECT_EQ(error("h2o", "budget: 64, interval: 16, drop: 0.2"),
@@ -201,6 +201,18 @@ TEST(Grid, RefusesACapacityThatMeansNothingOrThatSomebodyCannotDoWith) {
             "expected no axis capacity");
   EXPECT_EQ(error("{policy: h2o, allocation: optimal}", "capacity: 64").substr(0, 55),
             "s.yaml:4:18: policy 'h2o+optimal' under protocol decode");
+  EXPECT_EQ(
+      error("{policy: streaming, sinks: 30}", "capacity: 40, drop: 0.1"),
+      "s.yaml:4:18: policy 'streaming' under protocol decode has a capacity of 40 entries with 30 protected sinks, of "
+      "which drop = 0.1 takes less than 2 a head, no more than a token may bring; expected more of either");
+  EXPECT_EQ(error("foresight-kv", "capacity: 64"),
+            "s.yaml:4:18: policy 'foresight-kv' under protocol decode knows events after whole intervals only, "
+            "expected the axes budget and interval");
+  EXPECT_EQ(error("{policy: h2o, queries: 8}", "capacity: 64").substr(0, 70),
+            "s.yaml:4:18: policy 'h2o' under protocol decode knows events after who");
+  EXPECT_EQ(error("h2o", "capacity: 64, cut_by: golden", "evicted_overlap"),
+            "s.yaml:4:18: policy 'h2o' under protocol decode with cut_by = golden is pruned to a budget, expected no "
+            "axis capacity");
   EXPECT_EQ(error("h2o", "capacity: 64", "recall"),
             "s.yaml:5:11: metric 'recall' asks beforehand where events fall, which the axis capacity leaves to the "
             "cache");

@@ -206,6 +206,10 @@ TEST(SpecOverride, ReplacesAnAxisWhoseNameHasADot) {
   ASSERT_EQ(spec.axes.size(), 1u);
   EXPECT_EQ(spec.axes[0].columns[0], "local.window");
   EXPECT_EQ(spec.axes[0].points.at(0)[0].text, "4");
+  // And an axis that is not there yet is named with its dot.
+  const Spec more = parse_spec(yaml, "s.yaml", std::vector<std::string>{"axes.local.sinks=[2]"});
+  ASSERT_EQ(more.axes.size(), 2u);
+  EXPECT_EQ(more.axes[1].columns[0], "local.sinks");
 }
 
 TEST(SpecOverride, IsNamedInItsErrors) {

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "sim/cache/to_host.h"
+#include "sim/policy/capacity.h"
 #include "sim/replay/replay.h"
 #include "tests/support/backends.h"
 #include "tests/support/released_wg_kv.h"

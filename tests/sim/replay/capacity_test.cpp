@@ -8,7 +8,9 @@
 
 #include "kernels/expiry.h"
 #include "sim/cache/to_host.h"
+#include "sim/policy/capacity.h"
 #include "sim/replay/replay.h"
+#include "sim/replay/resident_bound.h"
 #include "tests/support/backends.h"
 #include "tests/support/replayed.h"
 #include "tests/support/tiny_source.h"
@@ -153,18 +155,57 @@ TEST(Capacity, WithoutAnAdmissionUniformIsShare) {
   }
 }
 
-// Pooled, equal or by share: what leaves is as much.
-TEST(Capacity, AnyAllocationLeavesTheSameTotal) {
-  const Capacity capacity{.entries = 12, .drop = 0.25, .window = kWindow};
-  for (const char* allocation : {"uniform", "global", "ada", "share"}) {
-    const Ran ran = replayed({36}, capacity, true, allocation, 64).front();
-    size_t total = 0;
-    for (const auto& row : ran.positions) total += row.size();
-    EXPECT_EQ(ran.events, 1) << allocation;
-    size_t want = 0;
-    for (const auto& row : naive(36, capacity, true).positions) want += row.size();
-    EXPECT_EQ(total, want) << allocation;
+// Pooled, equal or by share: an event takes as much of heads that hold as much, and no cache stays too full.
+TEST(Capacity, AnyAllocationLeavesTheSameTotalAndKeepsWithinIt) {
+  for (const Capacity capacity : {Capacity{.entries = 12, .drop = 0.25, .window = kWindow},
+                                  Capacity{.entries = 20, .drop = 0.1, .window = kWindow}}) {
+    ASSERT_TRUE(capacity.holds());
+    for (const char* allocation : {"uniform", "global", "ada", "share"}) {
+      SCOPED_TRACE(allocation);
+      const auto total = [](const Ran& ran) {
+        int64_t entries = 0;
+        for (const auto& row : ran.positions) entries += std::ssize(row);
+        return entries;
+      };
+      const int32_t first = naive(150, capacity, true).first_event;
+      EXPECT_EQ(total(replayed({first}, capacity, true, allocation, 64).front()), total(naive(first, capacity, true)));
+      for (const int32_t tokens : {first + 1, 80, 149, 150}) {
+        const Ran ran = replayed({tokens}, capacity, true, allocation, 64).front();
+        EXPECT_GT(ran.events, 0);
+        EXPECT_LE(total(ran) - kRows * kWindow, capacity.entries * kRows) << tokens;
+      }
+    }
   }
+}
+
+// Of 30 older entries a tenth, 3; of 10, which are the sinks but for 1, that one.
+TEST(Capacity, SinksAreNotAskedFor) {
+  const Capacity capacity{.entries = 40, .drop = 0.1, .window = 6, .sinks = 9};
+  EXPECT_EQ(capacity.older(36, 100), 30);
+  EXPECT_EQ(capacity.older(36, 4), 32);
+  EXPECT_EQ(capacity.dropped(30), 3);
+  EXPECT_EQ(capacity.dropped(10), 1);
+  EXPECT_EQ(capacity.dropped(9), 0);
+  EXPECT_EQ(capacity.interval(), 4);  // 41 are one too many
+  EXPECT_EQ(capacity.kept(), 6 + 41 - 4);
+  EXPECT_TRUE(capacity.holds());  // a tenth of 31
+  EXPECT_FALSE((Capacity{.entries = 28, .drop = 0.1, .sinks = 9}).holds());
+}
+
+// With the window's and the capacity's entries and the token that passes it; of uneven heads one may have all.
+TEST(Capacity, ABoundHoldsOfWhatHeadsHold) {
+  SourceInfo info = tiny_info(kLayers, 4, kHeads, 8);
+  const Capacity capacity{.entries = 12, .drop = 0.25, .window = kWindow};
+  const Schedule schedule = full_schedule(std::vector<int32_t>{150, 10}, 64);
+  Policy policy = policy_of("by-position", std::make_unique<test::ByPosition>([](int, int, int32_t) { return 0.0F; }));
+  const auto alike = resident_bounds(schedule, policy, info, &capacity);
+  EXPECT_EQ(alike[0].longest(), kWindow + 12 + 1);
+  EXPECT_EQ(alike[0].pages(), kRows * 2);
+  EXPECT_EQ(alike[1].longest(), 10);
+  policy.admission = std::make_unique<Chosen>();
+  const auto uneven = resident_bounds(schedule, policy, info, &capacity);
+  EXPECT_EQ(uneven[0].longest(), 150);
+  EXPECT_EQ(uneven[0].pages(), (kRows * 19 + kRows * 15) / 16);
 }
 
 }  // namespace
