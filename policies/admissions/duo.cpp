@@ -91,12 +91,12 @@ class Duo final : public WindowedAdmission {
     const std::string& file = file_.empty() ? profile_ : file_;
     const std::string text = read_stored(file);
     alphas_of(text, model.shape(), model.folder().empty() ? "" : model.fingerprint());
-    return {{file, sha256_hex(std::as_bytes(std::span(text)))}};
+    return {{file, sha256_hex(text)}};
   }
 
   void load(std::span<const InputFile> files) override {
     text_ = read_stored(files.front().path);
-    if (sha256_hex(std::as_bytes(std::span(text_))) != files.front().sha256) {
+    if (sha256_hex(text_) != files.front().sha256) {
       throw UserError(fmt::format("duo: {} has changed since it was checked", files.front().path.string()));
     }
   }

@@ -63,7 +63,7 @@ class LuKv final : public Allocation {
                                   file, profile.model, profile.fingerprint, model.fingerprint(),
                                   model.folder().string(), kMake));
     }
-    return {{file, sha256_of(text)}};
+    return {{file, sha256_hex(text)}};
   }
 
   std::string_view cost_only_option() const override { return spread_ ? "spread: yes" : ""; }
@@ -73,7 +73,7 @@ class LuKv final : public Allocation {
     const InputFile& checked = files.front();
     const std::string file = checked.path.string();
     const std::string text = read_stored(checked.path);
-    if (const std::string now = sha256_of(text); now != checked.sha256) {
+    if (const std::string now = sha256_hex(text); now != checked.sha256) {
       throw UserError(fmt::format("lu-kv: {} has changed since it was checked: SHA-256 {:.12}…, expected {:.12}…", file,
                                   now, checked.sha256));
     }
@@ -95,8 +95,6 @@ class LuKv final : public Allocation {
   }
 
  private:
-  static std::string sha256_of(const std::string& text) { return sha256_hex(std::as_bytes(std::span(text))); }
-
   std::string_view profiled(std::string_view scorer) const { return oracle_order_ ? kOracleOrder : scorer; }
 
   std::filesystem::path file_of(const std::filesystem::path& model, std::string_view scorer) const {

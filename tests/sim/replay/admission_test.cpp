@@ -8,10 +8,10 @@
 #include <optional>
 #include <tuple>
 
-#include "kernels/expiry.h"
 #include "sim/replay/replay.h"
 #include "tests/ref/attend.h"
 #include "tests/support/backends.h"
+#include "tests/support/chosen_admission.h"
 #include "tests/support/tiny_source.h"
 
 namespace kv {
@@ -22,25 +22,10 @@ constexpr int kWindow = 20, kLayers = 2, kQHeads = 4, kHeads = 2, kDim = 8;
 // Whom the admission lets stay; by position and head, as WG-KV's gates do.
 bool stays(int32_t position, int head) { return (position * 7 + head * 3) % 5 == 0; }
 
-class Chosen final : public Admission {
- public:
-  int window() const override { return kWindow; }
-  void admit(const LayerView& view, int32_t* expires) override {
-    for (const Segment& segment : view.segments) {
-      for (int32_t i = 0; i < segment.count; ++i) {
-        for (int head = 0; head < view.kv_heads; ++head) {
-          const int32_t position = segment.first_position + i;
-          expires[(segment.first_token + i) * view.kv_heads + head] =
-              stays(position, head) ? kNeverExpires : position + kWindow;
-        }
-      }
-    }
-  }
-};
-
 Policy chosen(std::unique_ptr<Scorer> scorer = nullptr) {
   Policy policy = policy_of(scorer ? "by-position" : "full", std::move(scorer));
-  policy.admission = std::make_unique<Chosen>();
+  policy.admission = std::make_unique<ref::ChosenAdmission>(
+      kWindow, [](int32_t position, int /*layer*/, int head) { return stays(position, head); });
   return policy;
 }
 

@@ -6,12 +6,12 @@
 #include <map>
 #include <optional>
 
-#include "kernels/expiry.h"
 #include "sim/cache/to_host.h"
 #include "sim/policy/capacity.h"
 #include "sim/replay/replay.h"
 #include "sim/replay/resident_bound.h"
 #include "tests/support/backends.h"
+#include "tests/support/chosen_admission.h"
 #include "tests/support/replayed.h"
 #include "tests/support/tiny_source.h"
 
@@ -25,22 +25,6 @@ bool stays(int32_t position, int layer, int head) {
   constexpr int kOneOf[kRows] = {1, 2, 5, 1000};
   return (position + 1) % kOneOf[layer * kHeads + head] == 0;
 }
-
-class Chosen final : public Admission {
- public:
-  int window() const override { return kWindow; }
-  void admit(const LayerView& view, int32_t* expires) override {
-    for (const Segment& segment : view.segments) {
-      for (int32_t i = 0; i < segment.count; ++i) {
-        for (int head = 0; head < view.kv_heads; ++head) {
-          const int32_t position = segment.first_position + i;
-          expires[(segment.first_token + i) * view.kv_heads + head] =
-              stays(position, view.layer, head) ? kNeverExpires : position + kWindow;
-        }
-      }
-    }
-  }
-};
 
 // In no order of positions, and without equals.
 float score_of(int32_t position) { return static_cast<float>(position * 37 % 101); }
@@ -95,7 +79,7 @@ std::vector<Ran> replayed(const std::vector<int32_t>& lengths, const Capacity& c
   Policy policy = policy_of(
       "by-position", std::make_unique<test::ByPosition>([](int, int, int32_t position) { return score_of(position); }));
   policy.allocation = make_allocation(allocation, {});
-  if (admits) policy.admission = std::make_unique<Chosen>();
+  if (admits) policy.admission = std::make_unique<ChosenAdmission>(kWindow, stays);
   Schedule schedule = full_schedule(lengths, chunk);
   if (decodes) schedule = token_by_token(schedule, std::vector<int32_t>(lengths.size(), 3));
   std::optional<LoopState> state;
@@ -202,7 +186,7 @@ TEST(Capacity, ABoundHoldsOfWhatHeadsHold) {
   EXPECT_EQ(alike[0].longest(), kWindow + 12 + 1);
   EXPECT_EQ(alike[0].pages(), kRows * 2);
   EXPECT_EQ(alike[1].longest(), 10);
-  policy.admission = std::make_unique<Chosen>();
+  policy.admission = std::make_unique<ChosenAdmission>(kWindow, stays);
   const auto uneven = resident_bounds(schedule, policy, info, &capacity);
   EXPECT_EQ(uneven[0].longest(), 150);
   EXPECT_EQ(uneven[0].pages(), (kRows * 19 + kRows * 15) / 16);
