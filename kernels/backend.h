@@ -39,6 +39,15 @@ class Moment {
   virtual double seconds_since(const Moment& earlier) const = 0;
 };
 
+// Memory that grows in place of a larger copy: what it holds stays.
+class GrowingMemory {
+ public:
+  virtual ~GrowingMemory() = default;
+  // Makes it `bytes` long, no less than it was, and returns where it lies now, 64-byte aligned; what is new is 0xFF. It
+  // takes no more than that while it grows. Nothing to record.
+  virtual void* grow(size_t bytes) = 0;
+};
+
 // Where memory lives and ops run. Each op's contract stands in kernels/<op>.h; every backend implements all of them.
 // A backend registers itself by name (kernels/<name>/backend.cpp); what the build lacks is an error, never a fallback.
 class Backend {
@@ -53,6 +62,7 @@ class Backend {
 
   virtual void* allocate(size_t bytes) = 0;  // 64-byte aligned, every byte 0xFF
   virtual void release(void* data, size_t bytes) = 0;
+  virtual std::unique_ptr<GrowingMemory> growing_memory() = 0;  // of no bytes yet
   virtual void upload(void* to, const void* host, size_t bytes) = 0;
   virtual void download(void* host, const void* from, size_t bytes) = 0;
   virtual void copy(void* to, const void* from, size_t bytes) = 0;

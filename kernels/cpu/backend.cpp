@@ -1,6 +1,8 @@
 #include "kernels/backend.h"
 
+#include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -50,6 +52,59 @@ class ClockMoment final : public Moment {
   std::chrono::steady_clock::time_point time_ = std::chrono::steady_clock::now();
 };
 
+// Bytes handed out.
+struct MemoryUse {
+  size_t now = 0;
+  size_t peak = 0;
+
+  void take(size_t bytes) {
+    now += bytes;
+    peak = std::max(peak, now);
+  }
+};
+
+constexpr size_t kAlignment = 64;
+
+[[noreturn]] void fail_to_fit(size_t bytes) {
+  throw MemoryError("memory: " + std::to_string(bytes) + " bytes do not fit");
+}
+
+// realloc() moves large blocks by their page tables.
+class CpuGrowingMemory final : public GrowingMemory {
+ public:
+  explicit CpuGrowingMemory(MemoryUse& use) : use_(use) {}
+  ~CpuGrowingMemory() override {
+    use_.now -= bytes_;
+    std::free(block_);
+  }
+  CpuGrowingMemory(const CpuGrowingMemory&) = delete;
+  CpuGrowingMemory& operator=(const CpuGrowingMemory&) = delete;
+
+  void* grow(size_t bytes) override {
+    KV_CHECK(bytes >= bytes_);
+    const size_t skipped = skipped_by(block_);
+    char* const block = static_cast<char*>(std::realloc(block_, bytes + kAlignment));
+    if (!block) fail_to_fit(bytes);
+    block_ = block;
+    char* const data = block + skipped_by(block);
+    if (data != block + skipped) std::memmove(data, block + skipped, bytes_);
+    std::memset(data + bytes_, 0xFF, bytes - bytes_);
+    use_.take(bytes - bytes_);
+    bytes_ = bytes;
+    return data;
+  }
+
+ private:
+  // Bytes of a block before the first aligned one.
+  static size_t skipped_by(const char* block) {
+    return (kAlignment - reinterpret_cast<uintptr_t>(block) % kAlignment) % kAlignment;
+  }
+
+  MemoryUse& use_;
+  char* block_ = nullptr;
+  size_t bytes_ = 0;
+};
+
 class CpuBackend final : public Backend {
  public:
   std::string_view name() const override { return "cpu"; }
@@ -57,18 +112,18 @@ class CpuBackend final : public Backend {
   DType activation_type() const override { return DType::kF32; }
 
   void* allocate(size_t bytes) override {
-    const size_t rounded = (bytes + 63) / 64 * 64;
-    void* data = std::aligned_alloc(64, rounded ? rounded : 64);
-    if (!data) throw MemoryError("memory: " + std::to_string(bytes) + " bytes do not fit");
+    const size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    void* data = std::aligned_alloc(kAlignment, rounded ? rounded : kAlignment);
+    if (!data) fail_to_fit(bytes);
     std::memset(data, 0xFF, rounded);
-    in_use_ += bytes;
-    if (in_use_ > peak_) peak_ = in_use_;
+    use_.take(bytes);
     return data;
   }
   void release(void* data, size_t bytes) override {
-    in_use_ -= bytes;
+    use_.now -= bytes;
     std::free(data);
   }
+  std::unique_ptr<GrowingMemory> growing_memory() override { return std::make_unique<CpuGrowingMemory>(use_); }
   void upload(void* to, const void* host, size_t bytes) override {
     KV_CHECK(!recording_);
     if (bytes > 0) std::memcpy(to, host, bytes);  // nothing may come from nowhere, which memcpy forbids
@@ -84,14 +139,14 @@ class CpuBackend final : public Backend {
     KV_CHECK(!recording_);
     return std::make_unique<ClockMoment>();
   }
-  size_t bytes_in_use() const override { return in_use_; }
-  size_t peak_bytes() const override { return peak_; }
-  void reset_peak() override { peak_ = in_use_; }
+  size_t bytes_in_use() const override { return use_.now; }
+  size_t peak_bytes() const override { return use_.peak; }
+  void reset_peak() override { use_.peak = use_.now; }
   Memory memory() const override { return cpu::memory(); }
   int callers() const override { return cpu::thread_count(); }
   void side_by_side(int count, const std::function<void()>& work) override { cpu::side_by_side(count, work); }
   std::unique_ptr<Recording> record(const std::function<void()>& work) override {
-    return std::make_unique<CpuRecording>(work, in_use_, recording_);
+    return std::make_unique<CpuRecording>(work, use_.now, recording_);
   }
 
 #define KV_METHOD(op, Args) \
@@ -114,8 +169,7 @@ class CpuBackend final : public Backend {
     op(args);
   }
 
-  size_t in_use_ = 0;
-  size_t peak_ = 0;
+  MemoryUse use_;
   bool recording_ = false;  // a recording runs
 };
 

@@ -5,6 +5,7 @@
 
 #include "kernels/check_pages.h"
 #include "kernels/cuda/facts.cuh"
+#include "kernels/cuda/growing_memory.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/machine.h"
 #include "kernels/cuda/moment.cuh"
@@ -34,6 +35,7 @@ class CudaBackend final : public Backend {
     return data;
   }
   void release(void* data, size_t bytes) override { cuda::release(data, bytes); }
+  std::unique_ptr<GrowingMemory> growing_memory() override { return cuda::growing_memory(); }
   void upload(void* to, const void* host, size_t bytes) override {
     KV_CUDA_CHECK(cudaMemcpyAsync(to, host, bytes, cudaMemcpyHostToDevice, cuda::stream()));
     synchronize();  // the caller may change its memory at once

@@ -72,6 +72,12 @@ Memory device_memory() {
   return memory;
 }
 
+void throw_memory_error(size_t bytes) {
+  const Memory memory = device_memory();
+  throw MemoryError("device memory: " + std::to_string(bytes) + " bytes do not fit (" + std::to_string(memory.free) +
+                    " of " + std::to_string(memory.total) + " are free)");
+}
+
 void give_back_reserve() {
   KV_CUDA_CHECK(cudaStreamSynchronize(stream()));  // until then what was freed counts as used
   KV_CUDA_CHECK(cudaMemPoolTrimTo(device().pool, 0));
@@ -84,9 +90,7 @@ void* allocate_on(cudaStream_t on, size_t bytes) {
   const cudaError_t error = cudaMallocAsync(&data, std::max<size_t>(bytes, 1), on);
   if (error == cudaErrorMemoryAllocation) {
     cudaGetLastError();  // not sticky: the context stays usable
-    const Memory memory = device_memory();
-    throw MemoryError("device memory: " + std::to_string(bytes) + " bytes do not fit (" + std::to_string(memory.free) +
-                      " of " + std::to_string(memory.total) + " are free)");
+    throw_memory_error(bytes);
   }
   KV_CUDA_CHECK(error);
   MemoryUse& use = device().use;

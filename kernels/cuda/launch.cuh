@@ -77,6 +77,8 @@ MemoryUse& memory_use();
 
 // Free counts what the pool holds in reserve, too.
 Memory device_memory();
+// Throws the MemoryError of so many bytes that do not fit.
+[[noreturn]] void throw_memory_error(size_t bytes);
 // What the pool holds in reserve, to the device, for other processes.
 void give_back_reserve();
 

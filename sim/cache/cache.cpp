@@ -16,13 +16,6 @@ namespace {
 
 int64_t pages_for(int64_t entries) { return (entries + kPageTokens - 1) / kPageTokens; }
 
-// Moves the first `elements` into a larger tensor.
-void enlarge(Backend& backend, Tensor& tensor, DType dtype, int64_t elements) {
-  Tensor larger(backend, dtype, elements);
-  if (tensor) backend.copy(larger.ref().data, tensor.ref().data, tensor.bytes());
-  tensor = std::move(larger);
-}
-
 }  // namespace
 
 size_t page_bytes(const CacheShape& shape, DType type) {
@@ -58,7 +51,7 @@ size_t Cache::clone_bytes(int64_t pages) const {
 
 size_t Cache::growth_bytes(std::span<const int32_t> room) const {
   const int64_t missing = new_pages(room) - std::ssize(free_pages_);
-  return missing > 0 ? static_cast<size_t>(larger_pool(missing)) * page_bytes() : 0;
+  return missing > 0 ? static_cast<size_t>(larger_pool(missing) - pool_pages_) * page_bytes() : 0;
 }
 
 // The held pages become the copy's first ones, in the order of the rows.
@@ -90,7 +83,7 @@ void Cache::gather_pages(std::span<const int32_t> pages, Cache& copy) const {
   device_pages.upload(pages.data(), pages.size_bytes());
   // `embed` copies rows of activations; a page of any type is a row of so many bytes.
   const DType row = backend_->activation_type();
-  const auto gather_page = [&](const Tensor& from, Tensor& to, int64_t width) {
+  const auto gather_page = [&](const GrowingTensor& from, GrowingTensor& to, int64_t width) {
     if (!from) return;
     const auto elements = static_cast<int64_t>(static_cast<size_t>(width) * bytes_of(from.dtype()));
     backend_->embed({.table = {from.ref().data, row},
@@ -99,7 +92,7 @@ void Cache::gather_pages(std::span<const int32_t> pages, Cache& copy) const {
                      .rows = std::ssize(pages),
                      .width = elements / static_cast<int64_t>(bytes_of(row))});
   };
-  const auto gather = [&](const Tensor& from, Tensor& to, int64_t width) {
+  const auto gather = [&](const GrowingTensor& from, GrowingTensor& to, int64_t width) {
     gather_page(from, to, kPageTokens * width);
   };
   gather_page(bounds_, copy.bounds_, int64_t{2} * shape_.head_dim);
@@ -170,12 +163,12 @@ void Cache::reserve(int64_t pages) {
   if (pages <= pool_pages_) return;
   const DType type = backend_->activation_type();
   const int64_t page_elements = static_cast<int64_t>(kPageTokens) * shape_.head_dim;
-  enlarge(*backend_, keys_, type, pages * page_elements);
-  enlarge(*backend_, values_, type, pages * page_elements);
-  enlarge(*backend_, positions_, DType::kI32, pages * kPageTokens);
-  if (shape_.window > 0) enlarge(*backend_, expires_, DType::kI32, pages * kPageTokens);
-  if (shape_.page_bounds) enlarge(*backend_, bounds_, type, pages * 2 * shape_.head_dim);
-  if (shape_.column_width > 0) enlarge(*backend_, columns_, DType::kF32, pages * kPageTokens * shape_.column_width);
+  keys_.grow(*backend_, type, pages * page_elements);
+  values_.grow(*backend_, type, pages * page_elements);
+  positions_.grow(*backend_, DType::kI32, pages * kPageTokens);
+  if (shape_.window > 0) expires_.grow(*backend_, DType::kI32, pages * kPageTokens);
+  if (shape_.page_bounds) bounds_.grow(*backend_, type, pages * 2 * shape_.head_dim);
+  if (shape_.column_width > 0) columns_.grow(*backend_, DType::kF32, pages * kPageTokens * shape_.column_width);
   for (int64_t page = pages - 1; page >= pool_pages_; --page) free_pages_.push_back(static_cast<int32_t>(page));
   pool_pages_ = pages;
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/backend.h"
+#include "kernels/growing_tensor.h"
 #include "kernels/paged.h"
 #include "kernels/tensor.h"
 #include "sim/cache/block.h"
@@ -47,7 +48,7 @@ class Cache {
   size_t clone_bytes(int64_t pages = 0) const;
   // Those that are held, with those that `room` [sequences] more entries of every head need.
   int64_t pages_with(std::span<const int32_t> room) const { return used_pages_ + new_pages(room); }
-  // What grow() would allocate for `room` more entries of every head: nothing, or a pool that takes both.
+  // What grow() would allocate for `room` more entries of every head.
   size_t growth_bytes(std::span<const int32_t> room) const;
 
   const CacheShape& shape() const { return shape_; }
@@ -81,7 +82,8 @@ class Cache {
   // that no row needs any more. One download of the lengths and one upload of the tables an event.
   void settle();
 
-  // Makes the pool at least that large, at once; grow() enlarges by halves and needs room for both while it copies.
+  // Makes the pool at least that large, at once; grow() enlarges it by eighths. What is there stays where it is, in no
+  // second copy.
   void reserve(int64_t pages);
 
   float* columns();  // pool [pages, 16, column_width], null without columns
@@ -102,7 +104,7 @@ class Cache {
   void evict_newest(int layer, Slots<const uint8_t> keep, const uint8_t* rows_due, int64_t newest);
   int64_t all_rows() const { return rows() * shape_.layers; }
   int64_t new_pages(std::span<const int32_t> room) const;  // beyond those that are held
-  int64_t larger_pool(int64_t missing) const { return pool_pages_ + std::max(missing, pool_pages_ / 2); }
+  int64_t larger_pool(int64_t missing) const { return pool_pages_ + std::max(missing, pool_pages_ / 8); }
   // Calls with the index (layer · rows + row) of every row of the segment's sequence, in every layer.
   template <class Visit>
   void for_each_row(const Segment& segment, const Visit& visit) const;
@@ -123,8 +125,8 @@ class Cache {
   std::vector<int64_t> max_lengths_;  // [layers] of the blocks there is room for
   bool tables_changed_ = true;
   Tensor device_lengths_, device_tables_;
-  Tensor keys_, values_, positions_, expires_, bounds_, columns_;
-  Tensor unexpired_;     // a layer's mask while it is swept
+  GrowingTensor keys_, values_, positions_, expires_, bounds_, columns_;  // the pool
+  Tensor unexpired_;                                                      // a layer's mask while it is swept
   int64_t unswept_ = 0;  // blocks' longest segments since the last sweep, together
   int64_t pool_pages_ = 0;
   std::vector<int32_t> free_pages_;

@@ -1,0 +1,60 @@
+#include "kernels/growing_tensor.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+#include "tests/support/backends.h"
+
+namespace kv {
+namespace {
+
+KV_OVER_BACKENDS(Ops, GrowingTensors);
+
+std::vector<int32_t> contents(Backend& backend, const GrowingTensor& tensor, int64_t elements) {
+  std::vector<int32_t> host(static_cast<size_t>(elements));
+  backend.download(host.data(), tensor.ref().data, host.size() * sizeof(int32_t));
+  return host;
+}
+
+void write(Backend& backend, GrowingTensor& tensor, const std::vector<int32_t>& values) {
+  backend.upload(tensor.ref().data, values.data(), values.size() * sizeof(int32_t));
+}
+
+// Over sizes of which some fit what lies behind already, and none does; on the host from a heap's block to a mapped
+// one.
+TEST_P(GrowingTensors, KeepWhatTheyHoldAndPoisonWhatIsNew) {
+  KV_BACKEND_OR_SKIP(backend);
+  GrowingTensor tensor;
+  EXPECT_FALSE(tensor);
+  std::vector<int32_t> expected;
+  for (const int64_t elements : {3, 4, 1000, 700'000, 700'001, 30'000'000}) {
+    tensor.grow(*backend, DType::kI32, elements);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(tensor.ref().data) % 64, 0U);
+    expected.resize(static_cast<size_t>(elements), -1);
+    ASSERT_EQ(contents(*backend, tensor, elements), expected) << elements;
+    std::iota(expected.begin(), expected.end(), static_cast<int32_t>(elements));
+    write(*backend, tensor, expected);
+  }
+  tensor.grow(*backend, DType::kI32, 5);
+  EXPECT_EQ(contents(*backend, tensor, 30'000'000), expected) << "they never shrink";
+}
+
+TEST_P(GrowingTensors, TakeNoSecondCopyAndGiveBackAll) {
+  KV_BACKEND_OR_SKIP(backend);
+  const size_t before = backend->bytes_in_use();
+  backend->reset_peak();
+  {
+    GrowingTensor tensor;
+    tensor.grow(*backend, DType::kF32, 10'000'000);
+    tensor.grow(*backend, DType::kF32, 11'000'000);
+    EXPECT_EQ(backend->bytes_in_use(), before + 44'000'000);
+  }
+  EXPECT_EQ(backend->peak_bytes(), before + 44'000'000);
+  EXPECT_EQ(backend->bytes_in_use(), before);
+}
+
+}  // namespace
+}  // namespace kv
