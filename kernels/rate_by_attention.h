@@ -18,6 +18,17 @@ struct RateByAttentionArgs {
   RateEntriesArgs rate;  // network.features: not read
 };
 
+// The three are about the same.
+inline void check_parts(const RateByAttentionArgs& args) {
+  check_planes(args.window);
+  KV_CHECK(args.window.window > 0 && args.window.planes == args.fold.planes);
+  KV_CHECK(args.fold.planes == args.rate.network.feature_count);
+  KV_CHECK(args.window.rows_due == args.fold.rows_due && args.fold.rows_due == args.rate.rows_due);
+  KV_CHECK(args.window.cache.page_table == args.rate.cache.page_table);
+  KV_CHECK(args.fold.cache.page_table == args.rate.cache.page_table);
+  KV_CHECK(args.fold.cache.column_width >= columns_needed(args.fold));
+}
+
 namespace cpu {
 void rate_by_attention(const RateByAttentionArgs& args);
 }

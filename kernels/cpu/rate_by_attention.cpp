@@ -7,7 +7,7 @@ namespace kv::cpu {
 
 void rate_by_attention(const RateByAttentionArgs& args) {
   const PagedView& cache = args.rate.cache;
-  KV_CHECK(args.window.planes == args.fold.planes && args.fold.planes == args.rate.network.feature_count);
+  check_parts(args);
   RateByAttentionArgs parts = args;
   const int64_t vectors = cache.rows * args.fold.planes;
   const Scratch own(args.fold.features ? 0 : vectors * cache.max_length);

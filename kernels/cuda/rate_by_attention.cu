@@ -70,7 +70,7 @@ __device__ void fold_columns(const AttentionColumnsFoldArgs& args, int64_t row, 
 }
 
 template <int D, int H, int Suffixes>
-__global__ void __launch_bounds__(KeyTile<D>::kThreads, 3)
+__global__ void __launch_bounds__(KeyTile<D>::kThreads, 2)
     rate_tile(RateByAttentionArgs args, ProbabilityWork work, const bf16* weight_tiles) {
   using Shape = Shape<D, H>;
   using Tile = KeyTile<D>;
@@ -155,6 +155,12 @@ void run(const RateByAttentionArgs& args) {
          work, static_cast<const bf16*>(weights.data()));
 }
 
+// Of a block of the tile's kernel, those that are its own at any group included.
+size_t shared_bytes(int dim, int group) {
+  constexpr size_t kOwn = 1024;
+  return kOwn + (dim == 64 ? Shape<64, 16>::bytes(group) : Shape<128, 16>::bytes(group));
+}
+
 // Where the tile's kernel serves: the paper's features, which nobody else wants, of keys and values of these widths.
 bool fits_tile(const RateByAttentionArgs& args) {
   const EntryNetwork& network = args.rate.network;
@@ -162,7 +168,8 @@ bool fits_tile(const RateByAttentionArgs& args) {
   return args.window.mode == WindowAttentionArgs::Mode::kSuffixSums && !args.fold.features &&
          (dim == 64 || dim == 128) && network.entry_dim == dim && network.hidden == 16 && group <= 8 &&
          network.feature_count == kFeaturesOfHead * group && args.fold.first_plane == 3 * group &&
-         args.fold.recent_planes == 1 && args.window.window > 0;
+         args.fold.recent_planes == 1 && args.window.suffix_count == (args.fold.has_recent ? 3 : 4) &&
+         shared_bytes(dim, group) <= shared_bytes_a_block();
 }
 
 template <int D>
@@ -187,7 +194,7 @@ void run_apart(const RateByAttentionArgs& args) {
 
 void rate_by_attention(const RateByAttentionArgs& args) {
   check_cache(args.rate.cache);
-  KV_CHECK(args.window.planes == args.fold.planes && args.fold.planes == args.rate.network.feature_count);
+  check_parts(args);
   if (!fits_tile(args)) return run_apart(args);
   check_vectors(args.window.queries.as<bf16>(), args.rate.cache.head_dim);
   args.rate.cache.head_dim == 64 ? run_tiles<64>(args) : run_tiles<128>(args);
