@@ -57,7 +57,7 @@ void report(const GenerateResult& result, size_t prompt) {
 void run_generate(const GenerateArguments& arguments) {
   const std::vector<int32_t> ids = prompt_ids(arguments);
   const auto backend = make_backend(arguments.device);  // outlives the policy, whose state lives on it
-  Policy policy = load_policy(arguments.policy.empty() ? "full" : arguments.policy, arguments.model, arguments.device);
+  Policy policy = load_policy(arguments.policy.empty() ? "full" : arguments.policy, arguments.model);
   ModelSource source(*backend, load_model(arguments.model));
   const std::vector<int> eos = load_model_config(arguments.model).eos_ids;
   const std::vector<int32_t> stop_ids(eos.begin(), eos.end());

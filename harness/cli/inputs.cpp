@@ -66,8 +66,10 @@ CLI::Validator any_word_of(std::vector<std::string> words) {
 
 namespace {
 
-// A slot by which queries may not see all that is there.
-void refuse_veils(const Policy& policy, const std::string& where, const char* why) {
+// A slot by which queries may not see all that is there: entries leave between events, which verbs that tell what
+// events leave have no words for.
+void refuse_veils(const Policy& policy, const std::string& where) {
+  const char* const why = "here yet; kvlab run takes it";
   if (policy.admission->window() > 0) {
     throw UserError(
         fmt::format("{}: admission '{}': expected none {} (docs/admissions.md)", where, policy.admission_name, why));
@@ -78,27 +80,28 @@ void refuse_veils(const Policy& policy, const std::string& where, const char* wh
   }
 }
 
-Policy loaded(Policy policy, const std::string& allocation, const std::string& model) {
-  require_meaning(*policy.allocation, allocation);
+Policy policy_of(const Component& component) {
+  Policy policy = make_policy(component.name, component.options, component.slots);
+  require_meaning(*policy.allocation, component.slots.allocation.name);
+  return policy;
+}
+
+Policy loaded(Policy policy, const std::string& model) {
   policy.load(policy.check(identity_of_files(model)));
   return policy;
 }
 
 }  // namespace
 
-Policy load_policy(const std::string& yaml_or_file, const std::string& model, const std::string& device) {
-  const Component component = parse_component(yaml_or_file, "policy");
-  Policy policy = make_policy(component.name, component.options, component.slots);
-  if (device != "cpu") refuse_veils(policy, component.where, "but on device cpu as yet");
-  return loaded(std::move(policy), component.slots.allocation.name, model);
+Policy load_policy(const std::string& yaml_or_file, const std::string& model) {
+  return loaded(policy_of(parse_component(yaml_or_file, "policy")), model);
 }
 
 Policy load_evicting_policy(const std::string& yaml_or_file, const std::string& model) {
   const Component component = parse_component(yaml_or_file, "policy");
-  Policy policy = make_policy(component.name, component.options, component.slots);
-  // Entries leave between events, which what these verbs write has no words for.
-  refuse_veils(policy, component.where, "here yet; kvlab run takes it");
-  return loaded(std::move(policy), component.slots.allocation.name, model);
+  Policy policy = policy_of(component);
+  refuse_veils(policy, component.where);
+  return loaded(std::move(policy), model);
 }
 
 }  // namespace kv

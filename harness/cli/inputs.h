@@ -38,9 +38,8 @@ CLI::Validator at_least(double least);
 // Refuses every other word, with the nearest of these.
 CLI::Validator any_word_of(std::vector<std::string> words);
 
-// "--policy" takes inline YAML or a file. Throws UserError, too, where one of its slots cannot serve that model or
-// device.
-Policy load_policy(const std::string& yaml_or_file, const std::string& model, const std::string& device);
+// "--policy" takes inline YAML or a file. Throws UserError, too, where one of its slots cannot serve that model.
+Policy load_policy(const std::string& yaml_or_file, const std::string& model);
 // The same for verbs that tell what events leave: without an admission or a selection.
 Policy load_evicting_policy(const std::string& yaml_or_file, const std::string& model);
 

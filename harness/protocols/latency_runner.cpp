@@ -120,6 +120,10 @@ Footprint LatencyRunner::footprint(const TimedRun& timed, int batch) const {
                         .interval = timed.interval});
 }
 
+size_t LatencyRunner::learned_bytes(const TimedRun& timed) const {
+  return make_case_policy(spec_, *timed.unit_case).learned_bytes(subject_.model()->info(), backend_.activation_type());
+}
+
 std::vector<Row> LatencyRunner::measure(const TimedRun& timed, int batch) {
   ModelSource& source = *subject_.model();
   require_memory(backend_, footprint(timed, batch),
@@ -132,6 +136,8 @@ std::vector<Row> LatencyRunner::measure(const TimedRun& timed, int batch) {
     add(timed, "prefill_time", prompt.first_token, "s", rows);
     if (timed.keep > 0) add(timed, "compress_time", prompt.compress, "s", rows);
     add(timed, "kept_kv_bytes", static_cast<double>(kept_kv_bytes_), "bytes", rows);
+    const size_t held = source.weight_bytes() + learned_bytes(timed) + kept_kv_bytes_;
+    add(timed, "held_bytes", static_cast<double>(held), "bytes", rows);
   }
   if (timed.new_tokens > 0) {
     add_generation(timed, batch, rows);
@@ -139,6 +145,9 @@ std::vector<Row> LatencyRunner::measure(const TimedRun& timed, int batch) {
     add(timed, "decode_step_time", steps_at(timed, batch, entries_after_prompt(timed)), "s", rows);
   }
   add(timed, "weight_bytes", static_cast<double>(source.weight_bytes()), "bytes", rows);
+  if (const size_t learned = learned_bytes(timed); learned > 0) {
+    add(timed, "learned_bytes", static_cast<double>(learned), "bytes", rows);
+  }
   add(timed, "peak_kv_bytes", static_cast<double>(peak_kv_bytes_), "bytes", rows);
   add(timed, "peak_bytes", static_cast<double>(std::max(peak_bytes_, backend_.peak_bytes())), "bytes", rows);
   add(timed, "batch_size", batch, "sequences", rows);

@@ -37,6 +37,8 @@ ResidentBound whole_generation(const TimedRun& timed, const Allocation& allocati
 //   eviction_event_time    all that one event over all layers adds to its step, on device and host; its parts are
 //                          eviction_score_time and eviction_cut_time
 //   decode_time, eviction_time, generation_time  of all new tokens; decode_throughput = batch · new_tokens / the last
+//   held_bytes             the model's weights, what the policy learned, and kept_kv_bytes: what 004 calls memory
+//   learned_bytes          of the policy, where it has learned
 //   weight_bytes, peak_kv_bytes, peak_bytes, batch_size, and max_batch where the axis batch says max
 //
 // A measurement that has taken 5 seconds is not repeated. Nobody waits for a long generation. A growing cache is timed
@@ -75,6 +77,7 @@ class LatencyRunner final : public UnitRunner {
   std::vector<Row> measure_largest(const TimedRun& timed);
   int largest_batch(const TimedRun& timed) const;
   Footprint footprint(const TimedRun& timed, int batch) const;
+  size_t learned_bytes(const TimedRun& timed) const;
 
   // Calls it once a repetition, but no more after kLongEnough seconds.
   template <class Measure>

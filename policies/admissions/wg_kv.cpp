@@ -61,6 +61,10 @@ class WgKv final : public WindowedAdmission {
     numbers_.upload(shape.sample_numbers.data(), shape.sample_numbers.size_bytes());
   }
 
+  size_t learned_bytes(const SourceInfo& info, DType activations) const override {
+    return network_.bytes(info, activations);
+  }
+
  protected:
   void decide(const LayerView& view, ExpiryArgs& args) override {
     args.gates = network_.gates(view);

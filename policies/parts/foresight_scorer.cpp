@@ -119,6 +119,11 @@ void ForesightScorer::begin(const BatchShape& shape) {
   views_.assign(kept, {});
 }
 
+size_t ForesightScorer::learned_bytes(const SourceInfo& info, DType) const {
+  const int64_t parameters = int64_t{info.layers} * info.kv_heads * elements_of(shape_.parts(info));
+  return static_cast<size_t>(parameters) * sizeof(float);
+}
+
 void ForesightScorer::observe(const LayerView& view) {
   const bool recomputes = shape_.recomputes();
   if (recomputes && !unpruned_.any(view.layer)) return;

@@ -60,6 +60,7 @@ class ForesightScorer : public Scorer {
   Protection protects(int kept, int interval) const override;
   void check_budget(int kept, int interval) const override;
   void begin(const BatchShape& shape) override;
+  size_t learned_bytes(const SourceInfo& info, DType activations) const override;
   void observe(const LayerView& view) override;
   bool reads_column_sums() const override { return !shape_.recomputes() || unpruned_.any(); }
   void score(const LayerView& view, const ScoreOutput& out) override;

@@ -36,6 +36,12 @@ std::vector<LearnedPart> WriteGateNetwork::parts(const SourceInfo& info) const {
           {"hidden.bias", {units}},        {"output.weight", {units}}, {"output.bias", {}}};
 }
 
+size_t WriteGateNetwork::bytes(const SourceInfo& info, DType activations) const {
+  const auto heads = static_cast<size_t>(info.layers) * static_cast<size_t>(info.kv_heads);
+  const auto units = static_cast<size_t>(hidden(info)), inputs = 2 * static_cast<size_t>(info.head_dim);
+  return heads * (units * inputs * bytes_of(activations) + (2 * units + 1) * sizeof(float));
+}
+
 std::vector<float> WriteGateNetwork::initial(const SourceInfo& info, uint64_t seed) const {
   const int64_t inputs = 2 * int64_t{info.head_dim}, units = hidden(info), heads = int64_t{info.layers} * info.kv_heads;
   const auto hidden_bound = static_cast<float>(1 / std::sqrt(static_cast<double>(inputs)));

@@ -22,6 +22,8 @@ class WriteGateNetwork {
 
   int hidden(const SourceInfo& info) const { return static_cast<int>(expand_ * info.head_dim); }
   std::vector<LearnedPart> parts(const SourceInfo& info) const;
+  // In the backend's memory: W1 as activations are, the rest as in files, without the norms, which W1 has taken up.
+  size_t bytes(const SourceInfo& info, DType activations) const;
   // Norms of 1, all else uniform within ±1/√inputs of its layer, as the code's framework begins. [layers, kv_heads, …]
   std::vector<float> initial(const SourceInfo& info, uint64_t seed) const;
   // UserError where the op does not take the model's head dimension.

@@ -10,7 +10,7 @@ namespace kv {
 
 // Bytes that a model or a run will take beyond what is allocated already, from shapes alone.
 struct Footprint {
-  size_t weights = 0;
+  size_t weights = 0;      // of the model, or of what a policy learned beside it
   size_t cache = 0;        // K, V, positions and entry columns at the peak
   size_t activations = 0;  // of the largest block, with its scores and logits
 

@@ -55,6 +55,12 @@ BaselineNeeds Policy::future_needs() const {
   return all;
 }
 
+size_t Policy::learned_bytes(const SourceInfo& info, DType activations) const {
+  size_t bytes = 0;
+  for (const PolicySlot& place : slots()) bytes += place.slot.learned_bytes(info, activations);
+  return bytes;
+}
+
 std::vector<InputFile> Policy::check(const ModelIdentity& model) const {
   std::vector<InputFile> files;
   for (const PolicySlot& place : slots()) {

@@ -42,6 +42,8 @@ struct Policy {
   // Slot::check and Slot::load of every slot.
   std::vector<InputFile> check(const ModelIdentity& model) const;
   void load(std::span<const InputFile> files);
+  // Of all slots.
+  size_t learned_bytes(const SourceInfo& info, DType activations) const;
 };
 
 // What the scorer wants prepared; nothing without one.

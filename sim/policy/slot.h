@@ -71,6 +71,8 @@ class Slot {
   // Reads the files that check() has found good. UserError where one holds other bytes by now.
   virtual void load(std::span<const InputFile>) {}
   virtual void begin(const BatchShape&) {}
+  // What its learned parameters take in the backend's memory from begin() on, beside a model of that shape.
+  virtual size_t learned_bytes(const SourceInfo&, DType /*activations*/) const { return 0; }
   // What trains it (sim/learned/learner.h): a slot that learns, and whose files are learned. Null: it is what it is.
   virtual Learner* learner() { return nullptr; }
 };

@@ -26,6 +26,7 @@ Footprint run_footprint(const Backend& backend, const Source& source, const Poli
   const size_t slots = static_cast<size_t>(shape.sequences * info.kv_heads) * pitch;
 
   Footprint need;
+  need.weights = policy.learned_bytes(info, backend.activation_type());
   need.activations = source.activation_bytes(shape.tokens) + static_cast<size_t>(shape.tokens) * query * element +
                      static_cast<size_t>(shape.logits) * sizeof(float);
   CacheShape cache{.layers = info.layers,

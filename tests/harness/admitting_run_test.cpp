@@ -137,10 +137,6 @@ TEST_F(AdmittingRun, WhatCannotBeIsRefusedInOneLine) {
                                      "interval: 8}", "interval: 8, cut_by: golden}"))
                   .find("expected no admission") != std::string::npos);
   EXPECT_TRUE(
-      refusal(with(local) + "device: cuda\n")
-          .ends_with("policy 'full+local' under protocol decode runs with admission 'local' on device cpu alone "
-                     "as yet"));
-  EXPECT_TRUE(
       refusal("# How much loss?\nmodel: " + ref::source_path("tests/data/llama") +
               "\nprotocol: profile\ndata: [{task: kv, tokens: 64}]\npolicies: [{policy: keydiff, admission: local}]\n")
           .ends_with("policy 'keydiff+local' under protocol profile takes no admission yet, expected none in place "

@@ -112,5 +112,22 @@ TEST_P(SlowRunOnCuda, OneShotCompressionMakesTheSameRows) {
                    "metrics: [loss, recall, eviction_curve, budget_split]\n");
 }
 
+// What is dropped is drawn, so that who is seen does not hang on roundings; what pages are read does.
+TEST_P(SlowRunOnCuda, AdmissionsAndSelectionsMakeTheSameRows) {
+  if (!ref::try_backend(GetParam())) GTEST_SKIP() << GetParam() << " is not here";
+  expect_same_rows(
+      "policies:\n"
+      "  - full\n"
+      "  - {policy: full, admission: {local: {window: 64}}, label: local}\n"
+      "  - {policy: full, admission: {wg-kv: {drop: 0.75, window: 64}}, label: wg-kv}\n"
+      "  - {policy: snapkv, admission: {wg-kv: {drop: 0.5, window: 32}}, label: wg-kv and snapkv}\n"
+      "  - {policy: full, selection: {quest: {pages: 16}}, label: quest}\n"
+      "  - {policy: full, selection: {quest: {pages: 16, mode: official}}, label: quest (official)}\n"
+      "  - {policy: full, admission: {wg-kv: {drop: 0.5, window: 32}}, selection: {quest: {pages: 16}}, label: wg-kv "
+      "and quest}\n"
+      "axes: {budget: 128, interval: 64}\n"
+      "metrics: [loss, cache_size, admission_rate, hidden_distance, output_distance, cosine]\n");
+}
+
 }  // namespace
 }  // namespace kv

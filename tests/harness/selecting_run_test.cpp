@@ -108,8 +108,6 @@ TEST_F(SelectingRun, WhatCannotBeIsRefusedInOneLine) {
   expect(test::replaced(with("[full, {policy: streaming, selection: quest}]", "evicted_overlap"), "interval: 8}",
                         "interval: 8, cut_by: golden}"),
          "expected no selection beside it");
-  expect(with(quest) + "device: cuda\n",
-         "policy 'full+quest' under protocol decode runs with selection 'quest' on device cpu alone as yet");
   expect("# How much loss?\nmodel: " + ref::source_path("tests/data/llama") +
              "\nprotocol: profile\ndata: [{task: kv, tokens: 64}]\npolicies: [{policy: keydiff, selection: quest}]\n",
          "policy 'keydiff+quest' under protocol profile takes no selection yet, expected all in place of 'quest'");

@@ -101,6 +101,12 @@ TEST_F(Latency, AnAdmissionLetsInItsShare) {
   const double gated = measured("gated").at("kept_kv_bytes")[0] / page;
   EXPECT_GE(gated, 8 * 3);  // 31 and some of 129
   EXPECT_LE(gated, 8 * 6);
+  // 4 gates of [24, 2 · 16] weights, 24 biases, 24 more weights and a bias.
+  const double gates = 4 * (4 * 24 * 32 + 4 * (24 + 24 + 1)), model = 4 * 205120;
+  EXPECT_EQ(measured("gated").at("learned_bytes"), std::vector<double>{gates});
+  EXPECT_EQ(measured("gated").at("held_bytes"), std::vector<double>{model + gates + gated * page});
+  EXPECT_EQ(measured("local").at("held_bytes"), std::vector<double>{model + 8 * 2 * page});
+  EXPECT_FALSE(measured("local").contains("learned_bytes"));
   for (const char* policy : {"gated", "local"}) {
     EXPECT_EQ(measured(policy).at("prefill_time").size(), 3u);
     EXPECT_EQ(measured(policy).at("decode_step_time").size(), 3u);
