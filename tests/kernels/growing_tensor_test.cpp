@@ -6,7 +6,7 @@
 #include <numeric>
 #include <vector>
 
-#include "tests/support/backends.h"
+#include "tests/support/slices.h"
 
 namespace kv {
 namespace {

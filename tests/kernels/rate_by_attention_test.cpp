@@ -133,7 +133,8 @@ TEST_P(RateByAttention, IsItsThreePartsInOne) {
       }
       for (size_t i = 0; i < want.features.size(); ++i) {
         ASSERT_EQ(std::isnan(got.features[i]), std::isnan(want.features[i])) << i;
-        if (!std::isnan(want.features[i])) ASSERT_FLOAT_EQ(got.features[i], want.features[i]) << i;
+        if (std::isnan(want.features[i])) continue;
+        ASSERT_FLOAT_EQ(got.features[i], want.features[i]) << i;
       }
     }
   }
