@@ -173,6 +173,7 @@ void expect_features(const RecordedCuts& recorded) {
   script->drops(rows);
   Policy policy = policy_of("scripted", std::move(script));
   auto scorer = std::make_unique<ForesightScorer>(recorded.shape);
+  scorer->keep_features();
   FeatureLog log(*scorer);
   scorer->use(info, std::vector<float>(static_cast<size_t>(kHeads * elements_of(scorer->shape().parts(info))), 0.1F));
   Policy onlooker = policy_of("foresight-kv", std::move(scorer));

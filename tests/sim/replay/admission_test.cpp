@@ -12,12 +12,13 @@
 #include "tests/ref/attend.h"
 #include "tests/support/backends.h"
 #include "tests/support/chosen_admission.h"
+#include "tests/support/slices.h"
 #include "tests/support/tiny_source.h"
 
 namespace kv {
 namespace {
 
-constexpr int kWindow = 20, kLayers = 2, kQHeads = 4, kHeads = 2, kDim = 8;
+constexpr int kWindow = 20, kLayers = 2, kQHeads = 4, kHeads = 2;
 
 // Whom the admission lets stay; by position and head, as WG-KV's gates do.
 bool stays(int32_t position, int head) { return (position * 7 + head * 3) % 5 == 0; }
@@ -51,9 +52,10 @@ class Watcher final : public Observer {
 
 // Two sequences of different lengths over recorded tensors.
 struct Recorded {
-  Recorded() {
-    info = ref::tiny_info(kLayers, kQHeads, kHeads, kDim);
-    source.emplace(*backend, info,
+  Recorded(Backend& on, int head_dim, std::vector<int32_t> of_lengths)
+      : backend(on), dim(head_dim), lengths(std::move(of_lengths)) {
+    info = ref::tiny_info(kLayers, kQHeads, kHeads, dim);
+    source.emplace(backend, info,
                    std::vector{ref::random_sample(info, lengths[0], 1), ref::random_sample(info, lengths[1], 2)});
     for (const int32_t length : lengths) ids.emplace_back(static_cast<size_t>(length), 0);
     ids[1][0] = 1;
@@ -61,7 +63,7 @@ struct Recorded {
   ReplayResult run(Policy& policy, const Schedule& schedule, Watcher& watcher) {
     const std::span<const int32_t> sequences[] = {ids[0], ids[1]};
     Observer* const observers[] = {&watcher};
-    return replay({.backend = *backend,
+    return replay({.backend = backend,
                    .source = *source,
                    .policy = policy,
                    .sequences = sequences,
@@ -71,16 +73,17 @@ struct Recorded {
   // Dense attention in double precision, but for what the mask hides.
   std::vector<double> expected(int sequence, int layer, int position, int q_head) const {
     const int head = q_head / (kQHeads / kHeads);
+    const double scale = 1 / std::sqrt(static_cast<double>(dim));
     std::vector<float> keys, values;
     const ref::TinySample& sample = source->sample(sequence);
     for (int j = 0; j <= position; ++j) {
       if (!stays(j, head) && position - j >= kWindow) continue;
-      const auto at = static_cast<int64_t>(j * kHeads + head) * kDim;
-      keys.insert(keys.end(), sample.keys[layer].begin() + at, sample.keys[layer].begin() + at + kDim);
-      values.insert(values.end(), sample.values[layer].begin() + at, sample.values[layer].begin() + at + kDim);
+      const auto at = static_cast<int64_t>(j * kHeads + head) * dim;
+      keys.insert(keys.end(), sample.keys[layer].begin() + at, sample.keys[layer].begin() + at + dim);
+      values.insert(values.end(), sample.values[layer].begin() + at, sample.values[layer].begin() + at + dim);
     }
-    const float* query = sample.queries[layer].data() + static_cast<int64_t>(position * kQHeads + q_head) * kDim;
-    return ref::attend_row(query, keys.data(), values.data(), std::ssize(keys) / kDim, kDim, 1 / std::sqrt(8.0)).output;
+    const float* query = sample.queries[layer].data() + static_cast<int64_t>(position * kQHeads + q_head) * dim;
+    return ref::attend_row(query, keys.data(), values.data(), std::ssize(keys) / dim, dim, scale).output;
   }
   int64_t seen_pairs(int sequence) const {
     int64_t pairs = 0;
@@ -98,39 +101,60 @@ struct Recorded {
     }
     return entries * kLayers;
   }
-  const std::vector<int32_t> lengths = {150, 97};
-  std::unique_ptr<Backend> backend = make_backend("cpu");
+  Backend& backend;
+  const int dim;
+  const std::vector<int32_t> lengths;
   SourceInfo info;
   std::optional<ref::TinySource> source;
   std::vector<std::vector<int32_t>> ids;
 };
 
-// Blocks of 1 (decode, across sweeps), of less than a window, of more, and all at once.
-TEST(AdmissionLoop, EveryQuerySeesItsWindowAndWhatStaysHoweverTokensLieInBlocks) {
-  for (const int block : {1, 7, 16, 64, 200}) {
-    SCOPED_TRACE(block);
-    Recorded recorded;
-    Policy policy = chosen();
-    Watcher watcher;
-    const ReplayResult result = recorded.run(policy, full_schedule(recorded.lengths, block), watcher);
-    for (int sequence = 0; sequence < 2; ++sequence) {
-      for (int layer = 0; layer < kLayers; ++layer) {
-        for (int position = 0; position < recorded.lengths[sequence]; ++position) {
-          const std::vector<float>& got = watcher.outputs_.at({sequence, layer, position});
-          for (int q = 0; q < kQHeads; ++q) {
-            const std::vector<double> want = recorded.expected(sequence, layer, position, q);
-            for (int d = 0; d < kDim; ++d) {
-              // Logits of random_sample are below 40, a chain of 8 products: 1e-4 is 4 times what they can lose.
-              ASSERT_NEAR(got[static_cast<size_t>(q) * kDim + d], want[d], 1e-4) << "position " << position;
-            }
-          }
-        }
+KV_OVER_BACKENDS(Runs, AdmissionLoop);
+
+struct Case {
+  int dim;
+  std::vector<int32_t> lengths;
+  std::vector<int> blocks;
+};
+
+void check(const Recorded& recorded, const Watcher& watcher) {
+  // Values are below 1, and probabilities and outputs are rounded as activations are. Logits are below 46, a chain of
+  // up to 128 products: 1e-4 is 4 times what they lose at 8, and as much as at 128 of 16-bit factors.
+  const double tolerance = 1e-4 + (recorded.backend.activation_type() == DType::kF32 ? 0 : 3 * 0x1p-8);
+  for (const auto& [place, got] : watcher.outputs_) {
+    const auto& [sequence, layer, position] = place;
+    for (int q = 0; q < kQHeads; ++q) {
+      const std::vector<double> want = recorded.expected(sequence, layer, position, q);
+      for (int d = 0; d < recorded.dim; ++d) {
+        ASSERT_NEAR(got[static_cast<size_t>(q * recorded.dim + d)], want[static_cast<size_t>(d)], tolerance)
+            << "position " << position;
       }
-      EXPECT_EQ(result.sequences[sequence].attended_pairs, recorded.seen_pairs(sequence));
-      EXPECT_EQ(result.sequences[sequence].end_entries, recorded.left(sequence));
     }
-    // Of a head that lets a fifth stay, with its window and what waits for the sweep.
-    EXPECT_LE(watcher.longest_, 150 / 5 + 1 + kWindow + std::max(block, 16) + 15);
+  }
+}
+
+// Blocks of 1 (decode, across sweeps), of less than a window, of more, and all at once; heads that kernels know by
+// name.
+TEST_P(AdmissionLoop, EveryQuerySeesItsWindowAndWhatStaysHoweverTokensLieInBlocks) {
+  KV_BACKEND_OR_SKIP(backend);
+  for (const Case& of : {Case{16, {150, 97}, {1, 7, 16, 64, 200}}, Case{64, {600, 97}, {64, 512, 600}},
+                         Case{128, {300, 210}, {1, 64, 300}}}) {
+    for (const int block : of.blocks) {
+      SCOPED_TRACE(::testing::Message() << "head dimension " << of.dim << ", block " << block);
+      Recorded recorded(*backend, of.dim, of.lengths);
+      Policy policy = chosen();
+      Watcher watcher;
+      const ReplayResult result = recorded.run(policy, full_schedule(recorded.lengths, block), watcher);
+      EXPECT_EQ(std::ssize(watcher.outputs_), kLayers * (of.lengths[0] + of.lengths[1]));
+      check(recorded, watcher);
+      if (HasFatalFailure()) return;
+      for (int sequence = 0; sequence < 2; ++sequence) {
+        EXPECT_EQ(result.sequences[sequence].attended_pairs, recorded.seen_pairs(sequence));
+        EXPECT_EQ(result.sequences[sequence].end_entries, recorded.left(sequence));
+      }
+      // Of a head that lets a fifth stay, with its window and what waits for the sweep.
+      EXPECT_LE(watcher.longest_, of.lengths[0] / 5 + 1 + kWindow + std::max(block, 16) + 15);
+    }
   }
 }
 
