@@ -54,7 +54,6 @@
   OP(attention_columns_fold, AttentionColumnsFoldArgs) \
   OP(rate_entries, RateEntriesArgs)                    \
   OP(rate_entries_backward, RateEntriesBackwardArgs)   \
-  OP(rate_by_attention, RateByAttentionArgs)           \
   OP(pairwise_hinge, PairwiseHingeArgs)                \
   OP(draw_order, DrawOrderArgs)                        \
   OP(eviction_surrogate, EvictionSurrogateArgs)        \

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/entry_network.cuh"
+#include "kernels/cuda/mma.cuh"
 
 namespace kv::cuda {
 
@@ -11,6 +11,21 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kBackwardThreads = 256;
 constexpr int kBackwardTile = 32;  // entries whose inputs a block holds
+
+__device__ float normal_below(float a) { return 0.5f * (1.0f + erff(a * 0.70710678f)); }
+__device__ float normal_density(float a) { return expf(-0.5f * a * a) * 0.39894228f; }
+
+// Parameters of a head, as they lie one behind the other.
+struct Parameters {
+  const float* weights;
+  const float* bias;
+  const float* output_weights;
+  const float* output_bias;
+};
+__device__ Parameters parameters_of(const float* all, int inputs, int hidden) {
+  const float* bias = all + int64_t{inputs} * hidden;
+  return {all, bias, bias + hidden, bias + 2 * hidden};
+}
 
 // a[h] += x · W1[input, h]; the weights are in shared memory, and all threads read the same ones.
 template <int H>
@@ -78,7 +93,7 @@ __global__ void __launch_bounds__(kThreads) rate_kernel(RateEntriesArgs args, in
 // exact as those of f32. A warp rates 32 entries, as two tiles of 16 rows; a lane reads 16 bytes of an entry's vector
 // at a time, which serve two products of depth 16: which values these take from a vector does not matter as long as the
 // weights are taken alike (Fragments).
-constexpr int kTensorThreads = 256, kEntriesAWarp = 32;
+constexpr int kTensorThreads = 256, kEntriesAWarp = 32, kParts = 3;
 constexpr int kTensorEntries = kTensorThreads / 32 * kEntriesAWarp;  // a block, at a time
 
 // The weights of keys and values as each lane wants them: [step of 16 inputs, tile of 8 units, part, lane].
@@ -103,13 +118,82 @@ struct Fragments {
       for (int k = 0; k < 4; ++k) rest[k] = weights[input(step, lane, k) * H + tile * 8 + lane / 4];
       for (int part = 0; part < kParts; ++part) {
         bf16 cut[4];
-        for (int k = 0; k < 4; ++k) cut[k] = cut_part(rest[k]);
+        for (int k = 0; k < 4; ++k) {
+          cut[k] = __float2bfloat16(rest[k]);
+          rest[k] -= __bfloat162float(cut[k]);
+        }
         parts[((step * kTiles + tile) * kParts + part) * 32 + lane] = {pair(cut[0], cut[1]), pair(cut[2], cut[3])};
       }
     }
   }
   __device__ static uint32_t pair(bf16 low, bf16 high) {
     return __bfloat16_as_ushort(low) | uint32_t{__bfloat16_as_ushort(high)} << 16;
+  }
+};
+
+// A lane's four rows of its warp's entries are lane / 4 + 8 r; its hidden units, of each tile of 8, lane % 4 · 2 and
+// the next.
+template <int H>
+struct HiddenSums {
+  static constexpr int kTiles = H / 8;
+  float a[4][kTiles][2];
+
+  __device__ void start(const float* bias) {
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const float of_unit = bias[n * 8 + threadIdx.x % 4 * 2 + e];
+#pragma unroll
+        for (int r = 0; r < 4; ++r) a[r][n][e] = of_unit;
+      }
+    }
+  }
+
+  // Sixteen inputs: x[r] are a lane's four of each row.
+  __device__ void add_vectors(const uint2 (&x)[4], const Fragments<H>& weights, int step) {
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+      for (int m = 0; m < 2; ++m) {
+        const uint32_t rows[4] = {x[2 * m].x, x[2 * m + 1].x, x[2 * m].y, x[2 * m + 1].y};
+        float sums[4] = {a[2 * m][n][0], a[2 * m][n][1], a[2 * m + 1][n][0], a[2 * m + 1][n][1]};
+#pragma unroll
+        for (int part = kParts - 1; part >= 0; --part) {
+          const uint2 w = weights.at(step, n, part, threadIdx.x % 32);
+          multiply_add(sums, rows, w.x, w.y);
+        }
+        a[2 * m][n][0] = sums[0], a[2 * m][n][1] = sums[1];
+        a[2 * m + 1][n][0] = sums[2], a[2 * m + 1][n][1] = sums[3];
+      }
+    }
+  }
+
+  // `feature` is of the lane's own entry; all lanes of a row take it from there.
+  __device__ void add_feature(float feature, const float* weights) {
+    float x[4];
+#pragma unroll
+    for (int r = 0; r < 4; ++r) x[r] = __shfl_sync(kWarp, feature, threadIdx.x % 32 / 4 + 8 * r);
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      const float2 w = *reinterpret_cast<const float2*>(weights + n * 8 + threadIdx.x % 4 * 2);
+#pragma unroll
+      for (int r = 0; r < 4; ++r) a[r][n][0] += x[r] * w.x, a[r][n][1] += x[r] * w.y;
+    }
+  }
+
+  // Of row r, without the bias; all lanes of the row get it.
+  __device__ float output(int r, const float* output_weights) const {
+    float y = 0;
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        y += output_weights[n * 8 + threadIdx.x % 4 * 2 + e] * (a[r][n][e] * normal_below(a[r][n][e]));
+      }
+    }
+    y += __shfl_xor_sync(kWarp, y, 1);
+    return y + __shfl_xor_sync(kWarp, y, 2);
   }
 };
 

@@ -1,6 +1,6 @@
 #include "kernels/window_attention.h"
 
-#include "kernels/cuda/window_probabilities.cuh"
+#include "kernels/cuda/window_normalisers.cuh"
 
 namespace kv::cuda {
 
@@ -8,18 +8,354 @@ namespace {
 
 using Mode = WindowAttentionArgs::Mode;
 
+constexpr int kTileColumns = KeyTile<128>::kQueries;  // whatever the width
+
+struct Work {
+  const bf16* queries;
+  const float* shifts;  // [rows, vectors], window_normalisers.cuh
+  int64_t tiles;        // of keys, of a row
+  int group;
+  int vectors;     // a row: group · window, or window where the group's logits are maximised
+  int head_shift;  // 2^head_shift query heads share a tile
+  int head_tiles;  // that cover the group
+
+  __host__ __device__ int heads() const { return 1 << head_shift; }
+  __host__ __device__ int tile_queries() const { return kTileColumns >> head_shift; }  // of a tile
+};
+
+// A tile of keys, which a thread block holds, against tiles of the window's queries, which stream by: while one is
+// used, the next is on its way. The 64 columns of such a tile are pairs (query, head), heads fastest, so that a short
+// window, too, fills them and the keys are read once for the group. Where the group's logits are maximised, tiles of
+// other heads follow before those of other queries, and all heads of a query get the largest logit. Where its
+// probabilities are, a tile is four sixteens of columns, one head and sixteen queries each: all heads of these queries
+// follow one another, in whichever tiles they fall, and a lane finds the largest without asking others.
+template <int D, GroupMax Max>
+struct Logits {
+  using Tile = KeyTile<D>;
+  static constexpr int kSixteens = Tile::kQueries / 16;
+  static constexpr int kLargest = Max == GroupMax::kLogits ? 8 : 2;  // eights of columns whose largest are kept
+  static constexpr int kM = Tile::kM;
+  static constexpr size_t kSharedBytes = (Tile::kKeys + Tile::kQueries) * D * sizeof(bf16);
+  const WindowAttentionArgs& args;
+  const Work& work;
+  bf16* staged;                     // two tiles of queries; the second lies where the keys were until they are held
+  float (*shifts)[Tile::kQueries];  // of each
+  int64_t row;
+  int64_t first_slot;
+  int head_tile;  // where nothing is maximised
+  HeldRows<D, kM> keys;
+
+  __device__ int steps() const {
+    if (Max == GroupMax::kProbabilities) return ((args.window + 15) / 16 * work.group + kSixteens - 1) / kSixteens;
+    const int tiles = (args.window + work.tile_queries() - 1) / work.tile_queries();
+    return Max == GroupMax::kLogits ? tiles * work.head_tiles : tiles;
+  }
+
+  // Of the step's first column.
+  __device__ int first_query(int step) const {
+    if (Max == GroupMax::kProbabilities) return step * kSixteens / work.group * 16;
+    return (Max == GroupMax::kLogits ? step / work.head_tiles : step) * work.tile_queries();
+  }
+  // The head of its first column where probabilities are maximised, else its tile of heads.
+  __device__ int heads_of(int step) const {
+    if (Max == GroupMax::kProbabilities) return step * kSixteens % work.group;
+    return Max == GroupMax::kLogits ? step % work.head_tiles : head_tile;
+  }
+  __device__ int query_of(int first, int heads, int column) const {
+    if (Max != GroupMax::kProbabilities) return first + (column >> work.head_shift);
+    int query = first + column % 16;
+    for (int head = heads + column / 16; head >= work.group; head -= work.group) query += 16;
+    return query;
+  }
+  __device__ int head_of(int heads, int column) const {
+    if (Max != GroupMax::kProbabilities) return (heads << work.head_shift) + (column & (work.heads() - 1));
+    int head = heads + column / 16;
+    while (head >= work.group) head -= work.group;
+    return head;
+  }
+  __device__ bf16* queries_of(int step) const { return staged + step % 2 * Tile::kQueries * D; }
+
+  // And stages the first queries.
+  __device__ void hold_keys(int64_t columns) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    bf16* tile = staged + Tile::kQueries * D;
+    stage_keys<D, Tile::kKeys>(tile, args.cache, row, static_cast<int>(first_slot), static_cast<int>(columns),
+                               threadIdx.x, Tile::kThreads);
+    stage_queries(0);
+    wait_copies<0>();
+    __syncthreads();
+    keys.load(tile, warp * 16 * kM, lane);
+    __syncthreads();
+  }
+
+  __device__ void stage_queries(int step) const {
+    const int dim = args.cache.head_dim, first = first_query(step), heads = heads_of(step);
+    const int64_t sequence = row / args.cache.kv_heads;
+    const int64_t first_head = row % args.cache.kv_heads * work.group;
+    stage_rows<D>(queries_of(step), Tile::kQueries, dim, threadIdx.x, Tile::kThreads, [&](int r) {
+      const int query = query_of(first, heads, r), g = head_of(heads, r);
+      return query < args.window && g < work.group
+                 ? work.queries + ((sequence * args.window + query) * args.q_heads + first_head + g) * dim
+                 : nullptr;
+    });
+    commit_copies();
+    if (threadIdx.x < Tile::kQueries) {
+      shifts[step % 2][threadIdx.x] = shift_of(first, heads, static_cast<int>(threadIdx.x));
+    }
+  }
+
+  // What is beyond the window weighs nothing. Of a group whose logits are maximised, one head stands for all.
+  __device__ float shift_of(int first, int heads, int column) const {
+    constexpr bool kOfOneHead = Max != GroupMax::kLogits;
+    const int query = query_of(first, heads, column), g = head_of(heads, column);
+    if (query >= args.window || (kOfOneHead && g >= work.group)) return kInfinity;
+    return work.shifts[row * work.vectors + (kOfOneHead ? g * args.window + query : query)];
+  }
+
+  __device__ int64_t slot(int m, int e) const {
+    return first_slot + threadIdx.x / 32 * 16 * kM + m * 16 + threadIdx.x % 32 / 4 + e / 2 * 8;
+  }
+  __device__ static int column(int n, int e) { return n * 8 + threadIdx.x % 4 * 2 + e % 2; }
+
+  // visit(n, p): probabilities of the columns of n and n + 1 for each n of the step's tile of queries, where they are
+  // complete; 0 where a query does not see a key.
+  template <class Visit>
+  __device__ void visit_probabilities(int step, float (&largest)[kLargest][kM][4], const Visit& visit) const {
+    const bool is_last = Max != GroupMax::kLogits || heads_of(step) == work.head_tiles - 1;
+#pragma unroll
+    for (int n = 0; n < 8; n += 2) {
+      float x[kM][2][4];
+      keys.times_sixteen(queries_of(step), n * 8, threadIdx.x % 32, x);
+      if constexpr (Max == GroupMax::kLogits) merge_heads(heads_of(step), n, x, largest);
+      if (!is_last) continue;
+      mask(first_query(step), n, x);
+      normalise(shifts[step % 2], n, x);
+      if constexpr (Max == GroupMax::kProbabilities) {
+        const int head = head_of(heads_of(step), n * 8);
+        merge_head(head, x, largest);
+        if (head < work.group - 1) continue;
+      }
+      visit(n, x);
+    }
+  }
+
+  // x = the largest of it and the heads before.
+  __device__ void merge_head(int head, float (&x)[kM][2][4], float (&largest)[2][kM][4]) const {
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          float& probability = x[m][i][e];
+          if (head > 0) probability = fmaxf(probability, largest[i][m][e]);
+          largest[i][m][e] = probability;
+        }
+      }
+    }
+  }
+
+  // x = the largest of what came before and the heads of this tile; of a query's heads, too, when all were there.
+  __device__ void merge_heads(int heads, int n, float (&x)[kM][2][4], float (&largest)[8][kM][4]) const {
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          float& logit = x[m][i][e];
+          if (head_of(heads, column(n + i, e)) >= work.group) logit = -kInfinity;
+          if (heads > 0) logit = fmaxf(logit, largest[n + i][m][e]);
+          largest[n + i][m][e] = logit;
+        }
+#pragma unroll
+        for (int half = 0; half < 2; ++half) largest_of_heads(x[m][i][2 * half], x[m][i][2 * half + 1]);
+      }
+    }
+  }
+
+  // A query's heads are neighbours: the two columns of a lane, then those of the lanes beside it.
+  __device__ void largest_of_heads(float& a, float& b) const {
+    if (work.head_shift == 0) return;
+    a = b = fmaxf(a, b);
+    for (int shift = 1; shift < work.head_shift; ++shift) a = b = fmaxf(a, __shfl_xor_sync(kWarp, a, shift));
+  }
+
+  __device__ void mask(int first, int n, float (&x)[kM][2][4]) const {
+    // The newest slot that query 0 of the tile sees; later ones of the window see one more each.
+    const int newest = static_cast<int>(args.cache.lengths[row]) - args.window + (Max == GroupMax::kNone ? first : -1);
+    if (static_cast<int>(first_slot) + Tile::kKeys <= newest + 1) return;  // all see all
+    const int columns = static_cast<int>(columns_of<Max>(args, row));
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int seen =
+              Max == GroupMax::kNone ? min(columns - 1, newest + (column(n + i, e) >> work.head_shift)) : newest;
+          if (static_cast<int>(slot(m, e)) > seen) x[m][i][e] = -kInfinity;
+        }
+      }
+    }
+  }
+
+  __device__ void normalise(const float (&of_columns)[Tile::kQueries], int n, float (&x)[kM][2][4]) const {
+    const float scale = args.scale * kLog2E;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float2 shift = *reinterpret_cast<const float2*>(&of_columns[column(n + i, 0)]);
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) x[m][i][e] = exp2_fast(fmaf(x[m][i][e], scale, -(e % 2 == 0 ? shift.x : shift.y)));
+      }
+    }
+  }
+};
+
+// Blocks of (row, key tile, tile of heads): the latter run next to each other and share the keys in L2.
+template <int D, GroupMax Max>
+__device__ bool place_block(const WindowAttentionArgs& args, const Work& work, int64_t& row, int64_t& tile,
+                            int& head_tile) {
+  const int head_tiles = Max == GroupMax::kNone ? work.head_tiles : 1;
+  head_tile = blockIdx.x % head_tiles;
+  tile = blockIdx.x / head_tiles % work.tiles;
+  row = blockIdx.x / head_tiles / work.tiles;
+  return is_due(args.rows_due, row) && tile * KeyTile<D>::kKeys < columns_of<Max>(args, row);
+}
+
+// Sixteen columns: how many queries are as new or newer than each one's.
+struct Newer {
+  int of_first;
+  int head_shift;
+
+  __device__ int of_last() const { return of_first - (15 >> head_shift); }
+  __device__ int operator()(int i, int e) const {
+    return of_first - ((i * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + e % 2) >> head_shift);
+  }
+};
+
+// What add_probabilities makes of a slot's probabilities: a mean, sums over several suffixes of the queries, or the
+// largest, the smallest and the sum. A lane's two columns are of the same two heads in all tiles of eight: it combines
+// these; then the lanes that share them combine theirs.
+template <int M>
+struct Mean {
+  static constexpr int kCount = 1;
+  float totals[1][M][4] = {};
+
+  __device__ void take(const WindowAttentionArgs&, const Newer&, const float (&p)[M][2][4]) {
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) totals[0][m][e] += p[m][0][e] + p[m][1][e];
+    }
+  }
+  __device__ void finish(const WindowAttentionArgs&) {}
+  __device__ static float combine(int, float a, float b) { return a + b; }
+};
+
+// Queries of the same suffixes are added up once, and to each of these when others follow.
+template <int M, int Suffixes>
+struct SuffixSums {
+  static constexpr int kCount = Suffixes;
+  float totals[Suffixes][M][4] = {};
+  float open[M][4] = {};
+  unsigned open_suffixes = 0;
+
+  __device__ static unsigned suffixes_of(const WindowAttentionArgs& args, int newer) {
+    unsigned suffixes = 0;
+#pragma unroll
+    for (int k = 0; k < Suffixes; ++k) suffixes |= unsigned{newer <= args.suffixes[k]} << k;
+    return suffixes;
+  }
+
+  __device__ void take(const WindowAttentionArgs& args, const Newer& newer, const float (&p)[M][2][4]) {
+    const unsigned suffixes = suffixes_of(args, newer.of_first);
+    if (suffixes != open_suffixes) close(suffixes);
+    if (suffixes == suffixes_of(args, newer.of_last())) {
+#pragma unroll
+      for (int m = 0; m < M; ++m) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) open[m][e] += p[m][0][e] + p[m][1][e];
+      }
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const unsigned of_column = suffixes_of(args, newer(i, e));
+#pragma unroll
+        for (int m = 0; m < M; ++m) add(of_column, m, e, p[m][i][e]);
+      }
+    }
+  }
+  __device__ void close(unsigned next) {
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        add(open_suffixes, m, e, open[m][e]);
+        open[m][e] = 0;
+      }
+    }
+    open_suffixes = next;
+  }
+  __device__ void add(unsigned suffixes, int m, int e, float value) {
+#pragma unroll
+    for (int k = 0; k < Suffixes; ++k) {
+      if (suffixes >> k & 1) totals[k][m][e] += value;
+    }
+  }
+  __device__ void finish(const WindowAttentionArgs&) { close(0); }
+  __device__ static float combine(int, float a, float b) { return a + b; }
+};
+
+template <int M>
+struct Extremes {
+  static constexpr int kCount = WindowAttentionArgs::kExtremeCount;
+  float totals[kCount][M][4];
+
+  __device__ Extremes() {
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+#pragma unroll
+      for (int i = 0; i < 4 * M; ++i) totals[k][i / 4][i % 4] = k == 1 ? kInfinity : 0;
+    }
+  }
+  __device__ void take(const WindowAttentionArgs&, const Newer& newer, const float (&p)[M][2][4]) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        if (newer(i, e) <= 0) continue;  // beyond the window
+#pragma unroll
+        for (int m = 0; m < M; ++m) {
+#pragma unroll
+          for (int k = 0; k < kCount; ++k) totals[k][m][e] = combine(k, totals[k][m][e], p[m][i][e]);
+        }
+      }
+    }
+  }
+  __device__ void finish(const WindowAttentionArgs&) {}
+  __device__ static float combine(int k, float a, float b) {
+    return k == 0 ? fmaxf(a, b) : k == 1 ? fminf(a, b) : a + b;
+  }
+};
+
 // Where a head's k-th statistic goes.
 template <GroupMax Max, class Statistics>
-__device__ int64_t vector_at(const WindowAttentionArgs& args, const ProbabilityWork& work, int64_t row, int k, int g) {
+__device__ int64_t vector_at(const WindowAttentionArgs& args, const Work& work, int64_t row, int k, int g) {
   if (Max != GroupMax::kNone) return row;
   return Statistics::kCount > 1 ? row * args.planes + k * work.group + g : row * work.group + g;
 }
 
 // scores = statistics of the window's queries' probabilities.
 template <int D, GroupMax Max, class Statistics>
-__global__ void __launch_bounds__(KeyTile<D>::kThreads, 3)
-    add_probabilities(WindowAttentionArgs args, ProbabilityWork work) {
+__global__ void __launch_bounds__(KeyTile<D>::kThreads, 3) add_probabilities(WindowAttentionArgs args, Work work) {
   using Tile = KeyTile<D>;
+  constexpr int kM = Tile::kM, kCount = Statistics::kCount;
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ __align__(8) float shifts[2][Tile::kQueries];
   int64_t row, tile;
@@ -29,25 +365,67 @@ __global__ void __launch_bounds__(KeyTile<D>::kThreads, 3)
   Logits<D, Max> logits{args, work, reinterpret_cast<bf16*>(shared), shifts, row, tile * Tile::kKeys, head_tile, {}};
   logits.hold_keys(columns);
   Statistics statistics;
-  take_window(logits, statistics);
+  float largest[Logits<D, Max>::kLargest][kM][4];
+  for (int step = 0; step < logits.steps(); ++step) {
+    if (step + 1 < logits.steps()) logits.stage_queries(step + 1);
+    logits.visit_probabilities(step, largest, [&](int n, const float(&p)[kM][2][4]) {
+      const int first = logits.first_query(step) + (n * 8 >> work.head_shift);
+      statistics.take(args, {args.window - first, work.head_shift}, p);
+    });
+    wait_copies<0>();
+    __syncthreads();
+  }
+  statistics.finish(args);
   // Where the group's logits are maximised all heads have the same sum; adding them up is exact, as is their number.
   constexpr bool kIsMax = Max != GroupMax::kNone;
   const int heads = kIsMax ? 1 : work.heads();
-  const auto weight = static_cast<float>(Statistics::kCount > 1 ? 1
-                                         : kIsMax               ? args.window << work.head_shift
-                                                                : args.window);
-  visit_statistics<Statistics, Tile::kM>(statistics, heads, [&](int k, int m, int half, int h, float value) {
-    const int64_t slot = logits.slot(m, 2 * half);
-    const int g = (head_tile << work.head_shift) + h;
-    if (slot >= columns || (!kIsMax && g >= work.group)) return;
-    args.scores.row(vector_at<Max, Statistics>(args, work, row, k, g))[slot] = value / weight;
-  });
+  const auto weight = static_cast<float>(kCount > 1 ? 1 : kIsMax ? args.window << work.head_shift : args.window);
+#pragma unroll
+  for (int k = 0; k < kCount; ++k) {
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float a = statistics.totals[k][m][2 * half], b = statistics.totals[k][m][2 * half + 1];
+        if (heads == 1) a = b = Statistics::combine(k, a, b);
+        for (int lanes = max(1, heads / 2); lanes < 4; lanes *= 2) {
+          a = Statistics::combine(k, a, __shfl_xor_sync(kWarp, a, lanes));
+          b = Statistics::combine(k, b, __shfl_xor_sync(kWarp, b, lanes));
+        }
+        const int64_t slot = logits.slot(m, 2 * half);
+        if (slot >= columns) continue;
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const int h = threadIdx.x % 4 * 2 + e, g = (head_tile << work.head_shift) + h;
+          if (h >= heads || (!kIsMax && g >= work.group)) continue;
+          args.scores.row(vector_at<Max, Statistics>(args, work, row, k, g))[slot] = (e == 0 ? a : b) / weight;
+        }
+      }
+    }
+  }
 }
 
 template <int D, GroupMax Max, class Statistics = Mean<KeyTile<D>::kM>>
 void score(const WindowAttentionArgs& args) {
   using Tile = KeyTile<D>;
-  ProbabilityWork work = probability_work<D, Max>(args);
+  const int group = args.q_heads / args.cache.kv_heads;
+  // As many heads a tile as the group has, but where its logits are maximised no more than leave room for the window,
+  // because what heads share is computed once a head; where its probabilities are, heads do not lie side by side.
+  const int room = Max == GroupMax::kNone     ? kTileColumns
+                   : Max == GroupMax::kLogits ? std::max(1, kTileColumns / args.window)
+                                              : 1;
+  const int heads = std::min(group, room);
+  Work work{.queries = args.queries.as<bf16>(),
+            .shifts = nullptr,
+            .tiles = ceil_div(args.cache.max_length, Tile::kKeys),
+            .group = group,
+            .vectors = Max == GroupMax::kLogits ? args.window : group * args.window,
+            .head_shift = heads == 1   ? 0
+                          : heads == 2 ? 1
+                          : heads <= 4 ? 2
+                                       : 3,
+            .head_tiles = 0};
+  work.head_tiles = static_cast<int>(ceil_div(group, work.heads()));
   const Scratch<float> shifts(args.cache.rows * work.vectors);
   find_shifts<D, Max>(args, shifts.data());
   work.shifts = shifts.data();

@@ -4,9 +4,10 @@
 
 #include <algorithm>
 
+#include "kernels/attention_columns.h"
 #include "kernels/check.h"
 #include "kernels/error.h"
-#include "kernels/rate_by_attention.h"
+#include "kernels/window_attention.h"
 
 namespace kv {
 
@@ -71,7 +72,7 @@ void ForesightScorer::use(const SourceInfo& info, std::span<const float> paramet
 
 EntryNetwork ForesightScorer::network(int layer) const {
   EntryNetwork network = network_;
-  if (keeps_features_) network.features = views_[static_cast<size_t>(layer)];
+  network.features = views_[keeps_features_ ? static_cast<size_t>(layer) : 0];
   network.parameters = on_device_.ref().as<float>() + layer * kv_heads_ * network_.parameter_count();
   return network;
 }
@@ -114,7 +115,7 @@ void ForesightScorer::begin(const BatchShape& shape) {
   unpruned_.begin(shape, shape_.recomputes() && shape.filled == 0);
   on_device_ = Tensor(*shape.backend, DType::kF32, std::ssize(parameters_));
   on_device_.upload(parameters_.data(), parameters_.size() * sizeof(float));
-  const size_t kept = keeps_features_ ? static_cast<size_t>(info.layers) : 0;
+  const size_t kept = keeps_features_ ? static_cast<size_t>(info.layers) : 1;
   features_.resize(kept);
   views_.assign(kept, {});
 }
@@ -137,24 +138,21 @@ void ForesightScorer::observe(const LayerView& view) {
 }
 
 void ForesightScorer::score(const LayerView& view, const ScoreOutput& out) {
-  RateByAttentionArgs event{.window = window(view, out),
-                            .fold = fold(view, out),
-                            .rate = {.cache = view.cache,
-                                     .network = network(view.layer),
-                                     .rows_due = out.rows_due,
-                                     .drop_newest = interval_,
-                                     .output = draw_.is_drawn() ? out.ties : out.scores}};
-  if (keeps_features_) {
-    const auto at = static_cast<size_t>(view.layer);
-    event.fold.features =
-        features_[at].reserve_slots<float>(view.backend, view.rows() * network_.feature_count, view.pitch);
-    views_[at] = event.fold.features;
-  }
-  view.backend.rate_by_attention(event);
+  const size_t at = keeps_features_ ? static_cast<size_t>(view.layer) : 0;
+  const Slots<float> features =
+      features_[at].reserve_slots<float>(view.backend, view.rows() * network_.feature_count, view.pitch);
+  views_[at] = features;
+  sum_attention(view, out, features);
+  fold(view, out, features);
+  view.backend.rate_entries({.cache = view.cache,
+                             .network = network(view.layer),
+                             .rows_due = out.rows_due,
+                             .drop_newest = interval_,
+                             .output = draw_.is_drawn() ? out.ties : out.scores});
   if (draw_.is_drawn()) draw_.draw(view, out);
 }
 
-WindowAttentionArgs ForesightScorer::window(const LayerView& view, const ScoreOutput& out) const {
+void ForesightScorer::sum_attention(const LayerView& view, const ScoreOutput& out, Slots<float> features) const {
   const bool is_code = shape_.features == ForesightShape::Features::kCode;
   WindowAttentionArgs window{
       .mode = is_code ? WindowAttentionArgs::Mode::kExtremes : WindowAttentionArgs::Mode::kSuffixSums,
@@ -165,25 +163,27 @@ WindowAttentionArgs ForesightScorer::window(const LayerView& view, const ScoreOu
       .scale = view.scale,
       .suffix_count = shape_.recomputes() ? 4 : 3,
       .planes = network_.feature_count,
-      .rows_due = out.rows_due};
+      .rows_due = out.rows_due,
+      .scores = features};
   // No further back than the interval, so that none is more than the sum over it.
   for (int k = 0; k < 3; ++k) window.suffixes[k] = std::min(kSuffixes[k], interval_);
   window.suffixes[3] = interval_;
-  return window;
+  view.backend.window_attention(window);
 }
 
-AttentionColumnsFoldArgs ForesightScorer::fold(const LayerView& view, const ScoreOutput& out) {
+void ForesightScorer::fold(const LayerView& view, const ScoreOutput& out, Slots<float> features) {
   const bool is_code = shape_.features == ForesightShape::Features::kCode;
-  return {.cache = view.cache,
-          .rows_due = out.rows_due,
-          .group = group_,
-          .decay = kDecay,
-          .has_recent = !shape_.recomputes(),
-          .rows_counted = rows_counted(view, out),
-          .pool_columns = view.columns,
-          .planes = network_.feature_count,
-          .first_plane = (is_code ? 2 : 3) * group_,
-          .recent_planes = is_code ? kSumsInCode : 1};
+  view.backend.attention_columns_fold({.cache = view.cache,
+                                       .rows_due = out.rows_due,
+                                       .group = group_,
+                                       .decay = kDecay,
+                                       .has_recent = !shape_.recomputes(),
+                                       .rows_counted = rows_counted(view, out),
+                                       .pool_columns = view.columns,
+                                       .features = features,
+                                       .planes = network_.feature_count,
+                                       .first_plane = (is_code ? 2 : 3) * group_,
+                                       .recent_planes = is_code ? kSumsInCode : 1});
 }
 
 // Of sequences at their first event, which was summed with all before it; from then on it is events that add.

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/rate_by_attention.h"
+#include "kernels/rate_entries.h"
 #include "kernels/tensor.h"
 #include "policies/parts/eviction_draw.h"
 #include "policies/parts/marked_sequences.h"
@@ -49,9 +49,9 @@ class ForesightScorer : public Scorer {
   const ForesightShape& shape() const { return shape_; }
   // Parameters for models of that shape, from the next begin() on.
   void use(const SourceInfo& info, std::span<const float> parameters);
-  // Keeps the features of every layer until its next event, which else nobody gets to see.
+  // Keeps the features of every layer until its next event, not of the layer that was scored last alone.
   void keep_features() { keeps_features_ = true; }
-  // The layer's network, with the features of its last event where they are kept.
+  // The layer's network with the features of its last event.
   EntryNetwork network(int layer) const;
   const EvictionDraw& eviction_draw() const { return draw_; }
 
@@ -66,9 +66,9 @@ class ForesightScorer : public Scorer {
   void score(const LayerView& view, const ScoreOutput& out) override;
 
  private:
-  // What an event makes features of: the newest queries, and the columns.
-  WindowAttentionArgs window(const LayerView& view, const ScoreOutput& out) const;
-  AttentionColumnsFoldArgs fold(const LayerView& view, const ScoreOutput& out);
+  // Both write the features of the interval's queries; columns are folded into the others.
+  void sum_attention(const LayerView& view, const ScoreOutput& out, Slots<float> features) const;
+  void fold(const LayerView& view, const ScoreOutput& out, Slots<float> features);
   const uint8_t* rows_counted(const LayerView& view, const ScoreOutput& out);
 
   ForesightShape shape_;
@@ -81,7 +81,7 @@ class ForesightScorer : public Scorer {
   bool keeps_features_ = false;
   MarkedSequences unpruned_;      // until its first event all that a sequence attends is summed; used where recomputed
   Tensor counted_;                // [rows]
-  std::vector<Tensor> features_;  // [layers] of [rows · features, pitch], where they are kept
+  std::vector<Tensor> features_;  // [layers], or one for all, of [rows · features, pitch]
   std::vector<Slots<const float>> views_;
 };
 

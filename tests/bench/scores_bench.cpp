@@ -12,7 +12,6 @@
 #include "kernels/layer_mean.h"
 #include "kernels/pool.h"
 #include "kernels/random_uniform.h"
-#include "kernels/rate_by_attention.h"
 #include "kernels/rate_entries.h"
 #include "kernels/redundancy.h"
 #include "kernels/visibility.h"
@@ -377,45 +376,6 @@ void rate_entries(Device& device, Samples& samples) {
       });
 }
 
-// All of an event but the draw: keys, values and columns once.
-void rate_by_attention(Device& device, Samples& samples, int window, bool has_recent) {
-  const Event event = event_of(device);
-  Backend& backend = device.backend();
-  const Heads heads = heads_of(device);
-  const int group = heads.query / heads.kv, columns = has_recent ? 3 : 2;
-  CacheLayer cache(backend, {.lengths = equal_lengths(event.rows, event.length),
-                             .kv_heads = heads.kv,
-                             .head_dim = event.head_dim,
-                             .column_width = columns * group});
-  EntryNetwork network{.entry_dim = event.head_dim, .feature_count = 6 * group};
-  const Tensor parameters = random_floats(backend, heads.kv * network.parameter_count(), 3);
-  network.parameters = parameters.ref().as<float>();
-  const int64_t sequences = event.rows / heads.kv;
-  const Tensor queries = random_activations(backend, sequences * window * heads.query * event.head_dim, 5);
-  Tensor output(backend, DType::kF32, event.rows * event.length);
-  const RateByAttentionArgs args{
-      .window = {.mode = Mode::kSuffixSums,
-                 .queries = queries.ref(),
-                 .cache = cache.view(),
-                 .window = window,
-                 .q_heads = heads.query,
-                 .scale = scale_of(event.head_dim),
-                 .suffix_count = has_recent ? 3 : 4,
-                 .suffixes = {8, 16, 32, window},
-                 .planes = 6 * group},
-      .fold = {.cache = cache.view(),
-               .group = group,
-               .has_recent = has_recent,
-               .pool_columns = cache.pool_columns(),
-               .planes = 6 * group,
-               .first_plane = 3 * group},
-      .rate = {.cache = cache.view(), .network = network, .output = output.slots<float>(event.length)}};
-  const double products = window * static_cast<double>(group) * event.head_dim + network.inputs() * network.hidden;
-  samples.take({.bytes = 2 * cache.half_bytes() + (8.0 * columns * group + 4) * entries_of(event),
-                .flops = 2.0 * products * entries_of(event)},
-               [&] { backend.rate_by_attention(args); });
-}
-
 void draw_order(Device& device, Samples& samples) {
   const Event event = event_of(device);
   const CacheLayer cache = cache_of(device, event);
@@ -446,10 +406,6 @@ const Family kScores{[](Device& device) {
   device.add("key_difference/" + with_dim, key_difference);
   device.add("attention_columns_fold/" + shape, columns_fold);
   device.add("rate_entries/" + with_dim, rate_entries);
-  device.add("rate_by_attention/" + with_dim + " W32",
-             [](Device& on, Samples& s) { rate_by_attention(on, s, 32, true); });
-  device.add("rate_by_attention/" + with_dim + " W256 recomputed",
-             [](Device& on, Samples& s) { rate_by_attention(on, s, 256, false); });
   device.add("draw_order/" + shape, draw_order);
   device.add("expected_attention/" + with_dim, expected_attention);
   const int block = device.pick(256, 8192), batch = device.pick(8, 64);
