@@ -108,8 +108,8 @@ int LatencyRunner::largest_batch(const TimedRun& timed) const {
 
 Footprint LatencyRunner::footprint(const TimedRun& timed, int batch) const {
   ModelSource& source = *subject_.model();
-  const int64_t block = std::min(std::max(timed.context, 1), spec_.prefill_chunk);
   const Policy policy = make_case_policy(spec_, *timed.unit_case);
+  const int64_t block = std::min(std::max(timed.context, 1), prefill_chunk(policy, batch));
   const ResidentBound sequence = whole_generation(timed, *policy.allocation, source.info());
   return run_footprint(backend_, source, policy,
                        {.sequences = batch,
@@ -118,6 +118,14 @@ Footprint LatencyRunner::footprint(const TimedRun& timed, int batch) const {
                         .tokens = batch * block,
                         .logits = int64_t{batch} * source.vocab(),
                         .interval = timed.interval});
+}
+
+int LatencyRunner::prefill_chunk(const Policy& policy, int batch) const {
+  if (spec_.says("prefill_chunk") || spec_.device == "cpu") return spec_.prefill_chunk;
+  // Of 65536 tokens at the shape of Llama-3.1-8B on an H100: 3.73, 3.64, 3.63 and 3.56 s in chunks of 1024 to 8192;
+  // with a window of 256, up to which a chunk lies there whole, 1.84, 1.82, 1.89 and 2.15.
+  constexpr int kAtOnce = 8192, kAtOnceSwept = 2048;
+  return std::max(1, (policy.admission->window() > 0 ? kAtOnceSwept : kAtOnce) / batch);
 }
 
 size_t LatencyRunner::learned_bytes(const TimedRun& timed) const {
@@ -226,7 +234,7 @@ GenerateResult LatencyRunner::probe(const TimedRun& timed, int batch, const Prob
   args.filled = run.filled;
   args.max_new_tokens = run.new_tokens;
   args.seed = spec_.seed;
-  args.prefill_chunk = spec_.prefill_chunk;
+  args.prefill_chunk = prefill_chunk(policy, batch);
   if (policy.scorer && is_pruned(timed)) {
     args.budget = timed.budget;
     args.interval = timed.interval;

@@ -78,6 +78,8 @@ class LatencyRunner final : public UnitRunner {
   int largest_batch(const TimedRun& timed) const;
   Footprint footprint(const TimedRun& timed, int batch) const;
   size_t learned_bytes(const TimedRun& timed) const;
+  // Tokens of a sequence in a step of the prefill.
+  int prefill_chunk(const Policy& policy, int batch) const;
 
   // Calls it once a repetition, but no more after kLongEnough seconds.
   template <class Measure>

@@ -105,6 +105,7 @@ struct Spec {
   }
   // UserError at that key, if the spec has it: "<where>: <key> = <value>: <message>".
   void refuse_key(std::string_view key, std::string_view message) const;
+  bool says(const std::string& key) const { return row_keys.contains(key); }  // one that rows depend on
 };
 
 // A path of a spec: absolute, or relative to the spec's folder, the current one, the program's, or one above these.

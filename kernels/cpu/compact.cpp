@@ -1,5 +1,6 @@
 #include "kernels/compact.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/cpu/page_gather.h"
@@ -46,8 +47,9 @@ void compact(const CompactArgs& args) {
   parallel_for(cache.rows, [&](int64_t row) {
     if (args.rows_due && !args.rows_due[row]) return;
     const uint8_t* keep = args.keep.row(row);
-    int64_t kept = 0;
-    for (int64_t slot = 0; slot < cache.lengths[row]; ++slot) {
+    const int64_t length = cache.lengths[row];
+    int64_t kept = std::max<int64_t>(0, length - args.newest);
+    for (int64_t slot = kept; slot < length; ++slot) {
       if (!keep[slot]) continue;
       if (slot != kept) move_entry(pools, pool_index(cache, row, kept), pool_index(cache, row, slot));
       ++kept;

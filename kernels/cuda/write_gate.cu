@@ -3,8 +3,8 @@
 #include "kernels/cuda/mma.cuh"
 
 // A thread block has a tile of tokens of one KV head, whose inputs its warps hold in registers while tiles of hidden
-// units stream by, the next on its way: the hidden layer never leaves the sums of its products. Of a block's four warps
-// each has tokens of its own, or, where tokens are few, all have the same and units of their own.
+// units stream by, the next ones on their way: the hidden layer never leaves the sums of its products. Of a block's
+// four warps each has tokens of its own, or, where tokens are few, all have the same and units of their own.
 
 namespace kv::cuda {
 
@@ -18,28 +18,48 @@ static_assert(kSlices == kWarps);
 template <int W, bool kFew>
 struct Shape {
   static constexpr int kTokens = kFew ? 16 : 16 * kWarps;
-  static constexpr size_t kSharedBytes = (2 * kUnits + kTokens) * W * sizeof(bf16);
+  static constexpr int kStages = kFew ? 4 : 2;  // tiles of units under way: a block that is alone waits for memory
+  static constexpr size_t kSharedBytes = (kStages * kUnits + kTokens) * W * sizeof(bf16);
 };
 
 __device__ float gelu(float a) { return 0.5f * a * (1.0f + erff(a * 0.70710678f)); }
 
-// x of one token: a warp normalises both keys, zeros beyond them.
-template <int W>
-__device__ void write_input(const WriteGateArgs& args, int64_t token, int64_t head, bf16* tile, int row) {
-  const int dim = args.head_dim, lane = threadIdx.x % 32;
-  const int64_t at = (token * args.kv_heads + head) * dim;
-  const bf16* halves[2] = {static_cast<const bf16*>(args.pre_rope_keys.data) + at,
-                           static_cast<const bf16*>(args.keys.data) + at};
+// x of the block's tokens, zeros beyond them: each warp normalises the keys of four tokens together, so that it waits
+// for memory once.
+template <int W, int kTokens>
+__device__ void write_inputs(const WriteGateArgs& args, int64_t first, int64_t tokens, int64_t head, bf16* tile) {
+  constexpr int kTogether = 4, kEach = (W / 2 + 31) / 32;  // numbers of a key that a lane has
+  static_assert(kTokens % (kTogether * kWarps) == 0);
+  const int dim = args.head_dim, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const bf16* keys[2] = {static_cast<const bf16*>(args.pre_rope_keys.data), static_cast<const bf16*>(args.keys.data)};
+  for (int group = warp * kTogether; group < kTokens; group += kWarps * kTogether) {
+    float x[kTogether][2][kEach];
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    float squares = 0;
-    for (int d = lane; d < dim; d += 32) squares += to_f32(halves[half][d]) * to_f32(halves[half][d]);
-    const float inverse = rsqrtf(warp_reduce(squares, Add()) / static_cast<float>(dim) + args.kEpsilon);
-    for (int d = lane; d < dim; d += 32) {
-      tile[place<W>(row, half * dim + d)] = to_bf16(to_f32(halves[half][d]) * inverse);
+    for (int t = 0; t < kTogether; ++t) {
+      const int64_t at = ((first + group + t) * args.kv_heads + head) * dim;
+#pragma unroll
+      for (int e = 0; e < 2 * kEach; ++e) {
+        const int d = e % kEach * 32 + lane;
+        x[t][e / kEach][e % kEach] = group + t < tokens && d < dim ? to_f32(keys[e / kEach][at + d]) : 0.0f;
+      }
+    }
+#pragma unroll
+    for (int t = 0; t < kTogether; ++t) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float squares = 0;
+#pragma unroll
+        for (int e = 0; e < kEach; ++e) squares += x[t][half][e] * x[t][half][e];
+        const float inverse = rsqrtf(warp_reduce(squares, Add()) / static_cast<float>(dim) + args.kEpsilon);
+#pragma unroll
+        for (int e = 0; e < kEach; ++e) {
+          const int d = e * 32 + lane;
+          if (d < dim) tile[place<W>(group + t, half * dim + d)] = to_bf16(x[t][half][e] * inverse);
+        }
+      }
+      for (int d = 2 * dim + lane; d < W; d += 32) tile[place<W>(group + t, d)] = to_bf16(0.0f);
     }
   }
-  for (int d = 2 * dim + lane; d < W; d += 32) tile[place<W>(row, d)] = to_bf16(0.0f);
 }
 
 template <int W, bool kFew>
@@ -47,8 +67,8 @@ __global__ void __launch_bounds__(kThreads) write_gate_kernel(WriteGateArgs args
   using Shape = Shape<W, kFew>;
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ float parts[kSlices][Shape::kTokens];
-  auto* staged = reinterpret_cast<bf16*>(shared);  // two tiles of units
-  bf16* inputs = staged + 2 * kUnits * W;
+  auto* staged = reinterpret_cast<bf16*>(shared);  // tiles of units
+  bf16* inputs = staged + Shape::kStages * kUnits * W;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int64_t head = blockIdx.x % args.kv_heads;
   const int64_t first = blockIdx.x / args.kv_heads * Shape::kTokens;
@@ -57,26 +77,23 @@ __global__ void __launch_bounds__(kThreads) write_gate_kernel(WriteGateArgs args
   const bf16* weights = static_cast<const bf16*>(args.weights.data) + head * args.hidden * width;
   const auto stage = [&](int unit) {
     if (unit < args.hidden) {
-      stage_rows<W>(staged + unit / kUnits % 2 * kUnits * W, kUnits, width, threadIdx.x, kThreads,
+      stage_rows<W>(staged + unit / kUnits % Shape::kStages * kUnits * W, kUnits, width, threadIdx.x, kThreads,
                     [&](int r) { return unit + r < args.hidden ? weights + int64_t{unit + r} * width : nullptr; });
     }
     commit_copies();
   };
-  stage(0);
-  for (int row = warp; row < Shape::kTokens; row += kWarps) {
-    // Rows beyond the tokens repeat the last one; nobody reads what comes of them.
-    write_input<W>(args, first + min(int64_t{row}, tokens - 1), head, inputs, row);
-  }
+  for (int s = 0; s < Shape::kStages - 1; ++s) stage(s * kUnits);
+  write_inputs<W, Shape::kTokens>(args, first, tokens, head, inputs);
   __syncthreads();
   HeldRows<W, 1> x;
   x.load(inputs, kFew ? 0 : warp * 16, lane);
 
   float y[kSlices][2] = {};  // by slice, summed in one order however warps share them, so that blocks change no bit
   for (int unit = 0; unit < args.hidden; unit += kUnits) {
-    stage(unit + kUnits);
-    wait_copies<1>();
+    stage(unit + (Shape::kStages - 1) * kUnits);
+    wait_copies<Shape::kStages - 1>();
     __syncthreads();
-    const bf16* tile = staged + unit / kUnits % 2 * kUnits * W;
+    const bf16* tile = staged + unit / kUnits % Shape::kStages * kUnits * W;
 #pragma unroll
     for (int slice = 0; slice < kSlices; ++slice) {
       if (kFew && slice != warp) continue;
@@ -93,7 +110,7 @@ __global__ void __launch_bounds__(kThreads) write_gate_kernel(WriteGateArgs args
         }
       }
     }
-    __syncthreads();  // all are done with the tile that the next but one takes the place of
+    __syncthreads();  // all are done with the tile whose place the next stage() takes
   }
 #pragma unroll
   for (int slice = 0; slice < kSlices; ++slice) {

@@ -289,6 +289,7 @@ void Cache::evict_newest(int layer, Slots<const uint8_t> keep, const uint8_t* ro
   backend_->compact({.cache = view(layer),
                      .keep = keep,
                      .rows_due = rows_due,
+                     .newest = newest,
                      .pool_keys = keys_.ref(),
                      .pool_values = values_.ref(),
                      .pool_positions = static_cast<int32_t*>(positions_.ref().data),

@@ -100,7 +100,7 @@ class Cache {
   void reset();
 
  private:
-  // The same where all but the newest slots stay.
+  // The same where none leaves but of the newest slots.
   void evict_newest(int layer, Slots<const uint8_t> keep, const uint8_t* rows_due, int64_t newest);
   int64_t all_rows() const { return rows() * shape_.layers; }
   int64_t new_pages(std::span<const int32_t> room) const;  // beyond those that are held

@@ -150,9 +150,6 @@ class Generation {
   }
 
   GenerateResult go() {
-    Stopwatch total(args_.backend);
-    total.start();
-    watch_.start();
     if (args_.resumed) {
       loop_.resume(args_.prompts, std::move(*args_.resumed));
     } else {
@@ -160,6 +157,9 @@ class Generation {
       loop_.begin(args_.prompts, args_.policy.admission->window() > 0 ? 0 : pages_);
     }
     if (args_.filled > 0) loop_.fill(args_.filled);
+    Stopwatch total(args_.backend);
+    total.start();
+    watch_.start();
     for (const Step& step : prompt_schedule()) loop_.step(step);
     take_new_ids(1);
     result_.prefill_seconds = watch_.lap();
@@ -297,7 +297,7 @@ class Generation {
   std::vector<int32_t> newest_;   // ids
   bool ended_ = false;            // at least one sequence
   int generated_ = 0;             // new tokens of every active sequence
-  Stopwatch watch_;               // every moment from the first on is some lap's
+  Stopwatch watch_;               // every moment from the prompts' first on is some lap's
   GenerateResult result_;
 };
 

@@ -63,7 +63,8 @@ struct GenerateResult {
   // Phases inside steps are not timed: attention_seconds and observe_seconds stay 0. Steps that a sequence made beyond
   // its stop id, before the host looked (15 at most), count.
   ReplayResult costs;
-  // These three add up to costs.total_seconds, but for the microseconds between two clocks.
+  // These three add up to costs.total_seconds, but for the microseconds between two clocks. What a policy loads, and
+  // a cache that is there at once, come before.
   double prefill_seconds = 0;      // until every first token is known, with the cuts inside the prompts
   double decode_seconds = 0;       // the steps after that, without their cuts
   double evict_seconds = 0;        // scoring and cutting after the first token: all that events add to their steps

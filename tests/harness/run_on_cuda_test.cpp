@@ -112,7 +112,8 @@ TEST_P(SlowRunOnCuda, OneShotCompressionMakesTheSameRows) {
                    "metrics: [loss, recall, eviction_curve, budget_split]\n");
 }
 
-// What is dropped is drawn, so that who is seen does not hang on roundings; what pages are read does.
+// What is dropped is drawn, and what is evicted goes by position, so that who is seen does not hang on roundings; what
+// pages are read does.
 TEST_P(SlowRunOnCuda, AdmissionsAndSelectionsMakeTheSameRows) {
   if (!ref::try_backend(GetParam())) GTEST_SKIP() << GetParam() << " is not here";
   expect_same_rows(
@@ -120,7 +121,7 @@ TEST_P(SlowRunOnCuda, AdmissionsAndSelectionsMakeTheSameRows) {
       "  - full\n"
       "  - {policy: full, admission: {local: {window: 64}}, label: local}\n"
       "  - {policy: full, admission: {wg-kv: {drop: 0.75, window: 64}}, label: wg-kv}\n"
-      "  - {policy: snapkv, admission: {wg-kv: {drop: 0.5, window: 32}}, label: wg-kv and snapkv}\n"
+      "  - {policy: streaming, admission: {wg-kv: {drop: 0.5, window: 32}}, label: wg-kv and streaming}\n"
       "  - {policy: full, selection: {quest: {pages: 16}}, label: quest}\n"
       "  - {policy: full, selection: {quest: {pages: 16, mode: official}}, label: quest (official)}\n"
       "  - {policy: full, admission: {wg-kv: {drop: 0.5, window: 32}}, selection: {quest: {pages: 16}}, label: wg-kv "

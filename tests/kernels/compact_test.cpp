@@ -1,7 +1,8 @@
 #include "kernels/compact.h"
 
-#include <algorithm>
+#include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "tests/support/paged_cache.h"
 #include "tests/support/slices.h"
@@ -11,12 +12,18 @@ namespace {
 
 KV_OVER_BACKENDS(Ops, Compact);
 
-// Which slots stay, in rows of several lengths around a page, some of them not due.
-void check(Backend& backend, const std::vector<uint8_t>& due, const std::function<bool(int64_t, int64_t)>& stays) {
-  const std::vector<int32_t> lengths = {0, 1, 15, 16, 17, 100};
+using Stays = std::function<bool(int64_t row, int64_t slot)>;
+
+// Rows around a page, and one of several blocks of a GPU.
+const std::vector<int32_t> kLengths = {0, 1, 15, 16, 17, 100, 700, 64};
+
+// Which slots stay, in rows of these lengths, some of them not due (due: empty, all are). Of slots that are not among
+// the newest the mask says that they leave, and they stay.
+void check(Backend& backend, const std::vector<int32_t>& lengths, const std::vector<uint8_t>& due, const Stays& stays,
+           int64_t newest = INT64_MAX) {
   constexpr int kDim = 16;
   constexpr int kColumns = 2;
-  constexpr int64_t kPitch = 103;
+  constexpr int64_t kPitch = 703;
   ref::CacheRows rows = ref::random_rows(lengths, 2, kDim, 5, kColumns, 3);
   rows.expires = rows.positions;
   for (std::vector<int32_t>& expires : rows.expires) {
@@ -31,8 +38,9 @@ void check(Backend& backend, const std::vector<uint8_t>& due, const std::functio
     std::vector<int32_t> positions, expires;
     const ref::CacheRows& all = cache.rows();
     for (int64_t slot = 0; slot < lengths[row]; ++slot) {
-      keep[row * kPitch + slot] = stays(static_cast<int64_t>(row), slot);
-      if ((due.empty() || due[row]) && !keep[row * kPitch + slot]) continue;
+      const bool may_leave = slot >= lengths[row] - newest;
+      keep[row * kPitch + slot] = may_leave && stays(static_cast<int64_t>(row), slot);
+      if ((due.empty() || due[row]) && may_leave && !keep[row * kPitch + slot]) continue;
       for (int d = 0; d < kDim; ++d) keys.push_back(all.keys[row][slot * kDim + d]);
       for (int d = 0; d < kDim; ++d) values.push_back(all.values[row][slot * kDim + d]);
       for (int c = 0; c < kColumns; ++c) columns.push_back(all.columns[row][slot * kColumns + c]);
@@ -53,6 +61,7 @@ void check(Backend& backend, const std::vector<uint8_t>& due, const std::functio
   backend.compact({.cache = view,
                    .keep = mask.slots<uint8_t>(kPitch),
                    .rows_due = due.empty() ? nullptr : rows_due.ref().as<uint8_t>(),
+                   .newest = newest,
                    .pool_keys = cache.pool_keys(),
                    .pool_values = cache.pool_values(),
                    .pool_positions = cache.pool_positions(),
@@ -69,25 +78,45 @@ void check(Backend& backend, const std::vector<uint8_t>& due, const std::functio
   EXPECT_EQ(got.columns, want.columns);
 }
 
+bool most(int64_t row, int64_t slot) { return (slot * 7 + row) % 3 != 0; }
+
 TEST_P(Compact, KeptEntriesMoveToTheFrontInOrder) {
   KV_BACKEND_OR_SKIP(backend);
-  check(*backend, {}, [](int64_t row, int64_t slot) { return (slot * 7 + row) % 3 != 0; });
+  check(*backend, kLengths, {}, most);
+}
+
+TEST_P(Compact, OfManyRowsToo) {
+  KV_BACKEND_OR_SKIP(backend);
+  std::vector<int32_t> lengths(300);
+  for (size_t row = 0; row < lengths.size(); ++row) lengths[row] = static_cast<int32_t>(row * 7 % 200);
+  check(*backend, lengths, {}, most);
+}
+
+TEST_P(Compact, NoneButTheNewestLeave) {
+  KV_BACKEND_OR_SKIP(backend);
+  for (const int64_t newest : {0, 1, 16, 90, 650}) {
+    SCOPED_TRACE(newest);
+    check(*backend, kLengths, {}, most, newest);
+    check(
+        *backend, kLengths, {}, [](int64_t, int64_t) { return false; }, newest);
+  }
 }
 
 TEST_P(Compact, KeepsAllOrNone) {
   KV_BACKEND_OR_SKIP(backend);
-  check(*backend, {}, [](int64_t, int64_t) { return true; });
-  check(*backend, {}, [](int64_t, int64_t) { return false; });
+  check(*backend, kLengths, {}, [](int64_t, int64_t) { return true; });
+  check(*backend, kLengths, {}, [](int64_t, int64_t) { return false; });
 }
 
 TEST_P(Compact, OnlyTheLastEntryMayStay) {
   KV_BACKEND_OR_SKIP(backend);
-  check(*backend, {}, [](int64_t row, int64_t slot) { return slot == std::vector<int>{0, 0, 14, 15, 16, 99}[row]; });
+  check(*backend, kLengths, {},
+        [](int64_t row, int64_t slot) { return slot == kLengths[static_cast<size_t>(row)] - 1; });
 }
 
 TEST_P(Compact, RowsNotDueStayAsTheyAre) {
   KV_BACKEND_OR_SKIP(backend);
-  check(*backend, {1, 0, 1, 0, 0, 1}, [](int64_t, int64_t slot) { return slot % 2 == 1; });
+  check(*backend, kLengths, {1, 0, 1, 0, 0, 1, 1, 0}, [](int64_t, int64_t slot) { return slot % 2 == 1; });
 }
 
 }  // namespace

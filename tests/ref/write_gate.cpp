@@ -7,13 +7,14 @@
 namespace kv::ref {
 
 double write_gate(std::span<const double> pre_rope_key, std::span<const double> key, std::span<const double> weights,
-                  std::span<const double> bias, std::span<const double> output_weights, double output_bias) {
+                  std::span<const double> bias, std::span<const double> output_weights, double output_bias,
+                  const std::function<double(double)>& stored) {
   std::vector<double> x;
   for (const auto& vector : {pre_rope_key, key}) {
     double squares = 0;
     for (const double value : vector) squares += value * value;
     const double rms = std::sqrt(squares / static_cast<double>(vector.size()) + 1e-6);
-    for (const double value : vector) x.push_back(value / rms);
+    for (const double value : vector) x.push_back(stored(value / rms));
   }
   double y = output_bias;
   for (size_t h = 0; h < bias.size(); ++h) {
