@@ -1,7 +1,7 @@
 // cache_size: what a cache holds at the text's end, over the full cache's.
 //   Σ over layers and KV heads of the entries / (tokens · layers · heads), in [0, 1].
 // The "normalised KV cache size" of 004, its x axis: entries after the last sweep, the window's among them. Bytes of
-// gates and other columns are not in it; rows kv_bytes and column_bytes have the peaks of both.
+// gates, bounds and other columns are not in it; rows kv_bytes, column_bytes (with bounds) and learned_bytes have them.
 
 #include "harness/metrics/metric.h"
 

@@ -233,6 +233,7 @@ ReplayRunner::Outcome ReplayRunner::replay_case(const Case& unit_case) {
                            .baseline = &full,
                            .observers = observers,
                            .onlookers = std::span(onlooker).first(cutter ? 1 : 0)});
+  outcome.learned_bytes = policy.learned_bytes(lane.source().info(), lane.backend().activation_type());
   for (size_t s = 0; plan.pruning.capacity && s < first.size(); ++s) first[s] = outcome.result.sequences[s].first_event;
   for (const auto& metric : metrics) metric->report(outcome.result, outcome.measured);
   if (!cutter) policy.allocation->report(outcome.measured);
@@ -330,6 +331,9 @@ std::vector<Row> ReplayRunner::rows_of(const Case& unit_case, const Outcome& out
     add_row(rows, blank, "attended_pairs", static_cast<double>(sequence.attended_pairs), "");
     add_row(rows, blank, "kv_bytes", static_cast<double>(result.peak_kv_bytes) * share, "bytes");
     add_row(rows, blank, "column_bytes", static_cast<double>(result.peak_column_bytes) * share, "bytes");
+    if (outcome.learned_bytes > 0) {
+      add_row(rows, blank, "learned_bytes", static_cast<double>(outcome.learned_bytes) * share, "bytes");
+    }
     add_row(rows, blank, "total_time", result.total_seconds * share, "s");
     add_row(rows, blank, "attention_time", result.attention_seconds * share, "s");
     add_row(rows, blank, "score_time", (result.observe_seconds + result.score_seconds) * share, "s");
@@ -340,8 +344,8 @@ std::vector<Row> ReplayRunner::rows_of(const Case& unit_case, const Outcome& out
 }
 
 std::vector<std::string> replay_numbers() {
-  return {"kept_tokens", "kept_tokens_max", "evictions",  "attended_pairs", "kv_bytes",  "column_bytes",
-          "total_time",  "attention_time",  "score_time", "evict_time",     "begin_time"};
+  return {"kept_tokens",   "kept_tokens_max", "evictions",      "attended_pairs", "kv_bytes",   "column_bytes",
+          "learned_bytes", "total_time",      "attention_time", "score_time",     "evict_time", "begin_time"};
 }
 
 std::string replay_plan(const Spec& spec, const Grid& grid) {

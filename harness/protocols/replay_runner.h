@@ -53,6 +53,7 @@ class ReplayRunner final : public UnitRunner {
     std::vector<Measured> measured;
     ReplayResult result;
     std::vector<std::string> failures;  // [sequences], empty: kept what was asked
+    size_t learned_bytes = 0;           // Policy::learned_bytes
   };
 
   std::vector<Row> run_available(const Case& unit_case);
