@@ -9,6 +9,7 @@
 #include "sim/model/model_files.h"
 #include "sim/replay/compress.h"
 #include "sim/source/model_source.h"
+#include "tests/support/packed_tensors.h"
 #include "tests/support/paths.h"
 
 namespace kv {
@@ -18,7 +19,7 @@ constexpr size_t kTokens = 400;
 // Keys, values and queries are f32 results of another implementation's layers before.
 constexpr float kTolerance = 1e-5F;
 
-SafetensorsFile expected_file() { return SafetensorsFile::open(ref::source_path("tests/data/codes/tiny.safetensors")); }
+SafetensorsFile expected_file() { return ref::open_packed("tests/data/codes/tiny.safetensors"); }
 
 std::vector<float> expected_scores(const std::string& code) {
   const SafetensorsFile file = expected_file();

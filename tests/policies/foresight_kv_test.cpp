@@ -11,7 +11,7 @@
 #include "tests/support/close.h"
 #include "tests/support/file_fixtures.h"
 #include "tests/support/frozen.h"
-#include "tests/support/paths.h"
+#include "tests/support/packed_tensors.h"
 #include "tests/support/policy_runs.h"
 #include "tests/support/slices.h"
 
@@ -138,7 +138,7 @@ struct RecordedCuts {
 void expect_features(const RecordedCuts& recorded) {
   constexpr int kEvents = RecordedCuts::kEvents, kHeads = RecordedCuts::kHeads, kGroup = RecordedCuts::kGroup;
   const int dim = recorded.dim;
-  const SafetensorsFile file = SafetensorsFile::open(source_path("tests/data/foresight/expected.safetensors"));
+  const SafetensorsFile file = open_packed("tests/data/foresight/expected.safetensors");
   const auto of_layer = [&](auto all) {
     const int64_t size = std::ssize(all) / recorded.of_layers;
     return slice(all, recorded.layer * size, size);

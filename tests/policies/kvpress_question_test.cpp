@@ -17,6 +17,7 @@
 #include "sim/model/model_files.h"
 #include "sim/replay/compress.h"
 #include "sim/source/model_source.h"
+#include "tests/support/packed_tensors.h"
 #include "tests/support/paths.h"
 
 namespace kv {
@@ -71,7 +72,7 @@ class SlowKvpressQuestion : public testing::TestWithParam<Asked> {
   std::vector<int32_t> numbers(const std::string& name) const { return file_.read_i32(file_.require(name)); }
 
  private:
-  SafetensorsFile file_ = SafetensorsFile::open(ref::source_path("tests/data/kvpress/question.safetensors"));
+  SafetensorsFile file_ = ref::open_packed("tests/data/kvpress/question.safetensors");
 };
 
 struct Row {

@@ -10,10 +10,9 @@
 #include "sim/replay/compress.h"
 
 #include "sim/io/safetensors.h"
-#include "sim/io/xz.h"
 #include "sim/model/model_files.h"
 #include "sim/source/model_source.h"
-#include "tests/support/file_fixtures.h"
+#include "tests/support/packed_tensors.h"
 #include "tests/support/paths.h"
 
 namespace kv {
@@ -40,18 +39,12 @@ class SlowKvpress : public testing::TestWithParam<Press> {
     const auto reference = SafetensorsFile::open(ref::source_path("tests/data/reference/expected.safetensors"));
     ids_ = reference.read_i32(reference.require("book0.input_ids"));
     ids_.resize(kTokens);
-    expected_ = new SafetensorsFile(unpacked(ref::source_path("tests/data/kvpress/expected.safetensors.xz")));
+    expected_ = new SafetensorsFile(ref::open_packed("tests/data/kvpress/expected.safetensors"));
   }
   static void TearDownTestSuite() {
     delete expected_;
     delete source_;
     delete backend_;
-  }
-
-  static SafetensorsFile unpacked(const std::string& file) {
-    const test::TempFolder folder;
-    test::write_file(folder / "expected.safetensors", unxz(test::read_file(file), file));
-    return SafetensorsFile::open(folder / "expected.safetensors");
   }
 
   static inline Backend* backend_ = nullptr;

@@ -2,11 +2,11 @@
 
 #include "kernels/check.h"
 #include "kernels/expiry.h"
-#include "tests/support/paths.h"
+#include "tests/support/packed_tensors.h"
 
 namespace kv::ref {
 
-ReleasedWgKv::ReleasedWgKv() : file_(SafetensorsFile::open(source_path("tests/data/wg_kv/expected.safetensors"))) {}
+ReleasedWgKv::ReleasedWgKv() : file_(open_packed("tests/data/wg_kv/expected.safetensors")) {}
 
 SourceInfo ReleasedWgKv::info(int layers) { return tiny_info(layers, kQHeads, kHeads, kDim); }
 

@@ -9,6 +9,7 @@
 #include "sim/io/safetensors.h"
 #include "tests/support/file_fixtures.h"
 #include "tests/support/gguf_file.h"
+#include "tests/support/packed_tensors.h"
 #include "tests/support/paths.h"
 
 namespace kv {
@@ -63,7 +64,7 @@ TEST(GgufFile, ReadsMetadataOfEveryType) {
 // The numbers are those of another implementation (tests/data/README.md), bit for bit.
 TEST(GgufFile, UnpacksEveryFormatExactly) {
   const GgufFile file = GgufFile::open(ref::source_path("tests/data/gguf/formats.gguf"));
-  const auto expected = SafetensorsFile::open(ref::source_path("tests/data/gguf/formats.safetensors"));
+  const auto expected = ref::open_packed("tests/data/gguf/formats.safetensors");
   ASSERT_EQ(file.tensors().size(), 11u);
   for (const GgufTensor& tensor : file.tensors()) {
     EXPECT_EQ(tensor.name, "in." + std::string(block_format_name(tensor.format)));

@@ -21,8 +21,8 @@
 #include "sim/learned/eviction_reward.h"
 #include "sim/learned/learning_rate.h"
 #include "tests/support/close.h"
+#include "tests/support/packed_tensors.h"
 #include "tests/support/paged_cache.h"
-#include "tests/support/paths.h"
 #include "tests/support/slices.h"
 
 namespace kv {
@@ -150,7 +150,7 @@ class ForesightCode : public testing::Test {
     return layer;
   }
 
-  const SafetensorsFile file_ = SafetensorsFile::open(ref::source_path("tests/data/foresight/expected.safetensors"));
+  const SafetensorsFile file_ = ref::open_packed("tests/data/foresight/expected.safetensors");
   const std::unique_ptr<Backend> backend_ = make_backend("cpu");
 };
 

@@ -10,8 +10,8 @@
 #include "kernels/eviction_surrogate.h"
 #include "sim/io/safetensors.h"
 #include "tests/support/close.h"
+#include "tests/support/packed_tensors.h"
 #include "tests/support/paged_cache.h"
-#include "tests/support/paths.h"
 #include "tests/support/slices.h"
 
 namespace kv {
@@ -80,7 +80,7 @@ class ReinforcedCode : public testing::Test {
     return result;
   }
 
-  const SafetensorsFile file_ = SafetensorsFile::open(ref::source_path("tests/data/foresight/expected.safetensors"));
+  const SafetensorsFile file_ = ref::open_packed("tests/data/foresight/expected.safetensors");
   const std::unique_ptr<Backend> backend_ = make_backend("cpu");
 };
 
