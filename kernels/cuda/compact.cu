@@ -1,15 +1,16 @@
 #include "kernels/compact.h"
 
+#include "kernels/cuda/compact_pieces.cuh"
 #include "kernels/cuda/device.cuh"
 
 namespace kv::cuda {
 
 namespace {
 
+constexpr int kThreads = 256;
 constexpr int kHeldWords = 8;  // a thread
 
 // Where each slot of the current chunk goes: its rank among the kept ones, or −1. Returns how many are kept.
-template <int kThreads>
 __device__ int rank_kept(const uint8_t* keep, int64_t first, int count, int* rank) {
   __shared__ int warp_kept[kThreads / 32];
   const int warp = threadIdx.x / 32;
@@ -32,7 +33,7 @@ __device__ int rank_kept(const uint8_t* keep, int64_t first, int count, int* ran
 
 // One block a row walks its slots in chunks. A chunk is read into registers before any of it is written; entries only
 // move towards slot 0, so what is overwritten has been read.
-template <int kThreads, class Word>
+template <class Word>
 __global__ void __launch_bounds__(kThreads)
     compact_kernel(CompactArgs args, Word* keys, Word* values, int words, int chunk) {
   __shared__ int rank[kThreads];
@@ -46,7 +47,7 @@ __global__ void __launch_bounds__(kThreads)
   int64_t kept = oldest;
   for (int64_t first = oldest; first < length; first += chunk) {
     const int count = static_cast<int>(min(int64_t{chunk}, length - first));
-    const int stay = rank_kept<kThreads>(keep, first, count, rank);
+    const int stay = rank_kept(keep, first, count, rank);
     const int64_t base = kept;
     kept += stay;
     if (stay == 0 || (stay == count && base == first)) continue;  // nothing moves
@@ -92,25 +93,19 @@ __global__ void __launch_bounds__(kThreads)
   if (args.lengths && threadIdx.x == 0) args.lengths[row] = static_cast<int32_t>(kept);
 }
 
-template <int kThreads, class Word>
-void compact_rows(const CompactArgs& args) {
+template <class Word>
+void compact_words(const CompactArgs& args) {
   const int words = args.cache.head_dim / static_cast<int>(sizeof(Word) / sizeof(bf16));
   const int chunk = std::min(kThreads, kThreads * kHeldWords / (2 * words));
   KV_CHECK(chunk > 0);
-  launch(compact_kernel<kThreads, Word>, args.cache.rows, kThreads, 0, args,
-         reinterpret_cast<Word*>(args.pool_keys.as<bf16>()), reinterpret_cast<Word*>(args.pool_values.as<bf16>()),
-         words, chunk);
-}
-
-// A row is one block's, so of few rows each gets a large one.
-template <class Word>
-void compact_words(const CompactArgs& args) {
-  args.cache.rows < multiprocessors() ? compact_rows<1024, Word>(args) : compact_rows<256, Word>(args);
+  launch(compact_kernel<Word>, args.cache.rows, kThreads, 0, args, reinterpret_cast<Word*>(args.pool_keys.as<bf16>()),
+         reinterpret_cast<Word*>(args.pool_values.as<bf16>()), words, chunk);
 }
 
 }  // namespace
 
 void compact(const CompactArgs& args) {
+  if (args.cache.rows < multiprocessors()) return compact_pieces(args);
   if (args.cache.head_dim % 8 == 0) {
     compact_words<uint4>(args);
   } else {

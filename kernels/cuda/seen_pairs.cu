@@ -23,12 +23,8 @@ __global__ void seen_pairs_kernel(SeenPairsArgs args) {
     const int64_t left = int64_t{expires} - segment.first_position;
     pairs += max(int64_t{0}, min(int64_t{segment.count}, left) - begin);
   }
-  __shared__ unsigned long long total;
-  if (threadIdx.x == 0) total = 0;
-  __syncthreads();
-  atomicAdd(&total, pairs);
-  __syncthreads();
-  if (threadIdx.x == 0) args.pairs[row] += static_cast<int64_t>(total);
+  pairs = block_reduce(pairs, 0ULL, Add());
+  if (threadIdx.x == 0) args.pairs[row] += static_cast<int64_t>(pairs);
 }
 
 }  // namespace

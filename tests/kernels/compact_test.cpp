@@ -1,5 +1,6 @@
 #include "kernels/compact.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -23,7 +24,7 @@ void check(Backend& backend, const std::vector<int32_t>& lengths, const std::vec
            int64_t newest = INT64_MAX) {
   constexpr int kDim = 16;
   constexpr int kColumns = 2;
-  constexpr int64_t kPitch = 703;
+  const int64_t pitch = *std::max_element(lengths.begin(), lengths.end()) + 3;
   ref::CacheRows rows = ref::random_rows(lengths, 2, kDim, 5, kColumns, 3);
   rows.expires = rows.positions;
   for (std::vector<int32_t>& expires : rows.expires) {
@@ -31,7 +32,7 @@ void check(Backend& backend, const std::vector<int32_t>& lengths, const std::vec
   }
   ref::PagedCache cache(backend, std::move(rows));
   ref::CacheRows want{.kv_heads = 2, .head_dim = kDim, .column_width = kColumns};
-  std::vector<uint8_t> keep(lengths.size() * kPitch, 1);
+  std::vector<uint8_t> keep(lengths.size() * pitch, 1);
   std::vector<int32_t> kept;
   for (size_t row = 0; row < lengths.size(); ++row) {
     std::vector<float> keys, values, columns;
@@ -39,8 +40,8 @@ void check(Backend& backend, const std::vector<int32_t>& lengths, const std::vec
     const ref::CacheRows& all = cache.rows();
     for (int64_t slot = 0; slot < lengths[row]; ++slot) {
       const bool may_leave = slot >= lengths[row] - newest;
-      keep[row * kPitch + slot] = may_leave && stays(static_cast<int64_t>(row), slot);
-      if ((due.empty() || due[row]) && may_leave && !keep[row * kPitch + slot]) continue;
+      keep[row * pitch + slot] = may_leave && stays(static_cast<int64_t>(row), slot);
+      if ((due.empty() || due[row]) && may_leave && !keep[row * pitch + slot]) continue;
       for (int d = 0; d < kDim; ++d) keys.push_back(all.keys[row][slot * kDim + d]);
       for (int d = 0; d < kDim; ++d) values.push_back(all.values[row][slot * kDim + d]);
       for (int c = 0; c < kColumns; ++c) columns.push_back(all.columns[row][slot * kColumns + c]);
@@ -59,7 +60,7 @@ void check(Backend& backend, const std::vector<int32_t>& lengths, const std::vec
   PagedView view = cache.view();
   view.lengths = ref::data_of<int32_t>(counted);  // read, and written in place
   backend.compact({.cache = view,
-                   .keep = mask.slots<uint8_t>(kPitch),
+                   .keep = mask.slots<uint8_t>(pitch),
                    .rows_due = due.empty() ? nullptr : rows_due.ref().as<uint8_t>(),
                    .newest = newest,
                    .pool_keys = cache.pool_keys(),
@@ -90,6 +91,16 @@ TEST_P(Compact, OfManyRowsToo) {
   std::vector<int32_t> lengths(300);
   for (size_t row = 0; row < lengths.size(); ++row) lengths[row] = static_cast<int32_t>(row * 7 % 200);
   check(*backend, lengths, {}, most);
+}
+
+// More than a GPU takes at once of so few rows, which move from one piece to another; all, or the newest.
+TEST_P(Compact, OfLongRowsToo) {
+  KV_BACKEND_OR_SKIP(backend);
+  std::vector<int32_t> lengths(100, 40);
+  for (size_t row = 0; row < 12; ++row) lengths[row] = static_cast<int32_t>(1500 - 131 * row);
+  check(*backend, lengths, {}, most);
+  check(*backend, lengths, {}, most, 1100);
+  check(*backend, lengths, {}, [](int64_t, int64_t slot) { return slot < 650 || slot % 5 == 0; });
 }
 
 TEST_P(Compact, NoneButTheNewestLeave) {
