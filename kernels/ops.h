@@ -4,7 +4,7 @@
 // backends the calls of cpu::op and cuda::op, which a header declares beside the struct and the
 // contract: kernels/<op>.h, but for ops that belong together (pool.h: group_mean; column_add.h: column_mean;
 // expected_attention.h: query_moments; future_scores.h: future_table; find_bad.h: both;
-// rate_entries.h: rate_entries_backward; attention_columns.h: both).
+// rate_entries.h: rate_entries_backward; attention_columns.h: both; keep_recent.h: order_recent).
 #define KV_FOR_EACH_OP(OP)                             \
   OP(linear, LinearArgs)                               \
   OP(rms_norm, RmsNormArgs)                            \
@@ -26,6 +26,7 @@
   OP(column_add, ColumnAddArgs)                        \
   OP(column_mean, ColumnMeanArgs)                      \
   OP(keep_recent, KeepRecentArgs)                      \
+  OP(order_recent, OrderRecentArgs)                    \
   OP(window_attention, WindowAttentionArgs)            \
   OP(pool, PoolArgs)                                   \
   OP(group_mean, GroupMeanArgs)                        \

@@ -1,5 +1,7 @@
 #include "kernels/keep_recent.h"
 
+#include <algorithm>
+
 #include "kernels/cuda/device.cuh"
 
 namespace kv::cuda {
@@ -7,39 +9,46 @@ namespace kv::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kBatch = 8;  // vectors that are read before the first of them is overwritten
 
-// A thread owns one word of every vector of a sequence, so that it may move them in place.
+// A word of a vector a thread: blocks of (sequence, vector, tile of words).
+struct Place {
+  int64_t sequence, vector, word;
+
+  __device__ Place(int64_t vectors, int64_t tiles)
+      : sequence(blockIdx.x / tiles / vectors),
+        vector(blockIdx.x / tiles % vectors),
+        word(blockIdx.x % tiles * kThreads + threadIdx.x) {}
+};
+
 template <class Word>
-__global__ void keep_recent_kernel(KeepRecentArgs args, const Word* vectors, Word* recent, int64_t words,
-                                   int64_t tiles) {
-  const Segment segment = args.segments[blockIdx.x / tiles];
-  const int64_t word = blockIdx.x % tiles * kThreads + threadIdx.x;
-  const int fresh = min(segment.count, args.window);
-  if (word >= words || fresh == 0) return;
-  Word* sequence_words = recent + int64_t{segment.sequence} * args.window * words + word;
-  const Word* newest = vectors + int64_t{segment.first_token + segment.count - fresh} * words + word;
-  const int old = args.window - fresh;
-  for (int first = 0; first < args.window; first += kBatch) {
-    Word held[kBatch];
-#pragma unroll
-    for (int e = 0; e < kBatch; ++e) {
-      const int i = first + e;
-      if (i < args.window) held[e] = i < old ? sequence_words[(i + fresh) * words] : newest[(i - old) * words];
-    }
-#pragma unroll
-    for (int e = 0; e < kBatch; ++e) {
-      if (first + e < args.window) sequence_words[(first + e) * words] = held[e];
-    }
-  }
+__global__ void keep(KeepRecentArgs args, const Word* vectors, Word* recent, int64_t words, int64_t most,
+                     int64_t tiles) {
+  const Place at(most, tiles);
+  const Segment segment = args.segments[at.sequence];
+  const int64_t token = segment.count - 1 - at.vector;
+  if (at.word >= words || token < 0) return;
+  const int64_t place = (segment.first_position + token) % args.window;
+  recent[(int64_t{segment.sequence} * args.window + place) * words + at.word] =
+      vectors[(segment.first_token + token) * words + at.word];
 }
 
 template <class Word>
-void run(const KeepRecentArgs& args, const bf16* vectors, bf16* recent) {
-  const int64_t words = args.width * sizeof(bf16) / sizeof(Word);
-  const int64_t tiles = ceil_div(words, kThreads);
-  launch(keep_recent_kernel<Word>, args.segment_count * tiles, kThreads, 0, args,
-         reinterpret_cast<const Word*>(vectors), reinterpret_cast<Word*>(recent), words, tiles);
+__global__ void order(OrderRecentArgs args, const Word* recent, Word* ordered, int64_t words, int64_t tiles) {
+  const Place at(args.window, tiles);
+  const int64_t position = int64_t{args.seen[at.sequence]} - args.window + at.vector;
+  if (at.word >= words || position < 0) return;
+  const int64_t sequence = at.sequence * args.window;
+  ordered[(sequence + at.vector) * words + at.word] = recent[(sequence + position % args.window) * words + at.word];
+}
+
+// Calls with a word, and how many a vector has.
+template <class Call>
+void with_words(int64_t width, const bf16* a, const bf16* b, const Call& call) {
+  if (width % 8 == 0 && is_aligned(a, 16) && is_aligned(b, 16)) {
+    call(uint4{}, width / 8);
+  } else {
+    call(bf16{}, width);
+  }
 }
 
 }  // namespace
@@ -47,11 +56,24 @@ void run(const KeepRecentArgs& args, const bf16* vectors, bf16* recent) {
 void keep_recent(const KeepRecentArgs& args) {
   const bf16* vectors = args.vectors.as<bf16>();
   bf16* recent = args.recent.as<bf16>();
-  if (args.width % 8 == 0 && is_aligned(vectors, 16) && is_aligned(recent, 16)) {
-    run<uint4>(args, vectors, recent);
-  } else {
-    run<bf16>(args, vectors, recent);
-  }
+  const int64_t most = std::min<int64_t>(args.max_count, args.window);
+  with_words(args.width, vectors, recent, [&](auto word, int64_t words) {
+    using Word = decltype(word);
+    const int64_t tiles = ceil_div(words, kThreads);
+    launch(keep<Word>, args.segment_count * most * tiles, kThreads, 0, args, reinterpret_cast<const Word*>(vectors),
+           reinterpret_cast<Word*>(recent), words, most, tiles);
+  });
+}
+
+void order_recent(const OrderRecentArgs& args) {
+  const bf16* recent = args.recent.as<bf16>();
+  bf16* ordered = args.ordered.as<bf16>();
+  with_words(args.width, recent, ordered, [&](auto word, int64_t words) {
+    using Word = decltype(word);
+    const int64_t tiles = ceil_div(words, kThreads);
+    launch(order<Word>, args.sequences * args.window * tiles, kThreads, 0, args, reinterpret_cast<const Word*>(recent),
+           reinterpret_cast<Word*>(ordered), words, tiles);
+  });
 }
 
 }  // namespace kv::cuda

@@ -35,7 +35,7 @@ struct LayerView {
   Slots<const float> column_sums, column_max;
   int64_t pitch = 0;  // of every Slots of this layer, >= cache.max_length
 
-  // The newest queries of every sequence, oldest first: [sequences, window, q_heads, head_dim].
+  // While a scorer scores, the newest queries of every sequence, oldest first: [sequences, window, q_heads, head_dim].
   ConstRef window_queries;
   int window = 0;
 

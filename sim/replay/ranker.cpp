@@ -1,14 +1,17 @@
 #include "sim/replay/ranker.h"
 
+#include <utility>
+
 #include "kernels/keep_recent.h"
 
 namespace kv {
 
-// The newest `window` queries of every sequence of one layer, oldest first, kept across blocks.
+// The newest `window` queries of every sequence of one layer, kept across blocks.
 class Ranker::RecentQueries {
  public:
   RecentQueries(Backend& backend, int sequences, int window, int64_t query_elements)
       : backend_(backend),
+        sequences_(sequences),
         window_(window),
         query_elements_(query_elements),
         queries_(backend, backend.activation_type(), sequences * window * query_elements) {}
@@ -17,14 +20,26 @@ class Ranker::RecentQueries {
     backend_.keep_recent({.vectors = queries,
                           .segments = block.on_device(),
                           .segment_count = std::ssize(block.segments),
+                          .max_count = block.max_count,
                           .window = window_,
                           .width = query_elements_,
                           .recent = queries_.ref()});
   }
-  ConstRef view() const { return queries_.ref(); }
+  // Oldest first.
+  ConstRef ordered(const int32_t* tokens_seen, Tensor& memory) const {
+    memory.reserve(backend_, queries_.dtype(), queries_.elements());
+    backend_.order_recent({.recent = queries_.ref(),
+                           .seen = tokens_seen,
+                           .sequences = sequences_,
+                           .window = window_,
+                           .width = query_elements_,
+                           .ordered = memory.ref()});
+    return std::as_const(memory).ref();
+  }
 
  private:
   Backend& backend_;
+  int sequences_;
   int window_;
   int64_t query_elements_;
   Tensor queries_;
@@ -63,10 +78,7 @@ LayerView Ranker::seen(LayerView layer) const {
     layer.cache.columns = nullptr;
   }
   if (!scorer_.reads_column_sums()) layer.column_sums = {};
-  if (!recent_.empty()) {
-    layer.window = window_;
-    layer.window_queries = recent_[static_cast<size_t>(layer.layer)].view();
-  }
+  layer.window = window_;
   return layer;
 }
 
@@ -78,12 +90,14 @@ void Ranker::score(const LayerView& layer, const Due& due) {
   if (scorer_.has_ties()) {
     ties_[index] = tie_memory_[index].reserve_slots<float>(backend_, layer.rows(), layer.pitch);
   }
-  scorer_.score(seen(layer), {.scores = scores_[index],
-                              .ties = ties_[index],
-                              .rows_due = due.device_rows(),
-                              .sequences_due = due.sequences(),
-                              .tokens_seen = due.tokens_seen(),
-                              .device_tokens_seen = due.device_tokens_seen()});
+  LayerView view = seen(layer);
+  if (!recent_.empty()) view.window_queries = recent_[index].ordered(due.device_tokens_seen(), ordered_);
+  scorer_.score(view, {.scores = scores_[index],
+                       .ties = ties_[index],
+                       .rows_due = due.device_rows(),
+                       .sequences_due = due.sequences(),
+                       .tokens_seen = due.tokens_seen(),
+                       .device_tokens_seen = due.device_tokens_seen()});
 }
 
 ScoredLayer Ranker::scored(const LayerView& layer) const {

@@ -42,6 +42,7 @@ class Ranker {
   int window_;  // queries
   int first_column_;
   std::vector<RecentQueries> recent_;              // [layers]; empty where no window is wanted
+  Tensor ordered_;                                 // those of the layer that is scored
   std::vector<Tensor> score_memory_, tie_memory_;  // [layers]
   std::vector<Slots<float>> scores_, ties_;        // [layers], of the last event
 };

@@ -39,7 +39,8 @@ Footprint run_footprint(const Backend& backend, const Source& source, const Poli
     const Needs needs = scorer.needs();
     cache.column_width += needs.columns(info.group());
     column_sums |= needs.column_sums;
-    need.activations += static_cast<size_t>(shape.sequences * needs.window(shape.interval)) * query * element * layers;
+    need.activations += static_cast<size_t>(shape.sequences * needs.window(shape.interval)) * query * element *
+                        (layers + 1);  // and of a layer that is scored, in order
     // An event holds the scores of every layer until all are scored.
     need.activations += slots * layers * sizeof(float) * (scorer.has_ties() ? 2 : 1);
   };

@@ -117,7 +117,9 @@ void compact(Device& device, Samples& samples, const Shape& shape) {
 }
 
 const std::vector<Shape> kCpuEvictions = {{"compact/32x1280-256 d64", 32, 1280, 256, 64}};
-const std::vector<Shape> kCudaEvictions = {{"compact/512x2304-256 d128", 512, 2304, 256, 128}};
+const std::vector<Shape> kCudaEvictions = {{"compact/512x2304-256 d128", 512, 2304, 256, 128},
+                                           {"compact/8x2304-768 d128", 8, 2304, 768, 128},
+                                           {"compact/8x128K-32K d128", 8, 131072, 32768, 128}};
 
 // Keys and values of `change` new tokens a sequence, read and written, and their positions.
 void append(Device& device, Samples& samples, const Shape& shape) {
@@ -224,7 +226,7 @@ void advance(Device& device, Samples& samples, const Steps& shape) {
   });
 }
 
-// The window's queries, of which one is new, read and written.
+// One new query a sequence, read and written.
 void keep_recent(Device& device, Samples& samples, const Steps& shape) {
   constexpr int kWindow = 32;
   Backend& backend = device.backend();
@@ -232,10 +234,11 @@ void keep_recent(Device& device, Samples& samples, const Steps& shape) {
   const Tensor vectors = random_activations(backend, values, 5);
   Tensor recent = random_activations(backend, kWindow * values, 6);
   const Tensor segments = upload_segments(backend, one_token_each(shape.sequences));
-  samples.take({.bytes = 2.0 * kWindow * device.activation() * static_cast<double>(values)}, [&] {
+  samples.take({.bytes = 2.0 * device.activation() * static_cast<double>(values)}, [&] {
     backend.keep_recent({.vectors = vectors.ref(),
                          .segments = segments_of(segments),
                          .segment_count = shape.sequences,
+                         .max_count = 1,
                          .window = kWindow,
                          .width = width,
                          .recent = recent.ref()});
