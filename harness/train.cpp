@@ -255,7 +255,7 @@ class Trainings {
                           .source = source,
                           .sequences = sequences,
                           .sample_numbers = numbers,
-                          .prefill_chunk = spec_.prefill_chunk,
+                          .prefill_chunk = spec_.chunk(),
                           .seed = options.seed,
                           .step = step});
   }

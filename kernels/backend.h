@@ -44,7 +44,7 @@ class GrowingMemory {
  public:
   virtual ~GrowingMemory() = default;
   // Makes it `bytes` long, no less than it was, and returns where it lies now, 64-byte aligned; what is new is 0xFF. It
-  // takes no more than that while it grows. Nothing to record.
+  // takes no more than that while it grows, but for small blocks of the host, which may be copied. Nothing to record.
   virtual void* grow(size_t bytes) = 0;
 };
 

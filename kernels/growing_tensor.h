@@ -12,6 +12,8 @@ namespace kv {
 class GrowingTensor {
  public:
   GrowingTensor() = default;
+  GrowingTensor(GrowingTensor&& other) noexcept;
+  GrowingTensor& operator=(GrowingTensor&& other) noexcept;
 
   // At least so many elements; the old ones stay, but may lie elsewhere.
   void grow(Backend& backend, DType dtype, int64_t elements);

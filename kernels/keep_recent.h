@@ -4,8 +4,8 @@
 
 namespace kv {
 
-// Keeps the newest `window` vectors of every sequence: that of position p in place p mod window. Of a segment it takes up
-// the last min(count, window).
+// Keeps the newest `window` vectors of every sequence: that of position p in place p mod window. Of a segment it takes
+// up the last min(count, window).
 struct KeepRecentArgs {
   ConstRef vectors;                   // [tokens, width]
   const Segment* segments = nullptr;  // at most one a sequence
@@ -16,8 +16,8 @@ struct KeepRecentArgs {
   Ref recent;  // [sequences, window, width]
 };
 
-// The same, oldest first: of a sequence that has seen n tokens, ordered[i] is the vector of position n − window + i. Where
-// there is no such position it is left alone.
+// The same, oldest first: of a sequence that has seen n tokens, ordered[i] is the vector of position n − window + i.
+// Where there is no such position it is left alone.
 struct OrderRecentArgs {
   ConstRef recent;                // [sequences, window, width]
   const int32_t* seen = nullptr;  // [sequences]

@@ -266,7 +266,7 @@ void AnswerRunner::answer_compressed(const Round& round, std::vector<Candidate>&
                                 .reader = &reader,
                                 .seed = batch_.spec.seed,
                                 .sample_numbers = numbers_,
-                                .prefill_chunk = batch_.spec.prefill_chunk});
+                                .prefill_chunk = batch_.spec.chunk()});
   } catch (const UserError& error) {
     for (Candidate& candidate : candidates) fail(*candidate.outcome, error);
     return;
@@ -308,7 +308,7 @@ LoopState AnswerRunner::read_pruned(const Round& round, Candidate& candidate) {
   const auto contexts = spans(round.contexts);
   std::vector<int32_t> lengths;
   for (const Ids& context : round.contexts) lengths.push_back(static_cast<int32_t>(context.size()));
-  const Schedule schedule = schedule_of(pruning, lengths, Follows::kMore, batch_.spec.prefill_chunk);
+  const Schedule schedule = schedule_of(pruning, lengths, Follows::kMore, batch_.spec.chunk());
   std::optional<LoopState> left;
   const ReplayResult costs = replay({.backend = batch_.backend,
                                      .source = batch_.subject.source(numbers_.front(), static_cast<int>(exams_.size())),
@@ -392,7 +392,7 @@ GenerateResult AnswerRunner::ask(const Round& round, size_t question, LoopState 
                    .sampling = sampling_,
                    .seed = batch_.spec.seed,
                    .sample_numbers = numbers_,
-                   .prefill_chunk = batch_.spec.prefill_chunk});
+                   .prefill_chunk = batch_.spec.chunk()});
 }
 
 // Rounds of one case differ by a question's length; their mean would say no more.

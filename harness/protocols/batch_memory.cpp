@@ -61,9 +61,7 @@ int largest_interval(const UnitBatch& workload) {
 }
 
 // Tokens of one sample in a block: a piece of what is read without an event, or an interval.
-int largest_block(const UnitBatch& workload) {
-  return std::max(workload.spec.prefill_chunk, largest_interval(workload));
-}
+int largest_block(const UnitBatch& workload) { return std::max(workload.spec.chunk(), largest_interval(workload)); }
 
 int64_t longest_sample(const UnitBatch& workload) {
   if (workload.workload.tokens > 0) return workload.workload.tokens;

@@ -88,7 +88,7 @@ void Calibrator::take(const Exam& exam) {
                    .policies = policies,
                    .seed = spec_.seed,
                    .sample_numbers = numbers,
-                   .prefill_chunk = spec_.prefill_chunk,
+                   .prefill_chunk = spec_.chunk(),
                    .observers = observers});
   for (size_t p = 0; p < policies_.size(); ++p) {
     orders_[p].push_back(

@@ -61,7 +61,7 @@ EvictionPlan plan_pruning(const Spec& spec, const Case& unit_case, const Policy&
   std::vector<int32_t> lengths;
   for (const Sample* sample : samples) lengths.push_back(static_cast<int32_t>(sample->ids.size()));
   const Pruning pruning = pruning_of(unit_case, policy);
-  return {.schedule = schedule_of(pruning, lengths, Follows::kNothing, spec.prefill_chunk),
+  return {.schedule = schedule_of(pruning, lengths, Follows::kNothing, spec.chunk()),
           .pruning = pruning,
           .cut_by = std::string(unit_case.word(kCutBy) == kGolden ? kGolden : "")};
 }

@@ -121,9 +121,9 @@ Footprint LatencyRunner::footprint(const TimedRun& timed, int batch) const {
 }
 
 int LatencyRunner::prefill_chunk(const Policy& policy, int batch) const {
-  if (spec_.says("prefill_chunk") || spec_.device == "cpu") return spec_.prefill_chunk;
+  if (spec_.prefill_chunk > 0 || spec_.device == "cpu") return spec_.chunk();
   // Of 65536 tokens at the shape of Llama-3.1-8B on an H100: 3.73, 3.64, 3.63 and 3.56 s in chunks of 1024 to 8192;
-  // with a window of 256, up to which a chunk lies there whole, 1.84, 1.82, 1.89 and 2.15.
+  // with a window of 256, where a chunk lies there whole until it is swept, 1.84, 1.82, 1.89 and 2.15.
   constexpr int kAtOnce = 8192, kAtOnceSwept = 2048;
   return std::max(1, (policy.admission->window() > 0 ? kAtOnceSwept : kAtOnce) / batch);
 }

@@ -29,7 +29,8 @@ ResidentBound whole_generation(const TimedRun& timed, const Allocation& allocati
 
 // Time and memory of one case of protocol latency, over random tokens. Rows, one a repetition (sample) where a clock is
 // involved:
-//   prefill_time           prompt in, first token out, the policy's cuts included; with the axis context
+//   prefill_time           prompt in, first token out, the policy's cuts included; with the axis context. What a policy
+//                          loads comes before, and the pool, but for one that grows under an admission
 //   compress_time          of which scoring and cutting took; with the axis keep
 //   kept_kv_bytes          of the pages that the prompt leaves: keys, values and positions, without a scorer's columns
 //   decode_step_time       a step of the batch between events: at length `context`, or the mean over `new_tokens`

@@ -23,7 +23,7 @@ EvictionPlan plan_cut(const Spec& spec, const Case& unit_case, const Policy& pol
     keep.push_back(kept_tokens(sample->context_tokens, unit_case.fraction("keep")));
     policy.scorer->check_budget(keep.back(), 0);
   }
-  return {one_shot_schedule(lengths, contexts, keep, spec.prefill_chunk)};
+  return {one_shot_schedule(lengths, contexts, keep, spec.chunk())};
 }
 
 const RegisterProtocol one_shot{{

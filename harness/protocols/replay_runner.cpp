@@ -187,7 +187,7 @@ ReplayRunner::Outcome ReplayRunner::replay_case(const Case& unit_case) {
   Policy policy = load_case_policy(batch_.spec, unit_case);
   // Independent of the budget, so that one pass stands for all points of the axes.
   EvictionPlan plan = policy.scorer ? plan_(batch_.spec, unit_case, policy, views_)
-                                    : EvictionPlan{full_schedule(lengths_, batch_.spec.prefill_chunk)};
+                                    : EvictionPlan{full_schedule(lengths_, batch_.spec.chunk())};
   if (policy.selection->selects()) plan.schedule = token_by_token(plan.schedule, prompts_of(views_, events_));
   const std::shared_lock subject(subject_);
   const Baseline& full = baseline();
@@ -332,7 +332,7 @@ std::vector<Row> ReplayRunner::rows_of(const Case& unit_case, const Outcome& out
     add_row(rows, blank, "kv_bytes", static_cast<double>(result.peak_kv_bytes) * share, "bytes");
     add_row(rows, blank, "column_bytes", static_cast<double>(result.peak_column_bytes) * share, "bytes");
     if (outcome.learned_bytes > 0) {
-      add_row(rows, blank, "learned_bytes", static_cast<double>(outcome.learned_bytes) * share, "bytes");
+      add_row(rows, blank, "learned_bytes", static_cast<double>(outcome.learned_bytes), "bytes");
     }
     add_row(rows, blank, "total_time", result.total_seconds * share, "s");
     add_row(rows, blank, "attention_time", result.attention_seconds * share, "s");

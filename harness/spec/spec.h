@@ -80,7 +80,7 @@ struct Spec {
   int samples = 1;
   int batch = 0;  // samples that run together; 0 = auto (harness/auto_batch.h)
   std::string device = "cpu";
-  int prefill_chunk = 1024;
+  int prefill_chunk = 0;  // 0: what the protocol chooses, in most of them chunk()
   ReportPlan report{};
   std::string resolved{};  // the YAML with every override applied; parses to the same Spec
   // The keys that rows depend on, each with its value in one spelling: all but title, tables, plots, paper and verdict.
@@ -105,7 +105,8 @@ struct Spec {
   }
   // UserError at that key, if the spec has it: "<where>: <key> = <value>: <message>".
   void refuse_key(std::string_view key, std::string_view message) const;
-  bool says(const std::string& key) const { return row_keys.contains(key); }  // one that rows depend on
+  // Tokens of a step of the prefill.
+  int chunk() const { return prefill_chunk > 0 ? prefill_chunk : 1024; }
 };
 
 // A path of a spec: absolute, or relative to the spec's folder, the current one, the program's, or one above these.

@@ -179,9 +179,9 @@ void read_keys(MapReader& map, Spec& spec) {
                                    "samples that run together; auto: 1 on the CPU, else what model, lengths, policies "
                                    "and the device's memory allow, up to 16");
   spec.device = map.text("device", spec.device, "cpu, or cuda in a build for it");
-  spec.prefill_chunk = map.integer("prefill_chunk", spec.prefill_chunk, {.low = 1},
-                                   "tokens of a step of the prefill; protocol latency on cuda chooses, where this is "
-                                   "not written: 8192 of all sequences together, 2048 under an admission");
+  spec.prefill_chunk =
+      map.integer_or_word("prefill_chunk", {.word = "auto", .value = spec.prefill_chunk}, {.low = 1},
+                          "tokens of a step of the prefill; auto: 1024, or what the protocol knows to suit the device");
 }
 
 // Metrics whose rows hold one number of a whole sample.

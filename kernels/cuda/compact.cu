@@ -88,8 +88,8 @@ __global__ void __launch_bounds__(kThreads)
       if (moves) args.pool_columns[to[slot] * cache.column_width + c] = column;
     }
   }
-  // Over cache.lengths, too: every thread has read the row's length before the barriers of its first chunk, or it is 0
-  // and stays so.
+  // Over cache.lengths, too: every thread has read the row's length before the barriers of its first chunk, or none may
+  // leave and it stays so.
   if (args.lengths && threadIdx.x == 0) args.lengths[row] = static_cast<int32_t>(kept);
 }
 

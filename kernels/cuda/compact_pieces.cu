@@ -146,8 +146,11 @@ __global__ void write_lengths(CompactArgs args, const int* ends) {
 template <class Word>
 void compact_words(const CompactArgs& args) {
   const PagedView& cache = args.cache;
+  if (cache.rows == 0) return;
   const int64_t may_leave = std::min(args.newest, cache.max_length);
-  const int64_t slots = std::clamp<int64_t>(ceil_div(may_leave, kPart), 1, kPieceSlots / kPart / cache.rows) * kPart;
+  const int64_t slots =
+      std::clamp<int64_t>(ceil_div(may_leave, kPart), 1, std::max<int64_t>(1, kPieceSlots / kPart / cache.rows)) *
+      kPart;
   const int words = cache.head_dim / static_cast<int>(sizeof(Word) / sizeof(bf16));
   const int64_t entries = cache.rows * slots;
   const Scratch<Word> vectors(entries * 2 * words);

@@ -3,7 +3,8 @@
 #include <cudaTypedefs.h>
 
 #include <algorithm>
-#include <string>
+#include <cstdio>
+#include <cstdlib>
 #include <vector>
 
 #include "kernels/cuda/launch.cuh"
@@ -32,6 +33,7 @@ struct Driver {
   PFN_cuMemMap_v10020 map;
   PFN_cuMemUnmap_v10020 unmap;
   PFN_cuMemSetAccess_v10020 set_access;
+  PFN_cuGetErrorName_v6000 name_of;
 
   Driver() {
     look_up(reserve, "cuMemAddressReserve", 10020);
@@ -42,6 +44,7 @@ struct Driver {
     look_up(map, "cuMemMap", 10020);
     look_up(unmap, "cuMemUnmap", 10020);
     look_up(set_access, "cuMemSetAccess", 10020);
+    look_up(name_of, "cuGetErrorName", 6000);
   }
 };
 
@@ -50,7 +53,16 @@ const Driver& driver() {
   return instance;
 }
 
-void check(CUresult result) { KV_CHECK(result == CUDA_SUCCESS); }
+// Ends the process with the place and the reason, as KV_CUDA_CHECK does.
+void check(CUresult result, const char* call, int line) {
+  if (result == CUDA_SUCCESS) return;
+  const char* name = nullptr;
+  if (driver().name_of(result, &name) != CUDA_SUCCESS || !name) name = "an unknown error";
+  std::fprintf(stderr, "%s:%d: internal error: %s: %s\n", __FILE__, line, call, name);
+  std::abort();
+}
+
+#define KV_DRIVER_CHECK(call) check((call), #call, __LINE__)
 
 CUmemAllocationProp on_this_device() {
   int id = 0;
@@ -66,15 +78,15 @@ size_t round_up(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 class CudaGrowingMemory final : public GrowingMemory {
  public:
   CudaGrowingMemory() : prop_(on_this_device()) {
-    check(driver().granularity(&granularity_, &prop_, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+    KV_DRIVER_CHECK(driver().granularity(&granularity_, &prop_, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
     range_ = round_up(device_memory().total, granularity_);
-    check(driver().reserve(&first_, range_, 0, 0, 0));
+    KV_DRIVER_CHECK(driver().reserve(&first_, range_, 0, 0, 0));
   }
   ~CudaGrowingMemory() override {
     KV_CUDA_CHECK(cudaStreamSynchronize(stream()));  // ops may still be at work in it
-    if (mapped_ > 0) check(driver().unmap(first_, mapped_));
-    for (const CUmemGenericAllocationHandle piece : pieces_) check(driver().release(piece));
-    check(driver().free(first_, range_));
+    if (mapped_ > 0) KV_DRIVER_CHECK(driver().unmap(first_, mapped_));
+    for (const CUmemGenericAllocationHandle piece : pieces_) KV_DRIVER_CHECK(driver().release(piece));
+    KV_DRIVER_CHECK(driver().free(first_, range_));
     memory_use().now -= bytes_;
   }
   CudaGrowingMemory(const CudaGrowingMemory&) = delete;
@@ -91,25 +103,36 @@ class CudaGrowingMemory final : public GrowingMemory {
 
  private:
   void add_piece(size_t size) {
-    CUmemGenericAllocationHandle piece{};
-    CUresult created = create(piece, size);
-    if (created == CUDA_ERROR_OUT_OF_MEMORY) {
+    CUresult result = try_piece(size);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY) {
       give_back_reserve();
-      created = create(piece, size);
+      result = try_piece(size);
     }
-    if (created == CUDA_ERROR_OUT_OF_MEMORY) throw_memory_error(size);
-    check(created);
-    const CUdeviceptr at = first_ + mapped_;
-    check(driver().map(at, size, 0, piece, 0));
-    const CUmemAccessDesc access{prop_.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    check(driver().set_access(at, size, &access, 1));
-    pieces_.push_back(piece);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY) throw_memory_error(size);
+    KV_DRIVER_CHECK(result);
+    KV_CUDA_CHECK(cudaMemsetAsync(reinterpret_cast<void*>(first_ + mapped_), 0xFF, size, stream()));
     mapped_ += size;
-    KV_CUDA_CHECK(cudaMemsetAsync(reinterpret_cast<void*>(at), 0xFF, size, stream()));
   }
 
-  CUresult create(CUmemGenericAllocationHandle& piece, size_t size) const {
-    return mapped_ + size > range_ ? CUDA_ERROR_OUT_OF_MEMORY : driver().create(&piece, size, &prop_, 0);
+  // Behind what is mapped; leaves nothing where it fails.
+  CUresult try_piece(size_t size) {
+    if (mapped_ + size > range_) return CUDA_ERROR_OUT_OF_MEMORY;
+    CUmemGenericAllocationHandle piece{};
+    CUresult result = driver().create(&piece, size, &prop_, 0);
+    if (result != CUDA_SUCCESS) return result;
+    const CUdeviceptr at = first_ + mapped_;
+    result = driver().map(at, size, 0, piece, 0);
+    if (result == CUDA_SUCCESS) {
+      const CUmemAccessDesc access{prop_.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+      result = driver().set_access(at, size, &access, 1);
+      if (result != CUDA_SUCCESS) KV_DRIVER_CHECK(driver().unmap(at, size));
+    }
+    if (result != CUDA_SUCCESS) {
+      KV_DRIVER_CHECK(driver().release(piece));
+    } else {
+      pieces_.push_back(piece);
+    }
+    return result;
   }
 
   CUmemAllocationProp prop_;

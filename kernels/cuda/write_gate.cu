@@ -213,14 +213,6 @@ __global__ void add_parts(WriteGateArgs args, int unit_tiles, const float* parts
 }
 
 template <int W>
-void run_many(const WriteGateArgs& args) {
-  using Shape = Shape<W, false>;
-  const size_t units = static_cast<size_t>(ceil_div(args.hidden, kUnits)) * kUnits * sizeof(float2);
-  launch(write_gate_kernel<W>, ceil_div(args.tokens, Shape::kTokens) * args.kv_heads, kThreads,
-         Shape::kSharedBytes + units, args);
-}
-
-template <int W>
 void run_few(const WriteGateArgs& args) {
   using Shape = Shape<W, true>;
   const auto unit_tiles = static_cast<int>(ceil_div(args.hidden, kUnits));
@@ -229,6 +221,17 @@ void run_few(const WriteGateArgs& args) {
   launch(few_write_gates<W>, ceil_div(args.tokens, Shape::kTokens) * args.kv_heads * unit_tiles, kThreads,
          Shape::kSharedBytes, args, unit_tiles, parts.data());
   launch(add_parts, ceil_div(gates, kThreads), kThreads, 0, args, unit_tiles, parts.data());
+}
+
+// Some cards have no shared memory for so wide a layer.
+template <int W>
+void run_many(const WriteGateArgs& args) {
+  using Shape = Shape<W, false>;
+  const size_t units = static_cast<size_t>(ceil_div(args.hidden, kUnits)) * kUnits * sizeof(float2);
+  const size_t parts = sizeof(float) * kSlices * Shape::kTokens;
+  if (Shape::kSharedBytes + units + parts > shared_bytes_a_block()) return run_few<W>(args);
+  launch(write_gate_kernel<W>, ceil_div(args.tokens, Shape::kTokens) * args.kv_heads, kThreads,
+         Shape::kSharedBytes + units, args);
 }
 
 }  // namespace

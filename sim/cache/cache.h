@@ -82,8 +82,8 @@ class Cache {
   // that no row needs any more. One download of the lengths and one upload of the tables an event.
   void settle();
 
-  // Makes the pool at least that large, at once; grow() enlarges it by eighths. What is there stays where it is, in no
-  // second copy.
+  // Makes the pool at least that large, at once; grow() enlarges it by eighths. There is no second copy while it
+  // grows (kernels/growing_tensor.h).
   void reserve(int64_t pages);
 
   float* columns();  // pool [pages, 16, column_width], null without columns

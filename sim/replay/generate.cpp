@@ -140,6 +140,7 @@ class Generation {
                .seed = args.seed,
                .sample_numbers = args.sample_numbers,
                .observers = args.observers,
+               .count_pairs = args.count_pairs,
                .time_phases = false}),
         active_(args.prompts.size(), 1),
         newest_(args.prompts.size(), -1),

@@ -42,6 +42,7 @@ struct GenerateArgs {
   std::span<const int32_t> sample_numbers;  // [prompts], as in ReplayArgs: what draws mix in; empty = 0, 1, 2, …
   int prefill_chunk = 1024;                 // tokens of a prompt that are processed at once
   std::span<Observer* const> observers;     // see every step, which then runs eagerly; no losses
+  bool count_pairs = false;                 // costs.sequences have attended_pairs
 };
 
 struct GenerateResult {

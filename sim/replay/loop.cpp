@@ -56,6 +56,7 @@ Loop::Loop(const LoopArgs& args)
              .policy = args.policy,
              .onlookers = args.onlookers,
              .observers = args.observers,
+             .count_pairs = args.count_pairs,
              .sequences = args.sequences,
              .interval = args.interval,
              .time_phases = args.time_phases}),
@@ -275,6 +276,9 @@ ReplayResult Loop::finish() {
   if (args_.policy.scorer) result_.observe_seconds = pass_.observe_seconds(0);
   result_.score_seconds = score_seconds();
   result_.sequences = accounts_.close(cache);
+  if (!args_.count_pairs) {
+    for (ReplayResult::PerSequence& sequence : result_.sequences) sequence.attended_pairs = -1;
+  }
   const std::vector<int64_t> pairs = pass_.seen_pairs();
   for (size_t s = 0; s < pairs.size(); ++s) result_.sequences[s].attended_pairs = pairs[s];
   for (const ReplayResult::PerSequence& sequence : result_.sequences) events_.push_back(sequence.events);

@@ -32,6 +32,7 @@ struct LoopArgs {
   std::span<const int32_t> sample_numbers;
   const Baseline* baseline = nullptr;
   std::span<Observer* const> observers;
+  bool count_pairs = true;  // ReplayResult's, where an admission or a selection hides some
   bool time_phases = true;  // attention and observation; then no step is recorded
 };
 

@@ -174,7 +174,7 @@ void Pass::attend(LayerView& view) {
   const bool selects = args_.policy.selection->selects();
   KV_CHECK(!selects || !(column_sums_wanted_ || column_max_wanted_));  // of a part, they would say little
   if (decodes_) args_.policy.selection->select(view, read);
-  if (args_.policy.admission->window() > 0 || selects) count_pairs(view.layer, read);
+  if (args_.count_pairs && (args_.policy.admission->window() > 0 || selects)) count_pairs(view.layer, read);
   const Slots<float> sums = column_buffer(column_sums_, column_sums_wanted_, view);
   const Slots<float> max = column_buffer(column_max_, column_max_wanted_, view);
   outputs_.reserve(args_.backend, args_.backend.activation_type(), block_.tokens * info_.q_heads * info_.head_dim);

@@ -21,6 +21,7 @@ struct PassArgs {
   Policy& policy;                      // says what is admitted and read; its scorer, if any, is the first ranker
   std::span<Policy* const> onlookers;  // their scorers are the next ones; they change nothing
   std::span<Observer* const> observers;
+  bool count_pairs = true;  // that queries see, where the host cannot know; an op in every layer of a block
   int sequences = 0;
   int interval = 0;         // as in BatchShape
   bool time_phases = true;  // attention, observation and scoring

@@ -15,7 +15,7 @@ struct ReplayResult {
     int64_t kept_max = 0;
     int64_t peak_entries = 0;  // over all layers and heads
     int64_t end_entries = 0;
-    int64_t attended_pairs = 0;  // Σ over queries, layers and KV heads of the entries they saw
+    int64_t attended_pairs = 0;  // Σ over queries, layers and KV heads of the entries they saw; −1: not asked for
   };
   std::vector<PerSequence> sequences;
   size_t peak_kv_bytes = 0;      // pages in use at the peak: K, V, positions
@@ -23,7 +23,7 @@ struct ReplayResult {
   size_t end_kv_bytes = 0;       // pages in use at the end: K, V, positions
   // Seconds. Onlookers' work is in the total only. Attention, observation and scoring are the device's time, the rest
   // is wall clock.
-  double total_seconds = 0;
+  double total_seconds = 0;  // of a replay with begin_seconds, of a generation from the prompts' first step on
   double attention_seconds = 0;
   double observe_seconds = 0;  // the scorer's bookkeeping after each block
   double score_seconds = 0;

@@ -48,7 +48,10 @@ Footprint run_footprint(const Backend& backend, const Source& source, const Poli
     add(*policy.scorer);
     need.activations += slots * (policy.allocation->decides_entries() ? layers : 1);  // masks
   }
-  for (const Policy* onlooker : onlookers) add(*onlooker->scorer);
+  for (const Policy* onlooker : onlookers) {
+    add(*onlooker->scorer);
+    need.weights += onlooker->scorer->learned_bytes(info, backend.activation_type());
+  }
   if (column_sums) need.activations += slots * static_cast<size_t>(info.group()) * sizeof(float);
   need.cache = static_cast<size_t>(shape.pages) * page_bytes(cache, backend.activation_type());
   return need;

@@ -23,7 +23,8 @@ struct RunShape {
 // resident [sequences]: of the whole run.
 RunShape run_shape(std::span<const ResidentBound> resident, int64_t tokens);
 
-// Without the momentary scratch of the ops. No less than what the run takes, and under the uniform allocation just that
+// Without the momentary scratch of the ops. No less than what the run takes (under an admission, whose pool grows by
+// eighths as it must, up to an eighth more may be taken than hold anything), and under the uniform allocation just that
 // for the cache. Onlookers are as in LoopArgs.
 Footprint run_footprint(const Backend& backend, const Source& source, const Policy& policy, const RunShape& shape,
                         std::span<Policy* const> onlookers = {});

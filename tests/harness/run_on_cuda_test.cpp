@@ -44,8 +44,8 @@ class SlowRunOnCuda : public RunFixture, public testing::WithParamInterface<std:
     EXPECT_EQ(cpu.skipped, cuda.skipped);
     ASSERT_EQ(cpu.value.has_value(), cuda.value.has_value());
     if (!cpu.value) return;
-    const std::set<std::string> counts = {"kept_tokens", "predicted_tokens", "answer_tokens", "evictions",
-                                          "attended_pairs"};
+    const std::set<std::string> counts = {"kept_tokens",    "predicted_tokens", "answer_tokens", "evictions",
+                                          "attended_pairs", "cache_size",       "admission_rate"};
     const double tolerance = cpu.policy == "full" ? 0.03 : 0.15;
     if (counts.contains(cpu.metric)) {
       EXPECT_EQ(*cpu.value, *cuda.value);

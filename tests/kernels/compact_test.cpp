@@ -15,23 +15,28 @@ KV_OVER_BACKENDS(Ops, Compact);
 
 using Stays = std::function<bool(int64_t row, int64_t slot)>;
 
+struct Entries {
+  int dim = 16;
+  int columns = 2;
+  bool expire = true;
+};
+
 // Rows around a page, and one of several blocks of a GPU.
 const std::vector<int32_t> kLengths = {0, 1, 15, 16, 17, 100, 700, 64};
 
 // Which slots stay, in rows of these lengths, some of them not due (due: empty, all are). Of slots that are not among
 // the newest the mask says that they leave, and they stay.
 void check(Backend& backend, const std::vector<int32_t>& lengths, const std::vector<uint8_t>& due, const Stays& stays,
-           int64_t newest = INT64_MAX) {
-  constexpr int kDim = 16;
-  constexpr int kColumns = 2;
+           int64_t newest = INT64_MAX, const Entries& entries = {}) {
+  const auto& [dim, column_count, expire] = entries;
   const int64_t pitch = *std::max_element(lengths.begin(), lengths.end()) + 3;
-  ref::CacheRows rows = ref::random_rows(lengths, 2, kDim, 5, kColumns, 3);
-  rows.expires = rows.positions;
+  ref::CacheRows rows = ref::random_rows(lengths, 2, dim, 5, column_count, 3);
+  if (expire) rows.expires = rows.positions;
   for (std::vector<int32_t>& expires : rows.expires) {
     for (int32_t& expiry : expires) expiry = 5 * expiry + 1;
   }
   ref::PagedCache cache(backend, std::move(rows));
-  ref::CacheRows want{.kv_heads = 2, .head_dim = kDim, .column_width = kColumns};
+  ref::CacheRows want{.kv_heads = 2, .head_dim = dim, .column_width = column_count};
   std::vector<uint8_t> keep(lengths.size() * pitch, 1);
   std::vector<int32_t> kept;
   for (size_t row = 0; row < lengths.size(); ++row) {
@@ -42,18 +47,18 @@ void check(Backend& backend, const std::vector<int32_t>& lengths, const std::vec
       const bool may_leave = slot >= lengths[row] - newest;
       keep[row * pitch + slot] = may_leave && stays(static_cast<int64_t>(row), slot);
       if ((due.empty() || due[row]) && may_leave && !keep[row * pitch + slot]) continue;
-      for (int d = 0; d < kDim; ++d) keys.push_back(all.keys[row][slot * kDim + d]);
-      for (int d = 0; d < kDim; ++d) values.push_back(all.values[row][slot * kDim + d]);
-      for (int c = 0; c < kColumns; ++c) columns.push_back(all.columns[row][slot * kColumns + c]);
+      for (int d = 0; d < dim; ++d) keys.push_back(all.keys[row][slot * dim + d]);
+      for (int d = 0; d < dim; ++d) values.push_back(all.values[row][slot * dim + d]);
+      for (int c = 0; c < column_count; ++c) columns.push_back(all.columns[row][slot * column_count + c]);
       positions.push_back(all.positions[row][slot]);
-      expires.push_back(all.expires[row][slot]);
+      if (expire) expires.push_back(all.expires[row][slot]);
     }
     kept.push_back(static_cast<int32_t>(positions.size()));
     want.keys.push_back(keys);
     want.values.push_back(values);
     want.columns.push_back(columns);
     want.positions.push_back(positions);
-    want.expires.push_back(expires);
+    if (expire) want.expires.push_back(expires);
   }
   const Tensor mask = ref::upload_array(backend, keep), rows_due = ref::upload_array(backend, due);
   Tensor counted = ref::upload_array(backend, lengths);
@@ -66,8 +71,8 @@ void check(Backend& backend, const std::vector<int32_t>& lengths, const std::vec
                    .pool_keys = cache.pool_keys(),
                    .pool_values = cache.pool_values(),
                    .pool_positions = cache.pool_positions(),
-                   .pool_expires = cache.pool_expires(),
-                   .pool_columns = cache.pool_columns(),
+                   .pool_expires = expire ? cache.pool_expires() : nullptr,
+                   .pool_columns = column_count > 0 ? cache.pool_columns() : nullptr,
                    .lengths = ref::data_of<int32_t>(counted)});
   EXPECT_EQ(ref::download_array<int32_t>(counted), kept);
   cache.set_lengths(kept);
@@ -100,7 +105,20 @@ TEST_P(Compact, OfLongRowsToo) {
   for (size_t row = 0; row < 12; ++row) lengths[row] = static_cast<int32_t>(1500 - 131 * row);
   check(*backend, lengths, {}, most);
   check(*backend, lengths, {}, most, 1100);
+  std::vector<uint8_t> every_third(lengths.size());
+  for (size_t row = 0; row < every_third.size(); ++row) every_third[row] = row % 3 == 0;
+  check(*backend, lengths, every_third, most);
   check(*backend, lengths, {}, [](int64_t, int64_t slot) { return slot < 650 || slot % 5 == 0; });
+}
+
+// Heads that are no whole words of 16 bytes, of few rows and of many; entries with keys and values alone.
+TEST_P(Compact, OfOtherEntriesToo) {
+  KV_BACKEND_OR_SKIP(backend);
+  for (const Entries& entries : {Entries{20, 3}, Entries{16, 0, false}, Entries{128, 0}}) {
+    SCOPED_TRACE(entries.dim);
+    check(*backend, kLengths, {}, most, INT64_MAX, entries);
+    check(*backend, std::vector<int32_t>(300, 33), {}, most, 20, entries);
+  }
 }
 
 TEST_P(Compact, NoneButTheNewestLeave) {

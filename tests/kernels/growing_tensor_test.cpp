@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "tests/support/slices.h"
@@ -40,6 +41,18 @@ TEST_P(GrowingTensors, KeepWhatTheyHoldAndPoisonWhatIsNew) {
   }
   tensor.grow(*backend, DType::kI32, 5);
   EXPECT_EQ(contents(*backend, tensor, 30'000'000), expected) << "they never shrink";
+}
+
+TEST_P(GrowingTensors, ThatMovedAwayAreEmptyAndGrowAgain) {
+  KV_BACKEND_OR_SKIP(backend);
+  GrowingTensor first;
+  first.grow(*backend, DType::kI32, 3);
+  write(*backend, first, {1, 2, 3});
+  GrowingTensor second = std::move(first);
+  EXPECT_EQ(contents(*backend, second, 3), (std::vector<int32_t>{1, 2, 3}));
+  EXPECT_FALSE(first);  // NOLINT(bugprone-use-after-move,clang-analyzer-cplusplus.Move): that is the question
+  first.grow(*backend, DType::kI32, 2);
+  EXPECT_EQ(contents(*backend, first, 2), (std::vector<int32_t>{-1, -1}));
 }
 
 TEST_P(GrowingTensors, TakeNoSecondCopyAndGiveBackAll) {

@@ -23,7 +23,8 @@ struct Shape {
 };
 // Tokens that fill tiles and do not, few and many; hidden units of no round number.
 const std::vector<Shape> kShapes = {{1, 1, 16, 8},    {17, 3, 16, 24},  {64, 2, 64, 96},   {130, 2, 64, 97},
-                                    {3, 8, 128, 192}, {70, 2, 128, 65}, {1100, 1, 32, 48}, {1025, 2, 128, 70}};
+                                    {3, 8, 128, 192}, {70, 2, 128, 65}, {1100, 1, 32, 48}, {1025, 2, 128, 70},
+                                    {257, 2, 16, 30}, {256, 1, 128, 64}};
 
 std::vector<double> doubles(const std::vector<float>& values, int64_t first, int64_t count) {
   return {values.begin() + first, values.begin() + first + count};
@@ -123,15 +124,18 @@ TEST_P(WriteGate, AgreesWithDoubleArithmetic) {
 // A gate is its token's own: neither those before it in the block nor how many there are change a bit.
 TEST_P(WriteGate, DoesNotDependOnTheBlock) {
   KV_BACKEND_OR_SKIP(backend);
-  Problem problem(*backend, {1100, 2, 64, 96});  // many, then few
-  const std::vector<float> all = problem.run(*backend);
-  const int64_t first = 237, token = 2 * 64;
-  for (std::vector<float>* keys : {&problem.keys, &problem.pre_rope_keys}) {
-    keys->erase(keys->begin(), keys->begin() + first * token);
+  const Problem many(*backend, {1100, 2, 64, 97});
+  const std::vector<float> all = many.run(*backend);
+  for (const int64_t tokens : {1, 17, 255, 256, 863}) {
+    SCOPED_TRACE(tokens);
+    Problem late = many;
+    const int64_t first = many.shape.tokens - tokens, token = 2 * 64;
+    for (std::vector<float>* keys : {&late.keys, &late.pre_rope_keys}) {
+      keys->erase(keys->begin(), keys->begin() + first * token);
+    }
+    late.shape.tokens = tokens;
+    EXPECT_EQ(ref::slice(all, first * 2, tokens * 2), ref::slice(late.run(*backend), 0, tokens * 2));
   }
-  problem.shape.tokens -= first;
-  const std::vector<float> late = problem.run(*backend);
-  EXPECT_EQ(ref::slice(all, first * 2, problem.shape.tokens * 2), ref::slice(late, 0, problem.shape.tokens * 2));
 }
 
 TEST_P(WriteGate, NoTokensWriteNothing) {

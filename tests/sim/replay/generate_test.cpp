@@ -87,7 +87,8 @@ struct Bench {
                          .seed = 3,
                          .sample_numbers = ask.sample_numbers,
                          .prefill_chunk = 64,
-                         .observers = observers});
+                         .observers = observers,
+                         .count_pairs = true});
   }
   GenerateResult generate(const Ask& ask, std::span<Observer* const> observers = {}) {
     Policy policy = make_policy(ask.policy, {}, {.admission = ask.admission});
@@ -288,27 +289,31 @@ TEST_P(Generate, RecordedStepsEqualEagerOnes) {
 }
 
 // Swept every 16 tokens, whoever watches, and whatever the host hears of it meanwhile: at the end a head has the sinks
-// and the window.
+// and the window, or what gates and a draw let in.
 TEST_P(Generate, EntriesExpireInRecordedStepsAsInEagerOnes) {
   KV_BACKEND_OR_SKIP(backend);
   Bench bench(*backend);
   Watcher watcher;
   Observer* const observers[] = {&watcher};
-  Ask ask{.prompts = {text("code0", 0, 90), text("book0", 0, 75)},
-          .admission = {"local", {{"sinks", "4", ""}, {"window", "24", ""}}},
-          .max_new_tokens = 300};
-  const GenerateResult recorded = bench.generate(ask), eager = bench.generate(ask, observers);
-  const SourceInfo& info = bench.source.info();
-  for (size_t s = 0; s < 2; ++s) {
-    EXPECT_EQ(recorded.sequences[s].ids, eager.sequences[s].ids);
-    EXPECT_EQ(recorded.costs.sequences[s].attended_pairs, eager.costs.sequences[s].attended_pairs);
-    EXPECT_EQ(recorded.costs.sequences[s].end_entries, int64_t{4 + 24} * info.layers * info.kv_heads);
-    EXPECT_EQ(eager.costs.sequences[s].end_entries, recorded.costs.sequences[s].end_entries);
+  const SlotChoice local{"local", {{"sinks", "4", ""}, {"window", "24", ""}}};
+  for (const SlotChoice& admission : {local, SlotChoice{"wg-kv", {{"drop", "0.5", ""}, {"window", "24", ""}}}}) {
+    SCOPED_TRACE(admission.name);
+    Ask ask{.prompts = {text("code0", 0, 90), text("book0", 0, 75)}, .admission = admission, .max_new_tokens = 300};
+    const GenerateResult recorded = bench.generate(ask), eager = bench.generate(ask, observers);
+    const SourceInfo& info = bench.source.info();
+    for (size_t s = 0; s < 2; ++s) {
+      EXPECT_EQ(recorded.sequences[s].ids, eager.sequences[s].ids);
+      EXPECT_EQ(recorded.costs.sequences[s].attended_pairs, eager.costs.sequences[s].attended_pairs);
+      EXPECT_EQ(eager.costs.sequences[s].end_entries, recorded.costs.sequences[s].end_entries);
+      if (admission.name == "local") {
+        EXPECT_EQ(recorded.costs.sequences[s].end_entries, int64_t{4 + 24} * info.layers * info.kv_heads);
+      }
+    }
+    ask.max_new_tokens = 40;
+    ask.stop_ids = {recorded.sequences[0].ids[17]};  // ends between two sweeps
+    const GenerateResult stopped = bench.generate(ask);
+    EXPECT_EQ(stopped.sequences[1].ids, ref::slice(recorded.sequences[1].ids, 0, std::ssize(stopped.sequences[1].ids)));
   }
-  ask.max_new_tokens = 40;
-  ask.stop_ids = {recorded.sequences[0].ids[17]};  // ends between two sweeps
-  const GenerateResult stopped = bench.generate(ask);
-  EXPECT_EQ(stopped.sequences[1].ids, ref::slice(recorded.sequences[1].ids, 0, std::ssize(stopped.sequences[1].ids)));
 }
 
 // Holds the host's lengths to those of the backend, at each step.
