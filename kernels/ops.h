@@ -9,6 +9,7 @@
   OP(linear, LinearArgs)                               \
   OP(linear_backward, LinearBackwardArgs)              \
   OP(rms_norm, RmsNormArgs)                            \
+  OP(rms_norm_backward, RmsNormBackwardArgs)           \
   OP(rope, RopeArgs)                                   \
   OP(silu_mul, SiluMulArgs)                            \
   OP(embed, EmbedArgs)                                 \
