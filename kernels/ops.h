@@ -12,6 +12,7 @@
   OP(rms_norm_backward, RmsNormBackwardArgs)           \
   OP(rope, RopeArgs)                                   \
   OP(silu_mul, SiluMulArgs)                            \
+  OP(silu_mul_backward, SiluMulBackwardArgs)           \
   OP(embed, EmbedArgs)                                 \
   OP(token_loss, TokenLossArgs)                        \
   OP(sample, SampleArgs)                               \
