@@ -3,13 +3,16 @@
 // Every op, a line each: its name, and the struct of its arguments. From this list come Backend's methods, and in both
 // backends the calls of cpu::op and cuda::op, which a header declares beside the struct and the
 // contract: kernels/<op>.h, but for ops that belong together (pool.h: group_mean; column_add.h: column_mean;
-// expected_attention.h: query_moments; future_scores.h: future_table; find_bad.h: both;
-// rate_entries.h: rate_entries_backward; attention_columns.h: both; keep_recent.h: order_recent).
+// expected_attention.h: query_moments; future_scores.h: future_table; find_bad.h: both; attention_columns.h: both;
+// keep_recent.h: order_recent; <op>_backward: <op>.h).
 #define KV_FOR_EACH_OP(OP)                             \
   OP(linear, LinearArgs)                               \
+  OP(linear_backward, LinearBackwardArgs)              \
   OP(rms_norm, RmsNormArgs)                            \
+  OP(rms_norm_backward, RmsNormBackwardArgs)           \
   OP(rope, RopeArgs)                                   \
   OP(silu_mul, SiluMulArgs)                            \
+  OP(silu_mul_backward, SiluMulBackwardArgs)           \
   OP(embed, EmbedArgs)                                 \
   OP(token_loss, TokenLossArgs)                        \
   OP(sample, SampleArgs)                               \

@@ -4,6 +4,10 @@
 
 namespace kv {
 
+// kBackward takes the gradient of rope's output to that of its input: the transpose, by −angle and times f all the
+// same.
+enum class RopeDirection : uint8_t { kForward, kBackward };
+
 // Rotary position embedding, half-split layout (Hugging Face): with a = x[d], b = x[d + D/2],
 // angle = float(position) · inv_freq[d]:  a' = f·(a cos − b sin), b' = f·(b cos + a sin), f = attention_factor.
 // The angle is an f32 product as in transformers, so positions and frequencies round alike. `output` may alias `input`.
@@ -16,6 +20,7 @@ struct RopeArgs {
   int heads = 0;
   int head_dim = 0;
   float attention_factor = 1.0f;
+  RopeDirection direction = RopeDirection::kForward;
 };
 
 namespace cpu {

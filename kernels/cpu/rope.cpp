@@ -26,6 +26,8 @@ void rope(const RopeArgs& args) {
   auto* output = args.output.as<float>();
   const int64_t dim = args.head_dim;
   const int64_t half = dim / 2;
+  // Back is the turn by −angle, whose sine is the other way round.
+  const float sine_factor = args.direction == RopeDirection::kBackward ? -args.attention_factor : args.attention_factor;
   parallel_blocks(args.tokens, 64, [&](int64_t first, int64_t end) {
     std::vector<float> angles(static_cast<size_t>(2 * half));
     float* cosines = angles.data();
@@ -34,7 +36,7 @@ void rope(const RopeArgs& args) {
       for (int64_t d = 0; d < half; ++d) {
         const float angle = static_cast<float>(args.positions[t]) * args.inv_freq[d];
         cosines[d] = args.attention_factor * std::cos(angle);
-        sines[d] = args.attention_factor * std::sin(angle);
+        sines[d] = sine_factor * std::sin(angle);
       }
       for (int64_t head = 0; head < args.heads; ++head) {
         const int64_t at = (t * args.heads + head) * dim;

@@ -8,6 +8,15 @@ namespace {
 
 constexpr int kThreads = 256;
 
+template <int Team>
+__device__ float team_sum(float sum) {
+  if constexpr (Team == 32) {
+    return warp_reduce(sum, Add());
+  } else {
+    return block_reduce(sum, 0.0f, Add());
+  }
+}
+
 // The sum of squares is taken over a whole row by `Team` threads; each then writes the places it has read, so that the
 // output may be the input.
 template <int Team>
@@ -25,11 +34,7 @@ __global__ void rms_norm_kernel(const bf16* input, const bf16* weight, bf16* out
     const float value = to_f32(x[i]);
     sum += value * value;
   }
-  if constexpr (Team == 32) {
-    sum = warp_reduce(sum, Add());
-  } else {
-    sum = block_reduce(sum, 0.0f, Add());
-  }
+  sum = team_sum<Team>(sum);
   const float scale = 1.0f / sqrtf(sum / static_cast<float>(width) + epsilon);
   for (int64_t i = member; i < width; i += Team) {
     y[i] = to_bf16(to_f32(x[i]) * scale * to_f32(weight[i]));
@@ -59,7 +64,7 @@ __global__ void rms_norm_wide(const uint4* input, const uint4* weight, uint4* ou
       sum += value * value;
     }
   }
-  sum = block_reduce(sum, 0.0f, Add());
+  sum = team_sum<kThreads>(sum);
   const float scale = 1.0f / sqrtf(sum / static_cast<float>(words * 8) + epsilon);
 #pragma unroll
   for (int k = 0; k < kWords; ++k) {
@@ -72,6 +77,94 @@ __global__ void rms_norm_wide(const uint4* input, const uint4* weight, uint4* ou
       values[e] = to_bf16(to_f32(values[e]) * scale * to_f32(weights[e]));
     }
     y[i] = held[k];
+  }
+}
+
+struct Backward {
+  const bf16* output_gradient;
+  const bf16* input;
+  const bf16* weight;
+  const bf16* addend;
+  bf16* input_gradient;
+  int64_t rows, width;
+  float epsilon;
+};
+
+// What a row's two sums, Σ x² and Σ g x, make of a g and an x.
+struct Slope {
+  __device__ Slope(float squares, float along, const Backward& args)
+      : scale(1.0f / sqrtf(squares / static_cast<float>(args.width) + args.epsilon)),
+        pull(scale * scale * scale * (along / static_cast<float>(args.width))) {}
+  __device__ float operator()(float g, float x) const { return scale * g - pull * x; }
+
+  float scale, pull;
+};
+
+// Like the way forward, each thread writes the places it has read.
+template <int Team>
+__global__ void rms_norm_backward_kernel(Backward args) {
+  let_next_start();
+  wait_for_previous();
+  const int64_t row = (blockIdx.x * int64_t{kThreads} + threadIdx.x) / Team;
+  const int member = threadIdx.x % Team;
+  if (row >= args.rows) return;  // whole teams leave
+  const bf16* dy = args.output_gradient + row * args.width;
+  const bf16* x = args.input + row * args.width;
+  float squares = 0, along = 0;
+  for (int64_t i = member; i < args.width; i += Team) {
+    const float value = to_f32(x[i]);
+    squares += value * value;
+    along += to_f32(dy[i]) * to_f32(args.weight[i]) * value;
+  }
+  const Slope slope(team_sum<Team>(squares), team_sum<Team>(along), args);
+  for (int64_t i = member; i < args.width; i += Team) {
+    const int64_t at = row * args.width + i;
+    const float more = args.addend ? to_f32(args.addend[at]) : 0.0f;
+    args.input_gradient[at] = to_bf16(slope(to_f32(dy[i]) * to_f32(args.weight[i]), to_f32(x[i])) + more);
+  }
+}
+
+__device__ uint4 word_of(const bf16* values, int64_t word) { return reinterpret_cast<const uint4*>(values)[word]; }
+
+__global__ void rms_norm_backward_wide(Backward args) {
+  let_next_start();
+  wait_for_previous();
+  const int64_t words = args.width / 8;
+  const int64_t first = blockIdx.x * words;
+  uint4 x_held[kWords], dy_held[kWords], weights_held[kWords];
+  float squares = 0, along = 0;
+#pragma unroll
+  for (int k = 0; k < kWords; ++k) {
+    const int64_t i = threadIdx.x + int64_t{k} * kThreads;
+    if (i >= words) break;
+    x_held[k] = word_of(args.input, first + i);
+    dy_held[k] = word_of(args.output_gradient, first + i);
+    weights_held[k] = word_of(args.weight, i);
+    const auto* x = reinterpret_cast<const bf16*>(&x_held[k]);
+    const auto* dy = reinterpret_cast<const bf16*>(&dy_held[k]);
+    const auto* weights = reinterpret_cast<const bf16*>(&weights_held[k]);
+#pragma unroll
+    for (int e = 0; e < 8; ++e) {
+      const float value = to_f32(x[e]);
+      squares += value * value;
+      along += to_f32(dy[e]) * to_f32(weights[e]) * value;
+    }
+  }
+  const Slope slope(team_sum<kThreads>(squares), team_sum<kThreads>(along), args);
+#pragma unroll
+  for (int k = 0; k < kWords; ++k) {
+    const int64_t i = threadIdx.x + int64_t{k} * kThreads;
+    if (i >= words) break;
+    const uint4 more_held = args.addend ? word_of(args.addend, first + i) : uint4{};  // zeros
+    const auto* more = reinterpret_cast<const bf16*>(&more_held);
+    const auto* x = reinterpret_cast<const bf16*>(&x_held[k]);
+    const auto* weights = reinterpret_cast<const bf16*>(&weights_held[k]);
+    auto* dy = reinterpret_cast<bf16*>(&dy_held[k]);
+#pragma unroll
+    for (int e = 0; e < 8; ++e) {
+      dy[e] = to_bf16(slope(to_f32(dy[e]) * to_f32(weights[e]), to_f32(x[e])) + to_f32(more[e]));
+    }
+    reinterpret_cast<uint4*>(args.input_gradient)[first + i] = dy_held[k];
   }
 }
 
@@ -92,6 +185,27 @@ void rms_norm(const RmsNormArgs& args) {
   } else {
     launch_early(rms_norm_kernel<kThreads>, args.rows, kThreads, 0, input, weight, output, args.rows, args.width,
                  args.epsilon);
+  }
+}
+
+void rms_norm_backward(const RmsNormBackwardArgs& args) {
+  const Backward typed{.output_gradient = args.output_gradient.as<bf16>(),
+                       .input = args.input.as<bf16>(),
+                       .weight = args.weight.as<bf16>(),
+                       .addend = args.addend ? args.addend.as<bf16>() : nullptr,
+                       .input_gradient = args.input_gradient.as<bf16>(),
+                       .rows = args.rows,
+                       .width = args.width,
+                       .epsilon = args.epsilon};
+  const bool aligned = is_aligned(typed.output_gradient, 16) && is_aligned(typed.input, 16) &&
+                       is_aligned(typed.weight, 16) && is_aligned(typed.addend, 16) &&
+                       is_aligned(typed.input_gradient, 16);
+  if (args.width <= 512) {
+    launch_early(rms_norm_backward_kernel<32>, ceil_div(args.rows, kThreads / 32), kThreads, 0, typed);
+  } else if (aligned && args.width % 8 == 0 && args.width <= kThreads * kWords * 8) {
+    launch_early(rms_norm_backward_wide, args.rows, kThreads, 0, typed);
+  } else {
+    launch_early(rms_norm_backward_kernel<kThreads>, args.rows, kThreads, 0, typed);
   }
 }
 

@@ -15,13 +15,15 @@ __global__ void rope_kernel(const bf16* input, bf16* output, RopeArgs args) {
   wait_for_previous();
   const int half = args.head_dim / 2;
   const int64_t token = blockIdx.x;
+  // Back is the turn by −angle, whose sine is the other way round.
+  const float sine_factor = args.direction == RopeDirection::kBackward ? -args.attention_factor : args.attention_factor;
   for (int d = threadIdx.x; d < half; d += kThreads) {
     // Not contracted into a fused operation, and with the full range reduction: positions reach 500,000.
     const float angle = __fmul_rn(static_cast<float>(args.positions[token]), args.inv_freq[d]);
     float sine, cosine;
     sincosf(angle, &sine, &cosine);
     turns[d] = args.attention_factor * cosine;
-    turns[half + d] = args.attention_factor * sine;
+    turns[half + d] = sine_factor * sine;
   }
   __syncthreads();
   for (int i = threadIdx.x; i < args.heads * half; i += kThreads) {

@@ -43,6 +43,25 @@ void rms_norm(Device& device, Samples& samples) {
   });
 }
 
+// Of a norm beside a residual stream, whose gradient is added.
+void rms_norm_backward(Device& device, Samples& samples) {
+  const Model model = model_of(device);
+  Backend& backend = device.backend();
+  const int64_t count = model.tokens * model.width;
+  const Tensor output_gradient = random_activations(backend, count, 1), input = random_activations(backend, count, 2);
+  const Tensor weight = random_activations(backend, model.width, 3);
+  Tensor gradient = random_activations(backend, count, 4);
+  samples.take({.bytes = bytes(device, 4 * count), .flops = 10.0 * static_cast<double>(count)}, [&] {
+    backend.rms_norm_backward({.output_gradient = output_gradient.ref(),
+                               .input = input.ref(),
+                               .weight = weight.ref(),
+                               .addend = gradient.ref(),
+                               .input_gradient = gradient.ref(),
+                               .rows = model.tokens,
+                               .width = model.width});
+  });
+}
+
 void rope(Device& device, Samples& samples) {
   const Model model = model_of(device);
   Backend& backend = device.backend();
@@ -69,6 +88,24 @@ void silu_mul(Device& device, Samples& samples) {
   Tensor output(backend, backend.activation_type(), count);
   samples.take({.bytes = bytes(device, 3 * count), .flops = 4.0 * static_cast<double>(count)},
                [&] { backend.silu_mul({.gate = gate.ref(), .up = up.ref(), .output = output.ref(), .count = count}); });
+}
+
+void silu_mul_backward(Device& device, Samples& samples) {
+  const Model model = model_of(device);
+  Backend& backend = device.backend();
+  const int64_t count = model.tokens * model.intermediate;
+  const Tensor output_gradient = random_activations(backend, count, 1);
+  const Tensor gate = random_activations(backend, count, 2), up = random_activations(backend, count, 3);
+  Tensor gate_gradient(backend, backend.activation_type(), count);
+  Tensor up_gradient(backend, backend.activation_type(), count);
+  samples.take({.bytes = bytes(device, 5 * count), .flops = 10.0 * static_cast<double>(count)}, [&] {
+    backend.silu_mul_backward({.output_gradient = output_gradient.ref(),
+                               .gate = gate.ref(),
+                               .up = up.ref(),
+                               .gate_gradient = gate_gradient.ref(),
+                               .up_gradient = up_gradient.ref(),
+                               .count = count});
+  });
 }
 
 void embed(Device& device, Samples& samples) {
@@ -126,8 +163,10 @@ void random_normal(Device& device, Samples& samples) {
 const Family kElementwise{[](Device& device) {
   const Model model = model_of(device);
   device.add(fmt::format("rms_norm/{}x{}", model.tokens, model.width), rms_norm);
+  device.add(fmt::format("rms_norm_backward/{}x{}", model.tokens, model.width), rms_norm_backward);
   device.add(fmt::format("rope/{}x{}x{}", model.tokens, model.heads, model.head_dim), rope);
   device.add(fmt::format("silu_mul/{}x{}", model.tokens, model.intermediate), silu_mul);
+  device.add(fmt::format("silu_mul_backward/{}x{}", model.tokens, model.intermediate), silu_mul_backward);
   device.add(fmt::format("embed/{}x{}", model.tokens, model.width), embed);
   device.add(fmt::format("row_cosine/{}x{}", model.tokens, model.width), row_cosine);
   device.add(fmt::format("row_distance/{}x{}", model.tokens, model.width), row_distance);

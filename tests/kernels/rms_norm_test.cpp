@@ -5,16 +5,22 @@
 #include "tests/ref/rms_norm.h"
 #include "tests/support/close.h"
 #include "tests/support/slices.h"
+#include "tests/support/threads.h"
 
 namespace kv {
 namespace {
 
 KV_OVER_BACKENDS(Ops, RmsNorm);
 
+const std::vector<std::pair<int64_t, int64_t>> kShapes = {{0, 8},     {1, 1},    {1, 15},   {3, 16},
+                                                          {5, 17},    {40, 384}, {43, 385}, {1000, 64},
+                                                          {2, 20000}, {3, 1024}, {2, 4104}, {2, 8192}};
+
+std::vector<double> doubles(const std::vector<float>& values) { return {values.begin(), values.end()}; }
+
 TEST_P(RmsNorm, MatchesTheReferenceOverShapes) {
   KV_BACKEND_OR_SKIP(backend);
-  for (const auto& [rows, width] : std::vector<std::pair<int64_t, int64_t>>{
-           {0, 8}, {1, 1}, {1, 15}, {3, 16}, {5, 17}, {40, 384}, {43, 385}, {1000, 64}, {2, 20000}}) {
+  for (const auto& [rows, width] : kShapes) {
     SCOPED_TRACE(::testing::Message() << rows << " x " << width);
     const std::vector<float> input = ref::rounded(*backend, ref::random_values(rows * width, 1));
     const std::vector<float> weight = ref::rounded(*backend, ref::random_values(width, 2));
@@ -25,7 +31,7 @@ TEST_P(RmsNorm, MatchesTheReferenceOverShapes) {
     backend->synchronize();
     // The mean square has no cancellation: `width` roundings, halved by the root; root, division and two products.
     ref::expect_close(
-        ref::download_activations(output), ref::rms_norm(input, weight, 1e-3),
+        ref::download_activations(output), ref::rms_norm(doubles(input), weight, 1e-3),
         {.roundings = static_cast<double>(width) / 2 + 5 + ref::storage_roundings(*backend), .magnitude = 2});
   }
 }
@@ -40,6 +46,132 @@ TEST_P(RmsNorm, InPlaceByHand) {
   backend->synchronize();
   ref::expect_close(ref::download_activations(x), std::vector<double>{1, 14, 0, 0},
                     {.roundings = 5 + ref::storage_roundings(*backend), .magnitude = 14});
+}
+
+// What the backward reads, rows of one width; an empty addend: none.
+struct Backward {
+  Backward(const Backend& backend, int64_t rows, int64_t width)
+      : rows(rows),
+        width(width),
+        output_gradient(ref::rounded(backend, ref::random_values(rows * width, 3))),
+        input(ref::rounded(backend, ref::random_values(rows * width, 1))),
+        weight(ref::rounded(backend, ref::random_values(width, 2))),
+        addend(ref::rounded(backend, ref::random_values(rows * width, 4))) {}
+
+  int64_t rows, width;
+  std::vector<float> output_gradient, input, weight, addend;
+};
+
+// Which of its operands the gradient takes the place of.
+enum class Place { kOwn, kOutputGradient, kInput, kAddend };
+
+std::vector<float> run(Backend& backend, const Backward& x, Place place = Place::kOwn) {
+  const int64_t count = x.rows * x.width;
+  Tensor output_gradient = ref::upload_activations(backend, x.output_gradient);
+  Tensor input = ref::upload_activations(backend, x.input), addend = ref::upload_activations(backend, x.addend);
+  Tensor own(backend, backend.activation_type(), count + 8);
+  const Tensor weight = ref::upload_activations(backend, x.weight);
+  Tensor* const places[] = {&own, &output_gradient, &input, &addend};
+  Tensor& input_gradient = *places[static_cast<size_t>(place)];
+  backend.rms_norm_backward({.output_gradient = output_gradient.ref(),
+                             .input = input.ref(),
+                             .weight = weight.ref(),
+                             .addend = x.addend.empty() ? ConstRef{} : addend.ref(),
+                             .input_gradient = input_gradient.ref(),
+                             .rows = x.rows,
+                             .width = x.width,
+                             .epsilon = 1e-3f});
+  backend.synchronize();
+  const std::vector<float> all = ref::download_activations(input_gradient);
+  if (place == Place::kOwn) ref::expect_untouched(all, count, count + 8);
+  return ref::slice(all, 0, count);
+}
+
+void check(Backend& backend, const Backward& x) {
+  SCOPED_TRACE(::testing::Message() << x.rows << " x " << x.width);
+  const std::vector<float> got = run(backend, x);
+  const ref::RmsNormGradient want = ref::rms_norm_backward(x.output_gradient, x.input, x.weight, 1e-3);
+  // A sum over the row is sixteen or more side by side: each term goes through width / 16 additions, then at most 32.
+  // One such sum stands under a root to the third power, another is of products of three; root, quotients, products
+  // and sums beside them are 17.
+  const double roundings = 2.5 * (static_cast<double>(x.width) / 16 + 32) + 17 + ref::storage_roundings(backend);
+  ASSERT_EQ(got.size(), want.values.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    const double more = x.addend.empty() ? 0 : x.addend[i];
+    ASSERT_TRUE(ref::is_close(got[i], want.values[i] + more,
+                              {.roundings = roundings, .magnitude = want.magnitudes[i] + std::abs(more)}))
+        << "element " << i;
+  }
+}
+
+TEST_P(RmsNorm, BackwardMatchesTheReferenceOverShapes) {
+  KV_BACKEND_OR_SKIP(backend);
+  for (const auto& [rows, width] : kShapes) {
+    Backward x(*backend, rows, width);
+    check(*backend, x);
+    x.addend.clear();
+    check(*backend, x);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST_P(RmsNorm, BackwardByHand) {
+  KV_BACKEND_OR_SKIP(backend);
+  // Mean square of (1, 7) is 25, s = 1/5. With weights (5, 10) and a gradient of (5, 0), g = (25, 0) and mean g x is
+  // 12.5, whose pull is 12.5 / 125 = 0.1 of x: (5, 0) − (0.1, 0.7). What passes by the norm is added.
+  const Tensor output_gradient = ref::upload_activations(*backend, {5, 0});
+  const Tensor input = ref::upload_activations(*backend, {1, 7}), weight = ref::upload_activations(*backend, {5, 10});
+  Tensor gradient = ref::upload_activations(*backend, {100, 200});
+  backend->rms_norm_backward({.output_gradient = output_gradient.ref(),
+                              .input = input.ref(),
+                              .weight = weight.ref(),
+                              .addend = gradient.ref(),
+                              .input_gradient = gradient.ref(),
+                              .rows = 1,
+                              .width = 2,
+                              .epsilon = 1e-12f});
+  backend->synchronize();
+  ref::expect_close(ref::download_activations(gradient), std::vector<double>{104.9, 199.3},
+                    {.roundings = 17 + ref::storage_roundings(*backend), .magnitude = 200});
+}
+
+TEST_P(RmsNorm, BackwardMayWriteOverWhatItReads) {
+  KV_BACKEND_OR_SKIP(backend);
+  for (const int64_t width : {64, 1000, 1024}) {
+    const Backward x(*backend, 5, width);
+    const std::vector<float> apart = run(*backend, x);
+    for (const Place place : {Place::kOutputGradient, Place::kInput, Place::kAddend}) {
+      EXPECT_EQ(run(*backend, x, place), apart) << width << ", place " << static_cast<int>(place);
+    }
+  }
+}
+
+TEST(RmsNormReference, BackwardIsTheSlopeOfForward) {
+  constexpr double kEpsilon = 1e-3, kStep = 1e-4;
+  const std::vector<float> weight = ref::random_values(5, 2), output_gradient = ref::random_values(15, 3);
+  const std::vector<float> input = ref::random_values(15, 1);
+  const ref::RmsNormGradient got = ref::rms_norm_backward(output_gradient, input, weight, kEpsilon);
+  for (size_t i = 0; i < input.size(); ++i) {
+    std::vector<double> ahead = doubles(input), behind = ahead;
+    ahead[i] += kStep;
+    behind[i] -= kStep;
+    const std::vector<double> high = ref::rms_norm(ahead, weight, kEpsilon);
+    const std::vector<double> low = ref::rms_norm(behind, weight, kEpsilon);
+    double slope = 0;
+    for (size_t o = 0; o < high.size(); ++o) slope += output_gradient[o] * (high[o] - low[o]) / (2 * kStep);
+    // The step squared times the third derivative, which is s² of the first, and s at most 1 / sqrt(0.1) here.
+    EXPECT_NEAR(got.values[i], slope, 10 * kStep * kStep * got.magnitudes[i]);
+  }
+}
+
+TEST(RmsNormThreads, DoNotChangeABit) {
+  const auto backend = ref::try_backend("cpu");
+  const Backward x(*backend, 300, 385);
+  const auto with_threads = [&](int count) {
+    const ref::Threads threads(count);
+    return run(*backend, x);
+  };
+  EXPECT_EQ(with_threads(1), with_threads(2));
 }
 
 }  // namespace

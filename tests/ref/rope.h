@@ -9,4 +9,8 @@ namespace kv::ref {
 std::vector<double> rope(const std::vector<float>& input, const std::vector<int32_t>& positions,
                          const std::vector<float>& inv_freq, int heads, double attention_factor);
 
+// The gradient of rope's input, of its output's.
+std::vector<double> rope_backward(const std::vector<float>& output_gradient, const std::vector<int32_t>& positions,
+                                  const std::vector<float>& inv_freq, int heads, double attention_factor);
+
 }  // namespace kv::ref
