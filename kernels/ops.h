@@ -58,6 +58,7 @@
   OP(occupancy, OccupancyArgs)                         \
   OP(occupancy_backward, OccupancyBackwardArgs)        \
   OP(capacity_hinge, CapacityHingeArgs)                \
+  OP(gate_sparsity, GateSparsityArgs)                  \
   OP(draw_order, DrawOrderArgs)                        \
   OP(eviction_surrogate, EvictionSurrogateArgs)        \
   OP(random_normal, RandomNormalArgs)                  \
