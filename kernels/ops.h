@@ -59,6 +59,7 @@
   OP(occupancy_backward, OccupancyBackwardArgs)        \
   OP(capacity_hinge, CapacityHingeArgs)                \
   OP(gate_sparsity, GateSparsityArgs)                  \
+  OP(hidden_distance, HiddenDistanceArgs)              \
   OP(draw_order, DrawOrderArgs)                        \
   OP(eviction_surrogate, EvictionSurrogateArgs)        \
   OP(random_normal, RandomNormalArgs)                  \
