@@ -18,11 +18,27 @@ struct LinearArgs {
   int64_t out = 0;
 };
 
+// Backward, weight and bias frozen:
+//   input_gradient[r, i] = Σ_o output_gradient[r, o] · weight[o, i] (+ addend[r, i])
+// Products accumulate in f32. `addend` may alias `input_gradient` (an input that several products read);
+// output_gradient may not.
+struct LinearBackwardArgs {
+  ConstRef output_gradient;  // [rows, out]
+  ConstRef weight;           // [out, in]
+  ConstRef addend = {};      // [rows, in] or null
+  Ref input_gradient;        // [rows, in]
+  int64_t rows = 0;
+  int64_t in = 0;
+  int64_t out = 0;
+};
+
 namespace cpu {
 void linear(const LinearArgs& args);
-}
+void linear_backward(const LinearBackwardArgs& args);
+}  // namespace cpu
 namespace cuda {
 void linear(const LinearArgs& args);
-}
+void linear_backward(const LinearBackwardArgs& args);
+}  // namespace cuda
 
 }  // namespace kv

@@ -4,9 +4,10 @@
 // backends the calls of cpu::op and cuda::op, which a header declares beside the struct and the
 // contract: kernels/<op>.h, but for ops that belong together (pool.h: group_mean; column_add.h: column_mean;
 // expected_attention.h: query_moments; future_scores.h: future_table; find_bad.h: both; attention_columns.h: both;
-// OP_backward: beside the op).
+// <op>_backward: <op>.h).
 #define KV_FOR_EACH_OP(OP)                             \
   OP(linear, LinearArgs)                               \
+  OP(linear_backward, LinearBackwardArgs)              \
   OP(rms_norm, RmsNormArgs)                            \
   OP(rope, RopeArgs)                                   \
   OP(silu_mul, SiluMulArgs)                            \

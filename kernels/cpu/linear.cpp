@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/cpu/gemm.h"
 #include "kernels/cpu/packed_input.h"
 #include "kernels/cpu/panel.h"
 #include "kernels/cpu/parallel.h"
@@ -17,6 +18,11 @@ constexpr int64_t kFewRows = 4;
 // threads.
 constexpr int64_t kBlockRows = 6 * kPanelWidth;
 constexpr int64_t kBlockOutputs = 4 * kPanelRows;
+
+// A block of the input's gradient that one task writes: it and the output's gradients that a panel meets stay in the L2
+// cache.
+constexpr int64_t kGradientRows = 16 * kPanelRows;
+constexpr int64_t kGradientColumns = 4 * kPanelWidth;
 
 struct Operands {
   const float* input;
@@ -99,6 +105,28 @@ void linear(const LinearArgs& args) {
   } else {
     multiply_many_rows(args, x);
   }
+}
+
+void linear_backward(const LinearBackwardArgs& args) {
+  const auto* output_gradient = args.output_gradient.as<float>();
+  const auto* weight = args.weight.as<float>();
+  const auto* addend = args.addend.as<float>();
+  auto* input_gradient = args.input_gradient.as<float>();
+  const int64_t row_blocks = (args.rows + kGradientRows - 1) / kGradientRows;
+  const int64_t column_blocks = (args.in + kGradientColumns - 1) / kGradientColumns;
+  parallel_for(row_blocks * column_blocks, [&](int64_t task) {
+    const int64_t row = task / column_blocks * kGradientRows, column = task % column_blocks * kGradientColumns;
+    const int64_t rows = std::min(kGradientRows, args.rows - row);
+    const int64_t columns = std::min(kGradientColumns, args.in - column);
+    const int64_t first = row * args.in + column;
+    if (addend && addend != input_gradient) {
+      for (int64_t at = first; at < first + rows * args.in; at += args.in) {
+        std::copy_n(addend + at, columns, input_gradient + at);
+      }
+    }
+    gemm_nn(output_gradient + row * args.out, rows, args.out, weight + column, columns, args.in, args.out,
+            input_gradient + first, args.in, 1.0f, addend ? Write::kAdd : Write::kReplace);
+  });
 }
 
 }  // namespace kv::cpu

@@ -33,17 +33,20 @@ class Plan {
  public:
   Plan(cublasLtHandle_t handle, const Gemm& args) {
     const cudaDataType_t output_type = data_type(args.output_type);
-    const cublasOperation_t transposed = CUBLAS_OP_T;
+    const bool by_outputs = args.weight_rows == WeightRows::kOutputs;
+    const cublasOperation_t weight_operation = by_outputs ? CUBLAS_OP_T : CUBLAS_OP_N;
     KV_CUBLAS_CHECK(cublasLtMatmulDescCreate(&operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F));
-    KV_CUBLAS_CHECK(
-        cublasLtMatmulDescSetAttribute(operation_, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof(transposed)));
+    KV_CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(operation_, CUBLASLT_MATMUL_DESC_TRANSA, &weight_operation,
+                                                   sizeof(weight_operation)));
     if (args.bias) {
       const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
       KV_CUBLAS_CHECK(
           cublasLtMatmulDescSetAttribute(operation_, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue)));
       set_bias(args.bias);
     }
-    KV_CUBLAS_CHECK(cublasLtMatrixLayoutCreate(&weight_, CUDA_R_16BF, args.in, args.out, args.in));
+    const int64_t weight_width = by_outputs ? args.in : args.out;
+    const int64_t weight_rows = by_outputs ? args.out : args.in;
+    KV_CUBLAS_CHECK(cublasLtMatrixLayoutCreate(&weight_, CUDA_R_16BF, weight_width, weight_rows, weight_width));
     KV_CUBLAS_CHECK(cublasLtMatrixLayoutCreate(&input_, CUDA_R_16BF, args.in, args.rows, args.in));
     KV_CUBLAS_CHECK(cublasLtMatrixLayoutCreate(&output_, output_type, args.out, args.rows, args.out));
     cublasLtMatmulPreference_t preference;
@@ -100,8 +103,8 @@ class Library {
   }
 
   void run(const Gemm& args) {
-    const auto key =
-        std::tuple(args.rows, args.in, args.out, args.output_type, args.bias != nullptr, args.addend != nullptr);
+    const auto key = std::tuple(args.rows, args.in, args.out, args.weight_rows, args.output_type, args.bias != nullptr,
+                                args.addend != nullptr);
     auto found = plans_.find(key);
     if (found == plans_.end()) found = plans_.emplace(key, Plan(handle_, args)).first;
     found->second.run(handle_, args, workspace_);
@@ -110,7 +113,7 @@ class Library {
  private:
   cublasLtHandle_t handle_ = nullptr;
   void* workspace_ = nullptr;
-  std::map<std::tuple<int64_t, int64_t, int64_t, DType, bool, bool>, Plan> plans_;
+  std::map<std::tuple<int64_t, int64_t, int64_t, WeightRows, DType, bool, bool>, Plan> plans_;
 };
 
 Library& library() {
@@ -120,6 +123,11 @@ Library& library() {
 
 constexpr int kTile = 16;
 
+__device__ float weight_at(const Gemm& args, int64_t out, int64_t in) {
+  if (out >= args.out || in >= args.in) return 0.0f;
+  return to_f32(args.weight[args.weight_rows == WeightRows::kOutputs ? out * args.in + in : in * args.out + out]);
+}
+
 __global__ void plain_gemm(Gemm args, int64_t row_tiles) {
   __shared__ float input[kTile][kTile + 1], weight[kTile][kTile + 1];
   const int x = threadIdx.x % kTile, y = threadIdx.x / kTile;
@@ -127,9 +135,8 @@ __global__ void plain_gemm(Gemm args, int64_t row_tiles) {
   const int64_t first_out = blockIdx.x / row_tiles * kTile;
   float sum = 0;
   for (int64_t i = 0; i < args.in; i += kTile) {
-    const bool inside = i + x < args.in;
-    input[y][x] = inside && row < args.rows ? to_f32(args.input[row * args.in + i + x]) : 0.0f;
-    weight[y][x] = inside && first_out + y < args.out ? to_f32(args.weight[(first_out + y) * args.in + i + x]) : 0.0f;
+    input[y][x] = i + x < args.in && row < args.rows ? to_f32(args.input[row * args.in + i + x]) : 0.0f;
+    weight[y][x] = weight_at(args, first_out + y, i + x);
     __syncthreads();
 #pragma unroll
     for (int k = 0; k < kTile; ++k) sum += input[y][k] * weight[x][k];
@@ -145,7 +152,7 @@ void gemm(const Gemm& args) {
   KV_CHECK(args.output_type == DType::kBF16 || (args.output_type == DType::kF32 && !args.bias));
   if (args.rows == 0 || args.out == 0) return;
   const bool words = args.in > 0 && args.in % 8 == 0 && is_aligned(args.input, 16) && is_aligned(args.weight, 16);
-  if (words && args.rows == 1) {
+  if (words && args.rows == 1 && args.weight_rows == WeightRows::kOutputs) {
     gemv(args);
   } else if (words && args.out % 8 == 0 && is_aligned(args.output, 16) && is_aligned(args.addend, 16) &&
              is_aligned(args.bias, 16)) {

@@ -4,13 +4,18 @@
 
 namespace kv::cuda {
 
+// Whose numbers a row of a weight holds: an output's, [out, in], or an input's, [in, out], as a layer's weight lies for
+// the way back.
+enum class WeightRows : uint8_t { kOutputs, kInputs };
+
 // output[r, o] = Σ_i input[r, i] · weight[o, i] (+ bias[o]) (+ addend[r, o]), bf16 operands, f32 sums. Output, bias and
 // addend are of `output_type`: bf16, or f32 (then without bias). cuBLASLt's tensor-core kernels need 16-byte rows;
-// a single row takes a kernel of our own, which streams weights faster.
+// a single row of a weight [out, in] takes a kernel of our own, which streams weights faster.
 // Shapes without such rows, which only tests have, take a plain tiled kernel.
 struct Gemm {
   const bf16* input = nullptr;   // [rows, in]
-  const bf16* weight = nullptr;  // [out, in]
+  const bf16* weight = nullptr;  // [out, in], or as weight_rows says
+  WeightRows weight_rows = WeightRows::kOutputs;
   const bf16* bias = nullptr;
   const void* addend = nullptr;
   void* output = nullptr;
@@ -21,7 +26,8 @@ struct Gemm {
 };
 void gemm(const Gemm& args);
 
-// For a single row, where input and weight are aligned to 16 bytes and `in` is a multiple of eight.
+// For a single row and a weight [out, in], where input and weight are aligned to 16 bytes and `in` is a multiple of
+// eight.
 void gemv(const Gemm& args);
 
 // What a product's kernel does with the sum of one output.

@@ -18,4 +18,15 @@ void linear(const LinearArgs& args) {
         .out = args.out});
 }
 
+void linear_backward(const LinearBackwardArgs& args) {
+  gemm({.input = args.output_gradient.as<bf16>(),
+        .weight = args.weight.as<bf16>(),
+        .weight_rows = WeightRows::kInputs,
+        .addend = args.addend ? args.addend.as<bf16>() : nullptr,
+        .output = args.input_gradient.as<bf16>(),
+        .rows = args.rows,
+        .in = args.out,
+        .out = args.in});
+}
+
 }  // namespace kv::cuda

@@ -16,7 +16,7 @@ struct Shape {
   int64_t rows, in, out;
 };
 
-// input [rows, in] · weight [out, in]ᵀ.
+// input [rows, in] · weight [out, in]ᵀ, or the way back.
 Work work_of(const Shape& shape, double activation) {
   const auto rows = static_cast<double>(shape.rows), in = static_cast<double>(shape.in),
              out = static_cast<double>(shape.out);
@@ -35,6 +35,21 @@ void run(Device& device, Samples& samples, const Shape& shape) {
                     .rows = shape.rows,
                     .in = shape.in,
                     .out = shape.out});
+  });
+}
+
+void run_backward(Device& device, Samples& samples, const Shape& shape) {
+  Backend& backend = device.backend();
+  const Tensor output_gradient = random_activations(backend, shape.rows * shape.out, 1);
+  const Tensor weight = random_activations(backend, shape.out * shape.in, 2);
+  Tensor input_gradient(backend, backend.activation_type(), shape.rows * shape.in);
+  samples.take(work_of(shape, device.activation()), [&] {
+    backend.linear_backward({.output_gradient = output_gradient.ref(),
+                             .weight = weight.ref(),
+                             .input_gradient = input_gradient.ref(),
+                             .rows = shape.rows,
+                             .in = shape.in,
+                             .out = shape.out});
   });
 }
 
@@ -78,6 +93,14 @@ const std::vector<Shape> kCuda = {
     {"linear/1x4096x128256", 1, 4096, 128256},
 };
 
+const std::vector<Shape> kCpuBackward = {{"linear_backward/4096x384x512", 4096, 384, 512},
+                                         {"linear_backward/4096x384x1024", 4096, 384, 1024},
+                                         {"linear_backward/4096x1024x384", 4096, 1024, 384}};
+const std::vector<Shape> kCudaBackward = {{"linear_backward/8192x4096x4096", 8192, 4096, 4096},
+                                          {"linear_backward/8192x4096x1024", 8192, 4096, 1024},
+                                          {"linear_backward/8192x4096x14336", 8192, 4096, 14336},
+                                          {"linear_backward/8192x14336x4096", 8192, 14336, 4096}};
+
 const std::vector<Shape> kCpuLoss = {{"token_loss/4096x384x8192", 4096, 384, 8192}};
 const std::vector<Shape> kCudaLoss = {{"token_loss/8192x384x8192", 8192, 384, 8192},
                                       {"token_loss/2048x4096x128256", 2048, 4096, 128256}};
@@ -85,6 +108,9 @@ const std::vector<Shape> kCudaLoss = {{"token_loss/8192x384x8192", 8192, 384, 81
 const Family kLinear{[](Device& device) {
   for (const Shape& shape : device.pick(kCpu, kCuda)) {
     device.add(shape.name, [shape](Device& on, Samples& samples) { run(on, samples, shape); });
+  }
+  for (const Shape& shape : device.pick(kCpuBackward, kCudaBackward)) {
+    device.add(shape.name, [shape](Device& on, Samples& samples) { run_backward(on, samples, shape); });
   }
   for (const Shape& shape : device.pick(kCpuLoss, kCudaLoss)) {
     device.add(shape.name, [shape](Device& on, Samples& samples) { run_loss(on, samples, shape); });

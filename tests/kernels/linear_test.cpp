@@ -14,6 +14,39 @@ struct Shape {
   int64_t rows, in, out;
 };
 
+const std::vector<Shape> kShapes = {
+    {0, 8, 8},
+    {1, 1, 1},
+    {1, 64, 33},
+    {3, 65, 17},
+    {4, 384, 64},
+    {5, 384, 64},
+    {11, 63, 31},
+    {12, 64, 32},
+    {13, 65, 33},
+    {47, 16, 255},
+    {48, 15, 256},
+    {49, 17, 257},
+    {191, 24, 64},
+    {192, 24, 65},
+    {193, 24, 300},
+    {40, 255, 40},
+    {40, 256, 40},
+    {40, 257, 40},
+    {20, 700, 48},
+    {900, 40, 290},
+    {1, 8, 8},
+    {1, 1024, 40},
+    {2, 2048, 2120},
+    {3, 1032, 24},
+    {4, 4104, 16},
+    {5, 1032, 24},
+    // A GPU's kernel for a single row: several words a thread; more outputs than it does at once.
+    {1, 4104, 21},
+    {1, 14336, 300},
+    {1, 8, 40001},
+};
+
 struct Operands {
   Operands(const Backend& backend, const Shape& shape)
       : input(ref::rounded(backend, ref::random_values(shape.rows * shape.in, 1))),
@@ -55,39 +88,7 @@ void check(Backend& backend, const Shape& shape, const Operands& x) {
 
 TEST_P(Linear, MatchesTheReferenceOverShapes) {
   KV_BACKEND_OR_SKIP(backend);
-  const std::vector<Shape> shapes = {
-      {0, 8, 8},
-      {1, 1, 1},
-      {1, 64, 33},
-      {3, 65, 17},
-      {4, 384, 64},
-      {5, 384, 64},
-      {11, 63, 31},
-      {12, 64, 32},
-      {13, 65, 33},
-      {47, 16, 255},
-      {48, 15, 256},
-      {49, 17, 257},
-      {191, 24, 64},
-      {192, 24, 65},
-      {193, 24, 300},
-      {40, 255, 40},
-      {40, 256, 40},
-      {40, 257, 40},
-      {20, 700, 48},
-      {900, 40, 290},
-      {1, 8, 8},
-      {1, 1024, 40},
-      {2, 2048, 2120},
-      {3, 1032, 24},
-      {4, 4104, 16},
-      {5, 1032, 24},
-      // A GPU's kernel for a single row: several words a thread; more outputs than it does at once.
-      {1, 4104, 21},
-      {1, 14336, 300},
-      {1, 8, 40001},
-  };
-  for (const Shape& shape : shapes) {
+  for (const Shape& shape : kShapes) {
     Operands x(*backend, shape);
     check(*backend, shape, x);
     x.addend.clear();
@@ -122,15 +123,111 @@ TEST_P(Linear, AddendMayBeTheOutput) {
   }
 }
 
+struct BackwardOperands {
+  BackwardOperands(const Backend& backend, const Shape& shape)
+      : output_gradient(ref::rounded(backend, ref::random_values(shape.rows * shape.out, 5))),
+        weight(ref::rounded(backend, ref::random_values(shape.out * shape.in, 2))),
+        addend(ref::rounded(backend, ref::random_values(shape.rows * shape.in, 6))) {}
+  std::vector<float> output_gradient, weight, addend;
+};
+
+std::vector<float> run_backward(Backend& backend, const Shape& shape, const BackwardOperands& x) {
+  const Tensor output_gradient = ref::upload_activations(backend, x.output_gradient);
+  const Tensor weight = ref::upload_activations(backend, x.weight), addend = ref::upload_activations(backend, x.addend);
+  const int64_t count = shape.rows * shape.in;
+  Tensor input_gradient(backend, backend.activation_type(), count + 8);
+  backend.linear_backward({.output_gradient = output_gradient.ref(),
+                           .weight = weight.ref(),
+                           .addend = x.addend.empty() ? ConstRef{} : addend.ref(),
+                           .input_gradient = input_gradient.ref(),
+                           .rows = shape.rows,
+                           .in = shape.in,
+                           .out = shape.out});
+  backend.synchronize();
+  const std::vector<float> all = ref::download_activations(input_gradient);
+  ref::expect_untouched(all, count, count + 8);
+  return ref::slice(all, 0, count);
+}
+
+void check_backward(Backend& backend, const Shape& shape, const BackwardOperands& x) {
+  SCOPED_TRACE(::testing::Message() << shape.rows << " x " << shape.in << " x " << shape.out);
+  const std::vector<float> got = run_backward(backend, shape, x);
+  const ref::Product want =
+      ref::linear_backward(x.output_gradient, x.weight, x.addend, shape.rows, shape.in, shape.out);
+  ASSERT_EQ(got.size(), want.values.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    // A chain of `out` multiply-adds, then the addend.
+    ASSERT_TRUE(ref::is_close(got[i], want.values[i],
+                              {.roundings = static_cast<double>(shape.out + 1) + ref::storage_roundings(backend),
+                               .magnitude = want.magnitudes[i]}))
+        << "element " << i;
+  }
+}
+
+TEST_P(Linear, BackwardMatchesTheReferenceOverShapes) {
+  KV_BACKEND_OR_SKIP(backend);
+  for (const Shape& shape : kShapes) {
+    BackwardOperands x(*backend, shape);
+    check_backward(*backend, shape, x);
+    x.addend.clear();
+    check_backward(*backend, shape, x);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST(LinearReference, BackwardIsTheSlopeOfForward) {
+  const Shape shape{2, 5, 3};
+  const std::vector<float> weight = ref::random_values(shape.out * shape.in, 2);
+  const std::vector<float> output_gradient = ref::random_values(shape.rows * shape.out, 5);
+  const ref::Product got = ref::linear_backward(output_gradient, weight, {}, shape.rows, shape.in, shape.out);
+  for (int64_t i = 0; i < shape.rows * shape.in; ++i) {
+    // Of a linear map the quotient of differences is the slope, whatever the step: two, around zero.
+    std::vector<float> ahead(shape.rows * shape.in), behind = ahead;
+    ahead[i] = 1;
+    behind[i] = -1;
+    const ref::Product high = ref::linear(ahead, weight, {}, {}, shape.rows, shape.in, shape.out);
+    const ref::Product low = ref::linear(behind, weight, {}, {}, shape.rows, shape.in, shape.out);
+    double slope = 0;
+    for (size_t o = 0; o < high.values.size(); ++o) slope += output_gradient[o] * (high.values[o] - low.values[o]) / 2;
+    EXPECT_NEAR(got.values[i], slope, 1e-14);
+  }
+}
+
+TEST_P(Linear, BackwardAddendMayBeTheGradient) {
+  KV_BACKEND_OR_SKIP(backend);
+  // Gradients of (1, 2) to two outputs with weights (1, 10, 100) and (2, 20, 200), on top of what is there.
+  for (const int64_t rows : {1, 6}) {
+    std::vector<float> output_gradient, there, want;
+    for (int64_t r = 0; r < rows; ++r) {
+      output_gradient.insert(output_gradient.end(), {1, 2});
+      there.insert(there.end(), {static_cast<float>(r), 1, 2});
+      want.insert(want.end(), {static_cast<float>(r + 5), 51, 502});
+    }
+    const Tensor by = ref::upload_activations(*backend, output_gradient);
+    const Tensor weight = ref::upload_activations(*backend, {1, 10, 100, 2, 20, 200});
+    Tensor gradient = ref::upload_activations(*backend, there);
+    backend->linear_backward({.output_gradient = by.ref(),
+                              .weight = weight.ref(),
+                              .addend = gradient.ref(),
+                              .input_gradient = gradient.ref(),
+                              .rows = rows,
+                              .in = 3,
+                              .out = 2});
+    backend->synchronize();
+    EXPECT_EQ(ref::download_activations(gradient), want);
+  }
+}
+
 TEST_P(Linear, IsTheSameForAnyNumberOfThreads) {
   KV_BACKEND_OR_SKIP(backend);
   for (const Shape& shape : {Shape{500, 300, 290}, Shape{3, 300, 290}}) {
     const Operands x(*backend, shape);
+    const BackwardOperands back(*backend, shape);
     const auto with_threads = [&](int count) {
       const ref::Threads threads(count);
-      return run(*backend, shape, x);
+      return std::pair(run(*backend, shape, x), run_backward(*backend, shape, back));
     };
-    const std::vector<float> alone = with_threads(1);
+    const auto alone = with_threads(1);
     EXPECT_EQ(alone, with_threads(2));
     EXPECT_EQ(alone, with_threads(3));
   }
