@@ -60,6 +60,7 @@
   OP(occupancy_backward, OccupancyBackwardArgs)        \
   OP(capacity_hinge, CapacityHingeArgs)                \
   OP(gate_sparsity, GateSparsityArgs)                  \
+  OP(vocabulary_loss, VocabularyLossArgs)              \
   OP(hidden_distance, HiddenDistanceArgs)              \
   OP(draw_order, DrawOrderArgs)                        \
   OP(eviction_surrogate, EvictionSurrogateArgs)        \
