@@ -59,6 +59,12 @@
   OP(rate_entries, RateEntriesArgs)                    \
   OP(rate_entries_backward, RateEntriesBackwardArgs)   \
   OP(pairwise_hinge, PairwiseHingeArgs)                \
+  OP(occupancy, OccupancyArgs)                         \
+  OP(occupancy_backward, OccupancyBackwardArgs)        \
+  OP(capacity_hinge, CapacityHingeArgs)                \
+  OP(gate_sparsity, GateSparsityArgs)                  \
+  OP(vocabulary_loss, VocabularyLossArgs)              \
+  OP(hidden_distance, HiddenDistanceArgs)              \
   OP(draw_order, DrawOrderArgs)                        \
   OP(eviction_surrogate, EvictionSurrogateArgs)        \
   OP(random_normal, RandomNormalArgs)                  \

@@ -1,0 +1,27 @@
+#include "tests/ref/capacity_hinge.h"
+
+#include <algorithm>
+#include <cstddef>
+
+namespace kv::ref {
+
+CapacityHinge capacity_hinge(const std::vector<double>& occupancy, const std::vector<int64_t>& positions,
+                             const Capacity& capacity) {
+  CapacityHinge result{.gradient = std::vector<double>(occupancy.size(), 0.0)};
+  const auto pooled = static_cast<double>(capacity.pooled), most = pooled * static_cast<double>(capacity.capacity);
+  for (size_t i = 0; i < occupancy.size(); ++i) {
+    if (occupancy[i] <= most) continue;
+    const auto t = static_cast<double>(positions[i]);
+    const double against = capacity.overfull_alone ? std::max(1.0, pooled * t - most) : pooled * (t + 1);
+    result.loss += (occupancy[i] - most) / against;
+    result.gradient[i] = 1 / against;
+    ++result.overfull;
+  }
+  const double counted = static_cast<double>(capacity.overfull_alone ? result.overfull : std::ssize(occupancy));
+  if (counted == 0) return result;
+  result.loss /= counted;
+  for (double& g : result.gradient) g /= counted;
+  return result;
+}
+
+}  // namespace kv::ref
