@@ -3,8 +3,8 @@
 // Every op, a line each: its name, and the struct of its arguments. From this list come Backend's methods, and in both
 // backends the calls of cpu::op and cuda::op, which a header declares beside the struct and the
 // contract: kernels/<op>.h, but for ops that belong together (pool.h: group_mean; column_add.h: column_mean;
-// expected_attention.h: query_moments; future_scores.h: future_table; find_bad.h: both;
-// rate_entries.h: rate_entries_backward; attention_columns.h: both).
+// expected_attention.h: query_moments; future_scores.h: future_table; find_bad.h: both; attention_columns.h: both;
+// OP_backward: beside the op).
 #define KV_FOR_EACH_OP(OP)                             \
   OP(linear, LinearArgs)                               \
   OP(rms_norm, RmsNormArgs)                            \
@@ -58,7 +58,9 @@
   OP(draw_order, DrawOrderArgs)                        \
   OP(eviction_surrogate, EvictionSurrogateArgs)        \
   OP(random_normal, RandomNormalArgs)                  \
-  OP(random_uniform, RandomUniformArgs)
+  OP(random_uniform, RandomUniformArgs)                \
+  OP(biased_attention, BiasedAttentionArgs)            \
+  OP(biased_attention_backward, BiasedAttentionBackwardArgs)
 
 namespace kv {
 
