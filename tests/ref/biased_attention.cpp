@@ -178,7 +178,7 @@ double biased_loss(const BiasedProblem& problem, const std::vector<double>& outp
     if (!close) return ::testing::AssertionResult(close) << ", element " << i;
     error += std::pow(got[i] - want.values[i], 2);
     allowed += std::pow(f32 * kEpsilon, 2);
-    stored += std::pow(storage * kEpsilon, 2) * (std::pow(want.spreads[i], 2) + std::pow(want.values[i], 2));
+    stored += std::pow(storage / 2 * kEpsilon, 2) * (std::pow(want.spreads[i], 2) + std::pow(want.values[i], 2));
   }
   if (std::sqrt(error) <= std::sqrt(allowed) + std::sqrt(stored) + kSmallest) return ::testing::AssertionSuccess();
   return ::testing::AssertionFailure() << "a whole error of " << std::sqrt(error) << " > "

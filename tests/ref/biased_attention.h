@@ -46,7 +46,8 @@ double biased_loss(const BiasedProblem& problem, const std::vector<double>& outp
 // Whether sums in the backend's arithmetic agree with the reference, each and as a whole; what is untouched is NaN.
 //   Each: by its roundings, and those of a sum over `chain` terms. On a GPU probabilities, slopes and the output that D
 // is made of are rounded to bf16, and the result is: four roundings of 2^-9 at most, of the magnitude.
-//   All: errors in bf16 have directions of their own, so they add up by their squares.
+//   All: errors in bf16 have directions of their own, so they add up by their squares, and their root mean square is
+// below half of the largest.
 ::testing::AssertionResult are_close(const Backend& backend, const std::vector<float>& got, const Sums& want,
                                      double chain);
 
