@@ -80,7 +80,7 @@ struct Tile {
   int64_t keys = 0;
 
   bool has_masked() const { return first_key + keys - 1 > first_query; }
-  // The tile's first query that sees its key `row`, that has its bias under kOutsideWindow.
+  // The tile's first query that sees its key `row`, and the first for which that key is outside the window.
   int64_t first_seeing(int64_t row) const { return std::clamp<int64_t>(row + shift(), 0, queries); }
   int64_t first_outside(int64_t row) const {
     return std::clamp<int64_t>(row + shift() + attention.bias.window, first_seeing(row), queries);

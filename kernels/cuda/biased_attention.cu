@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kWidest = 128;                   // head dimension
-constexpr float kToLog = 0.6931471805599453f;  // e^x = 2^(x · kToLog2)
+constexpr float kToLog = 0.6931471805599453f;  // log x = log2 x · kToLog
 
 // Query heads are split into blocks, or KV heads, and segments into tiles. What takes longest starts first.
 struct Place {
@@ -76,8 +76,6 @@ __device__ __forceinline__ void write_rows(Ref to, int dim, const float (&sums)[
     }
   }
 }
-
-// ---- Forward --------------------------------------------------------------------------------------------------------
 
 // The bias of every logit, and the mask. The tile's rows are queries from first_query on, its columns keys from
 // first_key on, whose b are `biases`.
@@ -175,8 +173,6 @@ __global__ void __launch_bounds__(kThreads, 2) attend_biased(BiasedAttentionArgs
     return query < end ? vector_of(segment, attention.q_heads, place.head, query) : -1;
   });
 }
-
-// ---- Backward -------------------------------------------------------------------------------------------------------
 
 // What the slopes of a query's logits are made of.
 struct QueryState {

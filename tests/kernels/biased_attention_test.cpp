@@ -247,9 +247,9 @@ TEST_P(BiasedAttention, SlopesOfAQueryAddUpToNothing) {
   }
 }
 
-// Queries are 0, so logits are the biases: log 1/2 of key 0, of which the second query thus sees half, 1 : 2. Its
-// output gradient is 1 in the first value, values are 3 and 0: dp = (3, 0), D = 1, ds = 1/3 (3 − 1) = 2/3 and 2/3 (0 −
-// 1).
+// Queries are 0, so logits are the biases: log 1/2 of key 0, and the second query's probabilities are 1/3 and 2/3. Its
+// output's gradient is 1 in the first value, where values are 3 and 0: dp = (3, 0), D = 1, ds = 1/3 (3 − 1) = 2/3 and
+// 2/3 (0 − 1).
 TEST_P(BiasedAttention, OfTwoTokensIsAsOnPaper) {
   KV_BACKEND_OR_SKIP(backend);
   for (const Bias& bias : {Bias{Form::kOutsideWindow, 1}, Bias{Form::kDistance}}) {
