@@ -68,7 +68,9 @@
   OP(draw_order, DrawOrderArgs)                        \
   OP(eviction_surrogate, EvictionSurrogateArgs)        \
   OP(random_normal, RandomNormalArgs)                  \
-  OP(random_uniform, RandomUniformArgs)
+  OP(random_uniform, RandomUniformArgs)                \
+  OP(biased_attention, BiasedAttentionArgs)            \
+  OP(biased_attention_backward, BiasedAttentionBackwardArgs)
 
 namespace kv {
 

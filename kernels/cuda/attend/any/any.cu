@@ -1,4 +1,4 @@
-#include "kernels/cuda/attend/attend.cuh"
+#include "kernels/cuda/attend/step.cuh"
 
 // Attention of any number of queries at any width, on any card: FlashAttention-2's schedule over pages. The next keys
 // and values are on their way while the tensor cores multiply those before.
@@ -8,59 +8,21 @@ namespace kv::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kKeys = 64;  // of a step
 
 // 64·M pairs a thread block, 16·M a warp. With M = 2 each fragment of keys and values that a warp reads from shared
 // memory serves two products, without which shared memory would be the limit.
 template <int D, int M>
 struct Shape {
   static constexpr int kPairs = 64 * M;
-  static constexpr size_t kSharedBytes = (kPairs + 4 * kKeys) * D * sizeof(bf16);
+  static constexpr size_t kSharedBytes = (kPairs + 4 * kStepKeys) * D * sizeof(bf16);
 };
-
-// What a warp has of its 16·M pairs. Tile m's rows lane / 4 and lane / 4 + 8 are the lane's two.
-template <int D, int M>
-struct Attended {
-  float output[M][D / 8][4] = {};
-  Softmax state[M][2];
-
-  __device__ Attended() {
-#pragma unroll
-    for (int m = 0; m < M; ++m) state[m][0] = state[m][1] = {-kInfinity, 0};
-  }
-};
-
-// The logits of a step: raw products, then, after softmax(), probabilities relative to the largest so far.
-template <int M>
-using Logits = float[M][kKeys / 8][4];
-
-template <int D, int M>
-__device__ __forceinline__ void qk(const bf16* query_tile, int first_row, const bf16* keys, int lane,
-                                   Logits<M>& logits) {
-#pragma unroll
-  for (int k = 0; k < D / 16; ++k) {
-    uint32_t a[M][4];
-#pragma unroll
-    for (int m = 0; m < M; ++m) load_left<D>(a[m], query_tile, first_row + 16 * m, k, lane);
-#pragma unroll
-    for (int n = 0; n < kKeys / 8; n += 2) {
-      uint32_t b[4];
-      load_right<D>(b, keys, n * 8, k, lane);
-#pragma unroll
-      for (int m = 0; m < M; ++m) {
-        multiply_add(logits[m][n], a[m], b[0], b[1]);
-        multiply_add(logits[m][n + 1], a[m], b[2], b[3]);
-      }
-    }
-  }
-}
 
 // What has expired by the position of a row of the warp's.
 template <int M, class PositionOf>
 __device__ __forceinline__ void hide_expired(Logits<M>& logits, int first, int lane, const Expiries& expiries,
                                              const PositionOf& position_of) {
 #pragma unroll
-  for (int n = 0; n < kKeys / 8; ++n) {
+  for (int n = 0; n < kStepKeys / 8; ++n) {
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
       const int32_t until = expiries.of(first + n * 8 + lane % 4 * 2 + e);
@@ -84,52 +46,11 @@ __device__ __forceinline__ void mask(Logits<M>& logits, int first, int lane, con
     for (int half = 0; half < 2; ++half) {
       const int seen = seen_by(m * 16 + lane / 4 + 8 * half);
 #pragma unroll
-      for (int n = 0; n < kKeys / 8; ++n) {
+      for (int n = 0; n < kStepKeys / 8; ++n) {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           if (first + n * 8 + lane % 4 * 2 + e >= seen) logits[m][n][2 * half + e] = -kInfinity;
         }
-      }
-    }
-  }
-}
-
-template <int D, int M>
-__device__ __forceinline__ void softmax(Logits<M>& logits, float scale, Attended<D, M>& attended) {
-#pragma unroll
-  for (int m = 0; m < M; ++m) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float shrink = online_step(logits[m], half, scale, attended.state[m][half]);
-#pragma unroll
-      for (int n = 0; n < D / 8; ++n) {
-        attended.output[m][n][2 * half] *= shrink;
-        attended.output[m][n][2 * half + 1] *= shrink;
-      }
-    }
-  }
-}
-
-template <int D, int M>
-__device__ __forceinline__ void pv(const Logits<M>& logits, const bf16* values, int lane, Attended<D, M>& attended) {
-#pragma unroll
-  for (int k = 0; k < kKeys / 16; ++k) {
-    uint32_t a[M][4];
-#pragma unroll
-    for (int m = 0; m < M; ++m) {
-      a[m][0] = to_bf16_pair(logits[m][2 * k][0], logits[m][2 * k][1]);
-      a[m][1] = to_bf16_pair(logits[m][2 * k][2], logits[m][2 * k][3]);
-      a[m][2] = to_bf16_pair(logits[m][2 * k + 1][0], logits[m][2 * k + 1][1]);
-      a[m][3] = to_bf16_pair(logits[m][2 * k + 1][2], logits[m][2 * k + 1][3]);
-    }
-#pragma unroll
-    for (int n = 0; n < D / 8; n += 2) {
-      uint32_t b[4];
-      load_right_by_columns<D>(b, values, k * 16, n / 2, lane);
-#pragma unroll
-      for (int m = 0; m < M; ++m) {
-        multiply_add(attended.output[m][n], a[m], b[0], b[1]);
-        multiply_add(attended.output[m][n + 1], a[m], b[2], b[3]);
       }
     }
   }
@@ -162,7 +83,7 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1) attend_any(AttendA
   extern __shared__ __align__(128) unsigned char shared[];
   bf16* query_tile = reinterpret_cast<bf16*>(shared);
   bf16* key_tiles = query_tile + Shape<D, M>::kPairs * D;  // two, then two of values
-  bf16* value_tiles = key_tiles + 2 * kKeys * D;
+  bf16* value_tiles = key_tiles + 2 * kStepKeys * D;
   const PagedView& cache = args.cache;
   const int dim = cache.head_dim;
 
@@ -184,9 +105,9 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1) attend_any(AttendA
   if (begin >= end) return;
 
   const auto load = [&](int first, int buffer) {
-    stage_rows<D>(key_tiles + buffer * kKeys * D, kKeys, dim, threadIdx.x, kThreads,
+    stage_rows<D>(key_tiles + buffer * kStepKeys * D, kStepKeys, dim, threadIdx.x, kThreads,
                   [&](int r) { return first + r < end ? key_of(cache, block.row, first + r) : nullptr; });
-    stage_rows<D>(value_tiles + buffer * kKeys * D, kKeys, dim, threadIdx.x, kThreads,
+    stage_rows<D>(value_tiles + buffer * kStepKeys * D, kStepKeys, dim, threadIdx.x, kThreads,
                   [&](int r) { return first + r < end ? value_of(cache, block.row, first + r) : nullptr; });
     commit_copies();
   };
@@ -201,21 +122,21 @@ __global__ void __launch_bounds__(kThreads, D <= 128 ? 2 : 1) attend_any(AttendA
   const float scale = args.scale * kToLog2;
   const Expiries expiries = block.expiries(args);
   Attended<D, M> attended;
-  for (int first = begin, buffer = 0; first < end; first += kKeys, buffer = 1 - buffer) {
+  for (int first = begin, buffer = 0; first < end; first += kStepKeys, buffer = 1 - buffer) {
     wait_copies<0>();
     __syncthreads();
-    if (first + kKeys < end) load(first + kKeys, 1 - buffer);
+    if (first + kStepKeys < end) load(first + kStepKeys, 1 - buffer);
     Logits<M> logits = {};
-    qk<D, M>(query_tile, first_row, key_tiles + buffer * kKeys * D, lane, logits);
-    if (first + kKeys > min(seen_by(first_pair), end)) {
+    qk<D, M>(query_tile, first_row, key_tiles + buffer * kStepKeys * D, lane, logits);
+    if (first + kStepKeys > min(seen_by(first_pair), end)) {
       mask<M>(logits, first, lane, [&](int row) { return min(end, seen_by(first_pair + first_row + row)); });
     }
-    if (expiries.may(first, first + kKeys)) {
+    if (expiries.may(first, first + kStepKeys)) {
       hide_expired<M>(logits, first, lane, expiries,
                       [&](int row) { return block.position(work, min(first_pair + first_row + row, last_pair)); });
     }
     softmax<D, M>(logits, scale, attended);
-    pv<D, M>(logits, value_tiles + buffer * kKeys * D, lane, attended);
+    pv<D, M>(logits, value_tiles + buffer * kStepKeys * D, lane, attended);
   }
   write_outputs<D, M>(args, work, block, piece, first_pair + first_row, last_pair, lane, attended);
 }
@@ -224,7 +145,7 @@ template <int D, int M>
 void run(const AttendArgs& args, AttendWork work) {
   const int64_t blocks = args.segment_count * args.cache.kv_heads;
   work.tiles = ceil_div(args.max_count * work.group, Shape<D, M>::kPairs);
-  const Pieces pieces(args, work, {.blocks = blocks * work.tiles, .waves = 2, .step = kKeys, .least = 512});
+  const Pieces pieces(args, work, {.blocks = blocks * work.tiles, .waves = 2, .step = kStepKeys, .least = 512});
   launch(attend_any<D, M>, blocks * work.tiles * work.pieces, kThreads, Shape<D, M>::kSharedBytes, args, work);
   combine_pieces(args, work);
 }
