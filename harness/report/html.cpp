@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "harness/report/escape.h"
 #include "kernels/error.h"
@@ -71,23 +72,9 @@ thead th.group { text-align: center; border-bottom: 1px solid var(--line); }
 }
 )";
 
-void replace_all(std::string& text, const std::string& from, const std::string& to) {
-  for (std::size_t at = text.find(from); at != text.npos; at = text.find(from, at + to.size())) {
-    text.replace(at, from.size(), to);
-  }
-}
-
-// Without the XML prologue, and with ids of its own: several plots share the page.
-std::string inline_svg(const HtmlPlot& plot) {
-  const std::size_t start = plot.svg.find("<svg");
-  std::string svg = start == plot.svg.npos ? "" : plot.svg.substr(start);
-  for (const char* quote : {"'", "\""}) {
-    replace_all(svg, std::string(" id=") + quote, std::string(" id=") + quote + plot.name + "-");
-    replace_all(svg, std::string("href=") + quote + "#", std::string("href=") + quote + "#" + plot.name + "-");
-  }
-  replace_all(svg, "url(#", "url(#" + plot.name + "-");
-  if (!svg.empty()) svg.insert(4, " role=\"img\" aria-label=\"" + escape_html(plot.title) + "\"");
-  return svg;
+std::string labelled(const HtmlPlot& plot) {
+  std::string svg = plot.svg;
+  return svg.insert(std::string_view("<svg").size(), " role=\"img\" aria-label=\"" + escape_html(plot.title) + "\"");
 }
 
 std::string plot_section(const HtmlPlot& plot) {
@@ -95,7 +82,7 @@ std::string plot_section(const HtmlPlot& plot) {
   std::string caption = "<strong>" + escape_html(plot.title) + "</strong>";
   for (const std::string& note : plot.notes) caption += "<br>\n" + escape_html(note);
   if (!plot.svg.empty()) {
-    out += "<div class=\"plot\">" + inline_svg(plot) + "</div>\n";
+    out += "<div class=\"plot\">" + labelled(plot) + "</div>\n";
     caption += "<br>\n";
     for (const char* type : {"svg", "pdf"}) {
       caption += fmt::format("<a href=\"{0}.{1}\">{0}.{1}</a> ", plot.name, type);

@@ -82,8 +82,8 @@ std::string write_report(const std::filesystem::path& rows_file, const std::file
     const Drawing drawing = draw(plot, rows, paper_values(plan, plot));
     HtmlPlot shown{.name = plot.name, .title = plot.title.empty() ? plot.name : plot.title, .notes = drawing.notes};
     if (drawing.empty.empty()) {
-      shown.svg = to_svg(drawing.picture, shown.title);
-      write_atomically(folder / (plot.name + ".svg"), shown.svg);
+      shown.svg = to_svg(drawing.picture, shown.title, fmt::format("p{}-", page.plots.size()));
+      write_atomically(folder / (plot.name + ".svg"), to_svg(drawing.picture, shown.title));
       write_atomically(folder / (plot.name + ".pdf"), to_pdf(drawing.picture, shown.title));
     } else {
       shown.notes.push_back(drawing.empty);

@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
+#include <vector>
 
 #include "harness/report/escape.h"
 #include "harness/report/png.h"
@@ -19,15 +22,16 @@ std::string number(double value) {
   return fmt::format("{}{}.{}", tenths < 0 ? "-" : "", std::abs(tenths / 10), std::abs(tenths % 10));
 }
 
+// What a style sheet says of it.
 std::string paint(const std::optional<Stroke>& stroke, const std::optional<Color>& fill, bool faint) {
-  std::string out = fmt::format(" fill=\"{}\"", fill ? hex(*fill) : "none");
-  if (faint) out += fmt::format(" fill-opacity=\"{}\"", kFaint);
+  std::string out = fmt::format("fill:{}", fill ? hex(*fill) : "none");
+  if (faint) out += fmt::format(";fill-opacity:{}", kFaint);
   if (!stroke) return out;
-  out += fmt::format(" stroke=\"{}\"", hex(stroke->color));
-  if (stroke->width != 1) out += fmt::format(" stroke-width=\"{:.3g}\"", stroke->width);
+  out += fmt::format(";stroke:{}", hex(stroke->color));
+  if (stroke->width != 1) out += fmt::format(";stroke-width:{:.3g}", stroke->width);
   std::string dashes;
   for (const double length : stroke->dashes) dashes += (dashes.empty() ? "" : " ") + number(length);
-  return dashes.empty() ? out : out + " stroke-dasharray=\"" + dashes + "\"";
+  return dashes.empty() ? out : out + ";stroke-dasharray:" + dashes;
 }
 
 // Steps between points that are rounded to tenths, so that errors do not add up.
@@ -50,18 +54,26 @@ std::string path(const Shape& shape) {
   return shape.closed ? out + "z" : out;
 }
 
+// Many shapes are painted alike, so that how stands once, in a style sheet.
 class Writer {
  public:
+  explicit Writer(std::string prefix) : prefix_(std::move(prefix)) {}
   std::string body, definitions;
 
+  std::string style_sheet() const {
+    std::string rules;
+    for (size_t i = 0; i < paints_.size(); ++i) rules += fmt::format(".{}s{}{{{}}}", prefix_, i, paints_[i]);
+    return paints_.empty() ? "" : "<style>" + rules + "</style>\n";
+  }
+
   void operator()(const Shape& shape) {
-    body += "<path d=\"" + path(shape) + "\"" + paint(shape.stroke, shape.fill, shape.faint);
+    body += "<path d=\"" + path(shape) + "\"" + painted(paint(shape.stroke, shape.fill, shape.faint));
     if (shape.clip) body += " clip-path=\"url(#" + clip(*shape.clip) + ")\"";
     body += "/>\n";
   }
   void operator()(const Disc& disc) {
     body += fmt::format("<circle cx=\"{}\" cy=\"{}\" r=\"{}\"{}/>\n", number(disc.x), number(disc.y),
-                        number(disc.radius), paint(disc.stroke, disc.fill, false));
+                        number(disc.radius), painted(paint(disc.stroke, disc.fill, false)));
   }
   void operator()(const Text& text) {
     const double below = 0.35 * text.size;  // from the middle of the letters to their base line
@@ -98,36 +110,44 @@ class Writer {
       const double y = raster.box.top + height * static_cast<double>(line);
       // Edges on tenths of a pixel, so that neighbours meet.
       const double left = std::round(x * 10) / 10, top = std::round(y * 10) / 10;
-      body += fmt::format("<path d=\"M{} {}h{}v{}h{}z\" fill=\"{}\"/>\n", number(left), number(top),
-                          number(std::round((x + width) * 10) / 10 - left),
-                          number(std::round((y + height) * 10) / 10 - top),
-                          number(left - std::round((x + width) * 10) / 10), hex(raster.palette[raster.cells[i]]));
+      body += fmt::format(
+          "<path d=\"M{} {}h{}v{}h{}z\"{}/>\n", number(left), number(top),
+          number(std::round((x + width) * 10) / 10 - left), number(std::round((y + height) * 10) / 10 - top),
+          number(left - std::round((x + width) * 10) / 10), painted("fill:" + hex(raster.palette[raster.cells[i]])));
     }
     body += "</g>\n";
   }
 
  private:
+  std::string painted(const std::string& how) {
+    const auto found = std::find(paints_.begin(), paints_.end(), how);
+    const auto index = found - paints_.begin();
+    if (found == paints_.end()) paints_.push_back(how);
+    return fmt::format(" class=\"{}s{}\"", prefix_, index);
+  }
+
   std::string clip(const Box& box) {
     const std::string shape = fmt::format("<path d=\"M{} {}h{}v{}h{}z\"/>", number(box.left), number(box.top),
                                           number(box.width()), number(box.height()), number(-box.width()));
     for (std::size_t i = 0; i < clips_.size(); ++i) {
-      if (clips_[i] == shape) return fmt::format("clip{}", i);
+      if (clips_[i] == shape) return fmt::format("{}clip{}", prefix_, i);
     }
     clips_.push_back(shape);
-    std::string id = fmt::format("clip{}", clips_.size() - 1);
+    std::string id = fmt::format("{}clip{}", prefix_, clips_.size() - 1);
     definitions += fmt::format("<clipPath id=\"{}\">{}</clipPath>\n", id, shape);
     return id;
   }
 
-  std::vector<std::string> clips_;
+  std::string prefix_;
+  std::vector<std::string> clips_, paints_;
 };
 
 }  // namespace
 
 std::string hex(const Color& color) { return fmt::format("#{:02x}{:02x}{:02x}", color.red, color.green, color.blue); }
 
-std::string to_svg(const Picture& picture, const std::string& title) {
-  Writer writer;
+std::string to_svg(const Picture& picture, const std::string& title, const std::string& prefix) {
+  Writer writer(prefix);
   for (const PictureItem& item : picture.items) std::visit(writer, item);
   const std::string width = number(std::ceil(picture.width)), height = number(std::ceil(picture.height));
   return fmt::format(
@@ -135,8 +155,9 @@ std::string to_svg(const Picture& picture, const std::string& title) {
              "font-family=\"Helvetica,Arial,'Liberation Sans',sans-serif\" font-size=\"{2}\" fill=\"{3}\" "
              "stroke-linejoin=\"round\">\n<title>{4}</title>\n",
              width, height, number(kTextSize), hex(kInk), escape_html(title)) +
-         writer.definitions + fmt::format("<path d=\"M0 0h{}v{}H0z\" fill=\"{}\"/>\n", width, height, hex(kWhite)) +
-         writer.body + "</svg>\n";
+         writer.style_sheet() + writer.definitions +
+         fmt::format("<path d=\"M0 0h{}v{}H0z\" fill=\"{}\"/>\n", width, height, hex(kWhite)) + writer.body +
+         "</svg>\n";
 }
 
 }  // namespace kv

@@ -8,6 +8,7 @@
 #include "sim/replay/replay.h"
 #include "sim/source/model_source.h"
 #include "tests/bench/bench.h"
+#include "tests/support/packed_tensors.h"
 #include "tests/support/paths.h"
 
 // The speed of whole passes and replays on the CPU, on the reference model. Read them beside linear/2048x2048x2048 of
@@ -20,7 +21,7 @@ constexpr int32_t kTokens = 4096;
 
 struct Reference {
   explicit Reference(Backend& on) : backend(on) {
-    const auto file = SafetensorsFile::open(ref::source_path("tests/data/reference/expected.safetensors"));
+    const auto file = ref::open_packed("tests/data/reference/expected.safetensors");
     ids = file.read_i32(file.require("book0.input_ids"));
     ids.resize(kTokens);
   }

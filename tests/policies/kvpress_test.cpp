@@ -36,7 +36,7 @@ class SlowKvpress : public testing::TestWithParam<Press> {
   static void SetUpTestSuite() {
     backend_ = make_backend("cpu").release();
     source_ = new ModelSource(*backend_, load_model(ref::source_path("experiments/models/reference")));
-    const auto reference = SafetensorsFile::open(ref::source_path("tests/data/reference/expected.safetensors"));
+    const auto reference = ref::open_packed("tests/data/reference/expected.safetensors");
     ids_ = reference.read_i32(reference.require("book0.input_ids"));
     ids_.resize(kTokens);
     expected_ = new SafetensorsFile(ref::open_packed("tests/data/kvpress/expected.safetensors"));

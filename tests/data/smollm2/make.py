@@ -5,13 +5,14 @@ make.py GGUF: the file of `./dev model smollm2-135m`. Needs torch, transformers,
 text is what the reference model's tokenizer decodes from tests/data/reference's book0.input_ids.
 """
 import json
+import lzma
 import pathlib
 import sys
 
 import gguf
 import numpy
 import torch
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -49,7 +50,7 @@ def main():
     out = pathlib.Path(__file__).resolve().parent
     tokenizer = published(gguf.GGUFReader(path))
     transformers = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
-    book = load_file(root / "tests/data/reference/expected.safetensors")["book0.input_ids"]
+    book = load(lzma.open(root / "tests/data/reference/expected.safetensors.xz").read())["book0.input_ids"]
     text = Tokenizer.from_file(str(root / "experiments/models/reference/tokenizer.json")).decode(
         book.reshape(-1).tolist(), skip_special_tokens=True)
     texts = TEXTS + [text[:4000]]

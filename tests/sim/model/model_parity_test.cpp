@@ -20,6 +20,7 @@
 #include "tests/support/file_fixtures.h"
 #include "tests/support/gguf_model.h"
 #include "tests/support/largest.h"
+#include "tests/support/packed_tensors.h"
 #include "tests/support/paths.h"
 
 // Whole forward passes against other implementations (tests/data/README.md), on every backend. One that computes in f32
@@ -178,7 +179,7 @@ TEST(NaiveModel, AgreesWithTransformers) {
 class SlowReferenceParity : public OnBackend {};
 
 TEST_P(SlowReferenceParity, LossesAndEntropiesAgreeWithTransformers) {
-  const auto expected = SafetensorsFile::open(kData / "reference/expected.safetensors");
+  const auto expected = ref::open_packed("tests/data/reference/expected.safetensors");
   const auto tensor = [&](const char* name) { return doubles(expected.read_f32(expected.require(what() + name))); };
   const std::vector<double> nll = tensor(".nll"), logits = tensor(".logits_tail");
   const ModelFiles weights = load_model(ref::source_path("experiments/models/reference"));

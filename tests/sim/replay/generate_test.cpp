@@ -13,6 +13,7 @@
 #include "sim/replay/replay.h"
 #include "sim/replay/schedule.h"
 #include "tests/support/initial_weights.h"
+#include "tests/support/packed_tensors.h"
 #include "tests/support/paths.h"
 #include "tests/support/slices.h"
 
@@ -24,7 +25,7 @@ using Ending = GenerateResult::Ending;
 
 // The start of a text that the reference model knows how to continue.
 Ids text(const char* name, size_t first, size_t count) {
-  const auto file = SafetensorsFile::open(ref::source_path("tests/data/reference/expected.safetensors"));
+  const auto file = ref::open_packed("tests/data/reference/expected.safetensors");
   const Ids ids = file.read_i32(file.require(std::string(name) + ".input_ids"));
   return ref::slice(ids, static_cast<int64_t>(first), static_cast<int64_t>(count));
 }

@@ -14,6 +14,7 @@
 #include "sim/replay/replay.h"
 #include "sim/replay/schedule.h"
 #include "tests/support/backends.h"
+#include "tests/support/packed_tensors.h"
 #include "tests/support/paths.h"
 #include "tests/support/slices.h"
 
@@ -26,7 +27,7 @@ using Policies = std::vector<Policy>;
 constexpr uint64_t kSeed = 3;
 
 Ids text(const char* name, size_t first, size_t count) {
-  const auto file = SafetensorsFile::open(ref::source_path("tests/data/reference/expected.safetensors"));
+  const auto file = ref::open_packed("tests/data/reference/expected.safetensors");
   const Ids ids = file.read_i32(file.require(std::string(name) + ".input_ids"));
   return ref::slice(ids, static_cast<int64_t>(first), static_cast<int64_t>(count));
 }

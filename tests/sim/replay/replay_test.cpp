@@ -11,6 +11,7 @@
 #include "sim/io/safetensors.h"
 #include "sim/model/model_files.h"
 #include "sim/source/model_source.h"
+#include "tests/support/packed_tensors.h"
 #include "tests/support/paths.h"
 
 namespace kv {
@@ -127,7 +128,7 @@ TEST_F(Replay, FullEqualsThePlainPass) {
 TEST(ReplayOfTheReferenceModel, FullEqualsThePlainPass) {
   const auto backend = make_backend("cpu");
   ModelSource source(*backend, load_model(ref::source_path("experiments/models/reference")));
-  const auto file = SafetensorsFile::open(ref::source_path("tests/data/reference/expected.safetensors"));
+  const auto file = ref::open_packed("tests/data/reference/expected.safetensors");
   std::vector<int32_t> ids = file.read_i32(file.require("book0.input_ids"));
   ids.resize(200);
   const int32_t length = 200;
