@@ -178,9 +178,9 @@ TEST(SpecOverride, GoesBeforeTheFileAndTheFileBeforeTheDefaults) {
                                               "data.prose.tokens=77",
                                               "policies.h2o per step.recent=16"};
   const Spec spec = parse_spec(kGood, "s.yaml", overrides);
-  EXPECT_EQ(spec.seed, 9u);             // file said 7
-  EXPECT_EQ(spec.batch, 2);             // default auto
-  EXPECT_EQ(spec.prefill_chunk, 0);     // default auto
+  EXPECT_EQ(spec.seed, 9u);          // file said 7
+  EXPECT_EQ(spec.batch, 2);          // default auto
+  EXPECT_EQ(spec.prefill_chunk, 0);  // default auto
   EXPECT_EQ(spec.chunk(), 1024);
   ASSERT_EQ(spec.axes[0].points.size(), 1u);
   EXPECT_EQ(spec.axes[0].points[0][0].text, "128");
