@@ -22,9 +22,10 @@ struct Shape {
   int hidden;
 };
 // Tokens that fill tiles and do not, few and many; hidden units of no round number.
-const std::vector<Shape> kShapes = {{1, 1, 16, 8},    {17, 3, 16, 24},  {64, 2, 64, 96},   {130, 2, 64, 97},
-                                    {3, 8, 128, 192}, {70, 2, 128, 65}, {1100, 1, 32, 48}, {1025, 2, 128, 70},
-                                    {257, 2, 16, 30}, {256, 1, 128, 64}};
+const std::vector<Shape> kShapes = {{1, 1, 16, 8},    {17, 3, 16, 24},   {64, 2, 64, 96},   {130, 2, 64, 97},
+                                    {3, 8, 128, 192}, {70, 2, 128, 65},  {1100, 1, 32, 48}, {1025, 2, 128, 70},
+                                    {257, 2, 16, 30}, {256, 1, 128, 64}, {260, 2, 64, 200}, {300, 1, 20, 40},
+                                    {5, 2, 100, 70}};
 
 std::vector<double> doubles(const std::vector<float>& values, int64_t first, int64_t count) {
   return {values.begin() + first, values.begin() + first + count};
