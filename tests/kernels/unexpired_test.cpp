@@ -1,5 +1,8 @@
 #include "kernels/unexpired.h"
 
+#include <utility>
+#include <vector>
+
 #include "kernels/expiry.h"
 #include "kernels/seen_pairs.h"
 #include "tests/support/paged_cache.h"
@@ -92,6 +95,39 @@ TEST_P(SeenPairs, CountsWhatEachQuerySees) {
       }
       EXPECT_EQ(int64_t{words[2 * row]} + (int64_t{words[2 * row + 1]} << 32), want) << "row " << row;
     }
+  }
+}
+
+// More slots than a GPU's block has threads, and more tokens.
+TEST_P(SeenPairs, OfLongRowsToo) {
+  KV_BACKEND_OR_SKIP(backend);
+  constexpr int32_t kTokens = 300, kFirst = 400;
+  ref::CacheRows rows = ref::random_rows({700, 333}, 2, 4, 1);
+  for (const std::vector<int32_t>& row : rows.positions) {
+    std::vector<int32_t> expires;
+    for (int32_t slot = 0; slot < std::ssize(row); ++slot) {
+      expires.push_back(slot % 3 == 0 ? kNeverExpires : slot * 7 % 800);
+    }
+    rows.expires.push_back(expires);
+  }
+  rows.expiring = 700;
+  ref::PagedCache cache(*backend, std::move(rows));
+  Tensor words = ref::upload_segments(*backend, {{0, 0, kTokens, kFirst}});
+  Tensor counts = ref::upload_array(*backend, std::vector<int32_t>(4, 0));
+  backend->seen_pairs({.cache = cache.view(),
+                       .segments = ref::segments_of(words),
+                       .segment_count = 1,
+                       .pairs = reinterpret_cast<int64_t*>(ref::data_of<int32_t>(counts))});
+  const std::vector<int32_t> got = ref::download_array<int32_t>(counts);
+  for (size_t row = 0; row < 2; ++row) {
+    const std::vector<int32_t>& expires = cache.rows().expires[row];
+    int64_t want = 0;
+    for (int64_t i = 0; i < kTokens; ++i) {
+      for (int64_t slot = 0; slot <= std::ssize(expires) - kTokens + i; ++slot) {
+        want += expires[static_cast<size_t>(slot)] > kFirst + i;
+      }
+    }
+    EXPECT_EQ(int64_t{got[2 * row]} + (int64_t{got[2 * row + 1]} << 32), want) << "row " << row;
   }
 }
 
