@@ -13,6 +13,7 @@ namespace kv {
 // which is taken to hold them. x is rounded to the activations' type, sums are f32.
 struct WriteGateArgs {
   static constexpr float kEpsilon = 1e-6F;
+  static constexpr float kLeast = 1e-3F;  // the released code's clamp, in training alone; the paper adds it
   static constexpr int kMostHeadDim = 128;
   ConstRef pre_rope_keys;  // [tokens, kv_heads, head_dim]
   ConstRef keys;           // [tokens, kv_heads, head_dim]
@@ -25,13 +26,32 @@ struct WriteGateArgs {
   const float* output_weights = nullptr;  // [kv_heads, hidden]
   const float* output_bias = nullptr;     // [kv_heads]
   float* gates = nullptr;                 // [tokens, kv_heads], in [0, 1]
+  float* log_gates = nullptr;             // [tokens, kv_heads], log max(g, kLeast), which attention adds; or null
+};
+
+// Backward, from what the gates did to a loss, by their logarithms and by themselves: with y the logit, g = σ(y),
+//   y_gradient = (1 − g) · log_gate_gradient [g >= kLeast] + g (1 − g) · gate_gradient
+// and from there on to all that the forward op has read. Gradients of parameters, in f32, are added to, and so are
+// those of the keys, which others read, too. Sums over tokens do not depend on the number of threads.
+struct WriteGateBackwardArgs {
+  WriteGateArgs forward;                     // what the op has read, and its gates; log_gates are not
+  const float* log_gate_gradient = nullptr;  // [tokens, kv_heads] or null
+  const float* gate_gradient = nullptr;      // [tokens, kv_heads] or null
+  Ref pre_rope_key_gradient = {};            // [tokens, kv_heads, head_dim]; null, as the next: nobody asks
+  Ref key_gradient = {};                     // [tokens, kv_heads, head_dim]
+  float* weight_gradient = nullptr;          // [kv_heads, hidden, 2 head_dim]
+  float* bias_gradient = nullptr;            // [kv_heads, hidden]
+  float* output_weight_gradient = nullptr;   // [kv_heads, hidden]
+  float* output_bias_gradient = nullptr;     // [kv_heads]
 };
 
 namespace cpu {
 void write_gate(const WriteGateArgs& args);
-}
+void write_gate_backward(const WriteGateBackwardArgs& args);
+}  // namespace cpu
 namespace cuda {
 void write_gate(const WriteGateArgs& args);
-}
+void write_gate_backward(const WriteGateBackwardArgs& args);
+}  // namespace cuda
 
 }  // namespace kv
