@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <new>
@@ -54,13 +55,17 @@ void parallel_blocks(int64_t count, int64_t block, const Task& task) {
 // returned, the first of several. Not inside a task or another side_by_side().
 void side_by_side(int count, const std::function<void()>& work);
 
-// Uninitialised floats, aligned to a cache line.
+// Uninitialised floats, aligned to a cache line. In a debug build they are NaN, so that an op that reads what it has not
+// written shows.
 class Scratch {
  public:
   Scratch() = default;
   explicit Scratch(int64_t floats)
       : data_(static_cast<float*>(std::aligned_alloc(64, static_cast<size_t>((floats + 16) / 16) * 64))) {
     if (!data_) throw std::bad_alloc();
+#ifndef NDEBUG
+    std::memset(data_.get(), 0xFF, static_cast<size_t>((floats + 16) / 16) * 64);
+#endif
   }
   float* data() const { return data_.get(); }
 

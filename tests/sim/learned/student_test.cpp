@@ -42,7 +42,7 @@ struct Texts {
 
 std::vector<int32_t> drawn_ids(int count, int seed) {
   std::vector<int32_t> ids;
-  for (int i = 0; i < count; ++i) ids.push_back((i * 37 + seed * 101 + i * i * 11) % 1000);
+  for (int i = 0; i < count; ++i) ids.push_back((i * 37 + seed * 101 + i * i * 11) % 250);
   return ids;
 }
 
@@ -167,7 +167,7 @@ TEST_P(StudentModel, GoesBackAsDifferencesSay) {
     const Texts texts(*backend, {drawn_ids(37, 1), drawn_ids(20, 2)});
     const int64_t count = texts.block.tokens * config.hidden_size;
     std::vector<float> weights;
-    for (int64_t i = 0; i < count; ++i) weights.push_back(static_cast<float>(std::cos(0.3 * static_cast<double>(i))));
+    for (int64_t i = 0; i < count; ++i) weights.push_back(static_cast<float>(std::cos(1.3 * static_cast<double>(i))));
     Student student(opened.model);
     const auto loss = [&](int layer, float by) {
       Nudged nudged(*backend, config, layer, by);
