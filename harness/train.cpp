@@ -183,7 +183,7 @@ class Trainings {
     progress_.doing(fmt::format("{} on {}", label, subject.name()));
     run_steps(options, training, source, texts, file, done, label);
     const fs::path weights = weights_path(learner, policy_case, grid_.models[static_cast<size_t>(model)], options_);
-    keep_learned(weights, {.learner = policy.name,
+    keep_learned(weights, {.learner = learner_name(policy),
                            .model = subject.name(),
                            .fingerprint = subject.fingerprint(),
                            .settings = learner.settings(),

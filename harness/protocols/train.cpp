@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <set>
 
 #include "harness/protocols/protocol.h"
@@ -31,11 +32,26 @@ void check_train(const Spec& spec) {
   }
 }
 
-Learner* find_learner(Policy& policy) {
+std::optional<PolicySlot> learning_slot(const Policy& policy) {
   for (const PolicySlot& place : policy.slots()) {
-    if (Learner* learner = place.slot.learner()) return learner;
+    if (place.slot.learner()) return place;
   }
-  return nullptr;
+  return std::nullopt;
+}
+
+Learner* find_learner(const Policy& policy) {
+  const std::optional<PolicySlot> place = learning_slot(policy);
+  return place ? place->slot.learner() : nullptr;
+}
+
+// One policy for everything that may fill a slot, so that whatever learns is among them.
+std::vector<Policy> every_filling() {
+  std::vector<Policy> all;
+  for (const PolicyEntry* entry : policies()) all.push_back(make_policy(entry->name, {}));
+  for (const auto* entry : registry_of<Admission>().all()) {
+    all.push_back(make_policy("full", {}, {.admission = {entry->name}}));
+  }
+  return all;
 }
 
 // What every learner may be told, so that reading a spec knows the keys, each once, as the first says it. Values are
@@ -43,8 +59,7 @@ Learner* find_learner(Policy& policy) {
 void declare_all_options(Params& params) {
   Params defaults(params.owner());
   TrainingOptions::read(defaults, {});
-  for (const PolicyEntry* entry : policies()) {
-    Policy policy = make_policy(entry->name, {});
+  for (const Policy& policy : every_filling()) {
     if (Learner* learner = find_learner(policy)) learner->read(defaults);
   }
   std::vector<DeclaredParam> options;
@@ -188,5 +203,7 @@ Learner& learner_of(Policy& policy) {
   KV_CHECK(learner);  // check_train_case
   return *learner;
 }
+
+std::string learner_name(const Policy& policy) { return learning_slot(policy).value().name; }
 
 }  // namespace kv

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "harness/spec/case.h"
@@ -23,7 +24,9 @@ TrainingOptions read_training(const Spec& spec, const Case& policy_case, Learner
 // Steps of all these trainings.
 int64_t steps_of(const Spec& spec, std::span<const Case> cases);
 
-// Of the policy's slot that learns, which the protocol has found.
+// Of the policy's slot that learns, which the protocol has found: the first that does.
 Learner& learner_of(Policy& policy);
+// What that slot is filled with, as weights name whose they are: "foresight-kv", "wg-kv".
+std::string learner_name(const Policy& policy);
 
 }  // namespace kv

@@ -4,8 +4,8 @@
 //   A file has a number α for each KV head, large where the head retrieves: a line a layer, numbers apart by blanks, as
 //   the published full_attention_heads.tsv. The round((1 − retrieval) · heads) heads of the lowest α stream; among
 //   equals those of the lower layer, then the lower head (kvpress leaves it to numpy's argsort).
-// How α is found is not this file's business: the paper trains it. A budget profile of LU-KV's
-// kind (sim/budget/profile.h), which says what share of each head a scorer can do without, serves in its place:
+// α is trained (policies/parts/duo_training.h), or comes from somebody else's file, or by hand: a budget profile of
+// LU-KV's kind (sim/budget/profile.h), which says what share of each head a scorer can do without, serves in its place:
 // α = 1 − Φ(removed), what the head keeps when that share of the whole cache leaves. Ours; neither paper has it.
 
 #include <fmt/format.h>
@@ -19,15 +19,19 @@
 #include <vector>
 
 #include "kernels/error.h"
+#include "policies/parts/duo_training.h"
 #include "policies/parts/options.h"
 #include "policies/parts/windowed_admission.h"
 #include "sim/budget/profile_file.h"
 #include "sim/io/hash.h"
 #include "sim/io/stored_file.h"
+#include "sim/learned/learned_file.h"
 
 namespace kv {
 
 namespace {
+
+constexpr const char* kName = "duo";
 
 // [layers · kv_heads] in the order of the file, which must have that shape.
 std::vector<double> parse_alphas(const std::string& text, const std::string& file, const ModelIdentity::Shape& shape) {
@@ -82,11 +86,20 @@ class Duo final : public WindowedAdmission {
         file_(params.file("alphas", "numbers of all KV heads, a line a layer; those of the largest retrieve")),
         profile_(params.file("profile", "in its place a budget profile: heads that keep the largest share retrieve")),
         removed_(fraction_option(params, "removed", 0.8, "share of the whole cache that leaves, for the profile")),
-        retrieval_(fraction_option(params, "retrieval", 0.5, "share of the KV heads that see everything")) {}
+        retrieval_(fraction_option(params, "retrieval", 0.5, "share of the KV heads that see everything")),
+        weights_(params.text("weights",
+                             "in place of either what was learned: a file learned/<weights>.safetensors in the model's "
+                             "folder (without all three: duo), or the path of one")),
+        training_({.sinks = sinks(), .window = window()}, weights_.empty() ? kName : weights_) {
+    if (int{!file_.empty()} + int{!profile_.empty()} + int{!weights_.empty()} > 1) {
+      throw UserError("duo: expected one of the options alphas, profile and weights");
+    }
+  }
 
   std::vector<InputFile> check(const ModelIdentity& model, std::string_view) const override {
-    if (file_.empty() == profile_.empty()) {
-      throw UserError("duo: expected the option alphas, a file, or the option profile, but not both");
+    if (is_learned()) {
+      return check_learned(learned_path(model.folder(), training_.file_name()), kName, model, training_.settings(),
+                           "`kvlab train SPEC` makes one, the options alphas and profile do without");
     }
     const std::string& file = file_.empty() ? profile_ : file_;
     const std::string text = read_stored(file);
@@ -95,6 +108,10 @@ class Duo final : public WindowedAdmission {
   }
 
   void load(std::span<const InputFile> files) override {
+    if (is_learned()) {
+      if (!files.empty()) learned_ = load_learned(files.front(), kName);
+      return;
+    }
     text_ = read_stored(files.front().path);
     if (sha256_hex(text_) != files.front().sha256) {
       throw UserError(fmt::format("duo: {} has changed since it was checked", files.front().path.string()));
@@ -103,11 +120,13 @@ class Duo final : public WindowedAdmission {
 
   void begin(const BatchShape& shape) override {
     const SourceInfo& source = *shape.source;
-    const std::vector<double> alphas = alphas_of(text_, {source.layers, source.kv_heads}, "");
-    const std::vector<uint8_t> retrieve = retrieving(alphas);
+    const std::vector<uint8_t> retrieve =
+        retrieving(is_learned() ? learned_alphas(source) : alphas_of(text_, {source.layers, source.kv_heads}, ""));
     retrieving_ = Tensor(*shape.backend, DType::kU8, std::ssize(retrieve));
     retrieving_.upload(retrieve.data(), retrieve.size());
   }
+
+  Learner* learner() override { return &training_; }
 
  protected:
   void decide(const LayerView& view, ExpiryArgs& args) override {
@@ -115,6 +134,14 @@ class Duo final : public WindowedAdmission {
   }
 
  private:
+  bool is_learned() const { return file_.empty() && profile_.empty(); }
+
+  std::vector<double> learned_alphas(const SourceInfo& source) const {
+    const std::vector<float> alphas = DuoTraining::alphas(
+        training_.used().empty() ? parameters_as(learned_, training_.parts(source), kName) : training_.used());
+    return {alphas.begin(), alphas.end()};
+  }
+
   std::vector<double> alphas_of(const std::string& text, const ModelIdentity::Shape& shape,
                                 const std::string& fingerprint) const {
     return profile_.empty() ? parse_alphas(text, file_, shape)
@@ -134,12 +161,15 @@ class Duo final : public WindowedAdmission {
 
   std::string file_, profile_;
   double removed_, retrieval_;
+  std::string weights_;
+  DuoTraining training_;
+  LearnedFile learned_;
   std::string text_;
   Tensor retrieving_;  // [layers, kv_heads]
 };
 
 const RegisterAdmission registered{{
-    .name = "duo",
+    .name = kName,
     .summary = "retrieval heads see everything, the others first and newest tokens (DuoAttention; 004)",
     .make = [](Params& params) { return std::make_unique<Duo>(params); },
 }};

@@ -19,6 +19,7 @@
 #include "policies/parts/options.h"
 #include "policies/parts/windowed_admission.h"
 #include "policies/parts/write_gate_network.h"
+#include "policies/parts/write_gate_training.h"
 #include "sim/learned/learned_file.h"
 
 namespace kv {
@@ -35,14 +36,15 @@ class WgKv final : public WindowedAdmission {
         drop_(read_drop(params)),
         expand_(read_expand(params)),
         weights_(read_weights(params, drop_ > 0)),
-        network_(expand_) {}
+        network_(expand_),
+        training_(expand_, {.window = window(), .threshold = threshold_}, settings(), weights_) {}
 
   Needs needs() const override { return {.pre_rope_keys = true}; }
 
   std::vector<InputFile> check(const ModelIdentity& model, std::string_view) const override {
     if (weights_ == kInitialWeights) return {};
     return check_learned(learned_path(model.folder(), weights_), kName, model, settings(),
-                         "nothing trains gates yet, weights: initial or drop do without");
+                         "`kvlab train SPEC` makes one, weights: initial or drop do without");
   }
 
   void load(std::span<const InputFile> files) override {
@@ -51,15 +53,14 @@ class WgKv final : public WindowedAdmission {
 
   void begin(const BatchShape& shape) override {
     const SourceInfo& info = *shape.source;
-    KV_CHECK(weights_ == kInitialWeights || !learned_.parts.empty());
-    network_.use(*shape.backend, info,
-                 learned_.parts.empty() ? network_.initial(info, shape.seed)
-                                        : parameters_as(learned_, network_.parts(info), kName));
+    network_.use(*shape.backend, info, parameters(info, shape.seed));
     seed_ = shape.seed;
     layer_numbers_ = info.layer_numbers;
     numbers_ = Tensor(*shape.backend, DType::kI32, std::ssize(shape.sample_numbers));
     numbers_.upload(shape.sample_numbers.data(), shape.sample_numbers.size_bytes());
   }
+
+  Learner* learner() override { return &training_; }
 
   size_t learned_bytes(const SourceInfo& info, DType activations) const override {
     return network_.bytes(info, activations);
@@ -102,6 +103,13 @@ class WgKv final : public WindowedAdmission {
     return is_drawn ? std::string(kInitialWeights) : kName;
   }
 
+  std::vector<float> parameters(const SourceInfo& info, uint64_t seed) const {
+    if (!training_.used().empty()) return training_.used();
+    if (!learned_.parts.empty()) return parameters_as(learned_, network_.parts(info), kName);
+    KV_CHECK(weights_ == kInitialWeights);
+    return network_.initial(info, seed);
+  }
+
   // Of a file: gates that were trained for one window decide for it alone.
   std::map<std::string, std::string> settings() const {
     return {{"expand", fmt::format("{}", expand_)}, {"window", std::to_string(window())}};
@@ -111,6 +119,7 @@ class WgKv final : public WindowedAdmission {
   double expand_;
   std::string weights_;
   WriteGateNetwork network_;
+  WriteGateTraining training_;
   LearnedFile learned_;
   uint64_t seed_ = 0;
   std::vector<int> layer_numbers_;

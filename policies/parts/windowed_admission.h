@@ -14,6 +14,7 @@ class WindowedAdmission : public Admission {
   WindowedAdmission(Params& params, int sinks, int window);
 
   int window() const override { return window_; }
+  int sinks() const { return sinks_; }
   void admit(const LayerView& view, int32_t* expires) override;
 
  protected:

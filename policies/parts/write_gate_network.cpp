@@ -9,7 +9,6 @@
 #include "kernels/check.h"
 #include "kernels/error.h"
 #include "kernels/random_uniform.h"
-#include "kernels/write_gate.h"
 #include "sim/model/activations.h"
 
 namespace kv {
@@ -20,6 +19,12 @@ Tensor on_device(Backend& backend, const std::vector<float>& values) {
   Tensor tensor(backend, DType::kF32, std::ssize(values));
   tensor.upload(values.data(), values.size() * sizeof(float));
   return tensor;
+}
+
+std::vector<float> on_host(const Tensor& tensor) {
+  std::vector<float> values(static_cast<size_t>(tensor.elements()));
+  tensor.download(values.data(), tensor.bytes());
+  return values;
 }
 
 int64_t tokens_of(const LayerView& view) {
@@ -69,6 +74,8 @@ void WriteGateNetwork::use(Backend& backend, const SourceInfo& info, std::span<c
     throw UserError(fmt::format("wg-kv: expand = {}: no hidden unit at a head dimension of {}, expected at least {}",
                                 expand_, info.head_dim, 1.0 / info.head_dim));
   }
+  kv_heads_ = info.kv_heads;
+  head_dim_ = info.head_dim;
   const int64_t inputs = 2 * int64_t{info.head_dim}, units = hidden_, heads = int64_t{info.layers} * info.kv_heads;
   KV_CHECK(std::ssize(parameters) == heads * elements_of(parts(info)));
   std::vector<float> weights, bias, output_weights, output_bias;
@@ -87,24 +94,69 @@ void WriteGateNetwork::use(Backend& backend, const SourceInfo& info, std::span<c
   output_bias_ = on_device(backend, output_bias);
 }
 
+WriteGateArgs WriteGateNetwork::args(int layer, const Projections& projections, int64_t tokens) const {
+  const int64_t first = int64_t{layer} * kv_heads_;
+  return {.pre_rope_keys = projections.pre_rope_keys,
+          .keys = projections.keys,
+          .tokens = tokens,
+          .kv_heads = kv_heads_,
+          .head_dim = head_dim_,
+          .hidden = hidden_,
+          .weights = weights_.at(first * hidden_ * 2 * head_dim_),
+          .bias = bias_.ref().as<float>() + first * hidden_,
+          .output_weights = output_weights_.ref().as<float>() + first * hidden_,
+          .output_bias = output_bias_.ref().as<float>() + first};
+}
+
 const float* WriteGateNetwork::gates(const LayerView& view) {
-  const int64_t tokens = tokens_of(view), heads = view.kv_heads, first = view.layer * heads;
-  const DType type = view.backend.activation_type();
-  const auto* weights = static_cast<const char*>(std::as_const(weights_).ref().data);
-  gates_.reserve(view.backend, DType::kF32, tokens * heads);
-  view.backend.write_gate(
-      {.pre_rope_keys = view.projections.pre_rope_keys,
-       .keys = view.projections.keys,
-       .tokens = tokens,
-       .kv_heads = view.kv_heads,
-       .head_dim = view.head_dim,
-       .hidden = hidden_,
-       .weights = {weights + first * hidden_ * 2 * view.head_dim * static_cast<int64_t>(bytes_of(type)), type},
-       .bias = std::as_const(bias_).ref().as<float>() + first * hidden_,
-       .output_weights = std::as_const(output_weights_).ref().as<float>() + first * hidden_,
-       .output_bias = std::as_const(output_bias_).ref().as<float>() + first,
-       .gates = gates_.ref().as<float>()});
-  return std::as_const(gates_).ref().as<float>();
+  const int64_t tokens = tokens_of(view);
+  gates_.reserve(view.backend, DType::kF32, tokens * view.kv_heads);
+  WriteGateArgs of = args(view.layer, view.projections, tokens);
+  of.gates = gates_.ref().as<float>();
+  view.backend.write_gate(of);
+  return of.gates;
+}
+
+WriteGateGradients::WriteGateGradients(Backend& backend, const SourceInfo& info, const WriteGateNetwork& network)
+    : heads_(int64_t{info.layers} * info.kv_heads),
+      hidden_(network.hidden(info)),
+      inputs_(2 * int64_t{info.head_dim}),
+      kv_heads_(info.kv_heads),
+      weights_(backend, DType::kF32, heads_ * hidden_ * inputs_),
+      bias_(backend, DType::kF32, heads_ * hidden_),
+      output_weights_(backend, DType::kF32, heads_ * hidden_),
+      output_bias_(backend, DType::kF32, heads_) {
+  for (Tensor* tensor : {&weights_, &bias_, &output_weights_, &output_bias_}) tensor->fill_zero();
+}
+
+void WriteGateGradients::add_into(int layer, WriteGateBackwardArgs& args) {
+  const int64_t first = int64_t{layer} * kv_heads_;
+  args.weight_gradient = weights_.ref().as<float>() + first * hidden_ * inputs_;
+  args.bias_gradient = bias_.ref().as<float>() + first * hidden_;
+  args.output_weight_gradient = output_weights_.ref().as<float>() + first * hidden_;
+  args.output_bias_gradient = output_bias_.ref().as<float>() + first;
+}
+
+void WriteGateGradients::add_to(std::span<const float> parameters, std::span<double> gradient) const {
+  const std::vector<float> weights = on_host(weights_), bias = on_host(bias_),
+                           output_weights = on_host(output_weights_), output_bias = on_host(output_bias_);
+  const int64_t of_head = inputs_ + hidden_ * (inputs_ + 2) + 1;
+  KV_CHECK(std::ssize(parameters) == heads_ * of_head && parameters.size() == gradient.size());
+  for (int64_t head = 0; head < heads_; ++head) {
+    const float *norms = parameters.data() + head * of_head, *columns = norms + inputs_;
+    const float* slope = weights.data() + head * hidden_ * inputs_;
+    double *to_norms = gradient.data() + head * of_head, *to = to_norms + inputs_;
+    for (int64_t i = 0; i < hidden_ * inputs_; ++i) {
+      to[i] += double{slope[i]} * norms[i % inputs_];
+      to_norms[i % inputs_] += double{slope[i]} * columns[i];
+    }
+    to += hidden_ * inputs_;
+    for (int64_t unit = 0; unit < hidden_; ++unit) {
+      to[unit] += bias[static_cast<size_t>(head * hidden_ + unit)];
+      to[hidden_ + unit] += output_weights[static_cast<size_t>(head * hidden_ + unit)];
+    }
+    to[2 * hidden_] += output_bias[static_cast<size_t>(head)];
+  }
 }
 
 }  // namespace kv

@@ -5,7 +5,9 @@
 #include <vector>
 
 #include "kernels/tensor.h"
+#include "kernels/write_gate.h"
 #include "sim/learned/learner.h"
+#include "sim/model/projections.h"
 #include "sim/model/source_info.h"
 #include "sim/policy/layer_view.h"
 
@@ -30,14 +32,34 @@ class WriteGateNetwork {
   void use(Backend& backend, const SourceInfo& info, std::span<const float> parameters);
   // Of the view's block: [tokens, kv_heads], valid until the next call.
   const float* gates(const LayerView& view);
+  // What the op wants of a layer, but for where the gates go.
+  WriteGateArgs args(int layer, const Projections& projections, int64_t tokens) const;
 
  private:
   double expand_;
+  int kv_heads_ = 0, head_dim_ = 0;
   int hidden_ = 0;
   Tensor weights_;                // [layers, kv_heads, hidden, 2 head_dim], the norms' weights in them
   Tensor bias_, output_weights_;  // [layers, kv_heads, hidden]
   Tensor output_bias_;            // [layers, kv_heads]
   Tensor gates_;                  // [tokens, kv_heads]
+};
+
+// What the parameters of all layers' gates did to a loss, as ops add it up.
+class WriteGateGradients {
+ public:
+  // All 0.
+  WriteGateGradients(Backend& backend, const SourceInfo& info, const WriteGateNetwork& network);
+
+  // Where the op adds those of a layer.
+  void add_into(int layer, WriteGateBackwardArgs& args);
+  // On to the parameters as files have them, whose weights of norms and columns multiply, and added to `gradient`.
+  void add_to(std::span<const float> parameters, std::span<double> gradient) const;
+
+ private:
+  int64_t heads_, hidden_, inputs_;  // heads of all layers; of a head
+  int kv_heads_;
+  Tensor weights_, bias_, output_weights_, output_bias_;  // as the network's
 };
 
 }  // namespace kv

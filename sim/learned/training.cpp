@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -48,7 +49,7 @@ Training::Training(const TrainingOptions& options, Learner& learner, std::vector
     : options_(options),
       learner_(learner),
       parameters_(std::move(initial)),
-      adam_(parameters_.size()),
+      adam_(parameters_.size(), {.decay = options.decay}),
       gradient_(parameters_.size()) {}
 
 void Training::restore(State state) {
@@ -72,7 +73,8 @@ double Training::rate() const {
 std::vector<Measured> Training::step(const LearnBatch& batch) {
   std::fill(gradient_.begin(), gradient_.end(), 0.0);
   std::vector<Measured> measured = learner_.learn(batch, parameters_, gradient_);
-  const double norm = clip_norm(gradient_, options_.clip);
+  const double bound = options_.clip > 0 ? options_.clip : std::numeric_limits<double>::infinity();
+  const double norm = clip_norm(gradient_, bound);
   if (!std::isfinite(norm)) throw UserError(fmt::format("step {}: the gradient is not finite", step_));
   adam_.step(parameters_, gradient_, rate());
   measured.push_back({.metric = "learning_rate", .value = rate()});

@@ -13,8 +13,10 @@ struct TrainingOptions {
   int64_t batch = 8;  // texts of a step
   double rate = 0.01;
   int64_t warm_up = 10;
+  double warm_up_share = 0;  // of the steps, in place of warm_up where that is not given; 0: warm_up's own default
   Schedule schedule = Schedule::kCosine;
-  double clip = 1;    // bound of the gradient's norm
+  double decay = 0;   // AdamW's
+  double clip = 1;    // bound of the gradient's norm; 0: none
   uint64_t seed = 0;  // of the order of texts, of draws and of initial parameters; 0: the spec's
 
   // Whatever is not given is as in `fallback`.

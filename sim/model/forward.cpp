@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "kernels/check.h"
 #include "kernels/embed.h"
 #include "kernels/linear.h"
 #include "kernels/rms_norm.h"
@@ -20,38 +21,41 @@ struct Product {
   ConstRef addend{};     // the residual stream, or nothing
 };
 
-void linear(const ForwardModel& model, int64_t rows, const Product& product, int64_t in, int64_t out, Tensor& output) {
+void linear(const ForwardModel& model, int64_t rows, const Product& product, int64_t in, int64_t out, Ref output) {
   model.backend.linear({.input = product.input,
                         .weight = product.weight.ref(),
                         .bias = product.bias.ref(),
                         .addend = product.addend,
-                        .output = output.ref(),
+                        .output = output,
                         .rows = rows,
                         .in = in,
                         .out = out});
 }
 
-void norm(const ForwardModel& model, ConstRef input, const Tensor& weight, Tensor& output, int64_t rows,
-          int64_t width) {
+void norm(const ForwardModel& model, ConstRef input, const Tensor& weight, Ref output, int64_t rows, int64_t width) {
   model.backend.rms_norm({.input = input,
                           .weight = weight.ref(),
-                          .output = output.ref(),
+                          .output = output,
                           .rows = rows,
                           .width = width,
                           .epsilon = static_cast<float>(model.config.rms_norm_eps)});
 }
 
-// Every head by itself, in place, where the family has such a norm.
-void norm_heads(const ForwardModel& model, const ForwardBlock& block, const Tensor& weight, int heads,
-                Tensor& projected) {
-  if (weight) norm(model, projected.ref(), weight, projected, block.tokens * heads, model.config.head_dim);
+// Every head by itself, where the family has such a norm; without it projections are what it would give.
+void norm_heads(const ForwardModel& model, const ForwardBlock& block, const Tensor& weight, int heads, ConstRef raw,
+                Ref normed) {
+  if (weight) {
+    norm(model, raw, weight, normed, block.tokens * heads, model.config.head_dim);
+  } else {
+    KV_CHECK(raw.data == normed.data);
+  }
 }
 
-void rotate(const ForwardModel& model, const ForwardBlock& block, const Tensor& input, int heads, Tensor& output) {
-  model.backend.rope({.input = input.ref(),
+void rotate(const ForwardModel& model, const ForwardBlock& block, ConstRef input, int heads, Ref output) {
+  model.backend.rope({.input = input,
                       .positions = block.positions,
                       .inv_freq = model.inv_freq.ref().as<float>(),
-                      .output = output.ref(),
+                      .output = output,
                       .tokens = block.tokens,
                       .heads = heads,
                       .head_dim = model.config.head_dim,
@@ -100,58 +104,77 @@ size_t ForwardBuffers::bytes(const Backend& backend, const ModelConfig& config, 
   return static_cast<size_t>(elements) * bytes_of(backend.activation_type());
 }
 
-void embed_tokens(const ForwardModel& model, const ForwardBlock& block, const int32_t* ids, ForwardBuffers& buffers) {
+LayerActivations ForwardBuffers::layer() {
+  return {.input = hidden.ref(),
+          .normed = normed.ref(),
+          .raw_q = q.ref(),
+          .raw_k = k.ref(),
+          .q = q.ref(),
+          .k = k.ref(),
+          .v = v.ref(),
+          .q_rotated = q_rotated.ref(),
+          .k_rotated = k_rotated.ref(),
+          .middle = hidden.ref(),
+          .normed_middle = normed.ref(),
+          .gate = gate.ref(),
+          .up = up.ref(),
+          .mixed = gate.ref(),
+          .output = hidden.ref()};
+}
+
+void embed_tokens(const ForwardModel& model, const ForwardBlock& block, const int32_t* ids, Ref hidden) {
   model.backend.embed({.table = model.weights.embedding.ref(),
                        .ids = ids,
-                       .output = buffers.hidden.ref(),
+                       .output = hidden,
                        .rows = block.tokens,
                        .width = model.config.hidden_size});
 }
 
-Projections project_layer(const ForwardModel& model, const ForwardBlock& block, int index, ForwardBuffers& buffers) {
+Projections project_layer(const ForwardModel& model, const ForwardBlock& block, int index, const LayerActivations& to) {
   const LayerTensors& layer = model.weights.layers[static_cast<size_t>(index)];
   const ModelConfig& config = model.config;
-  norm(model, buffers.hidden.ref(), layer.input_norm, buffers.normed, block.tokens, config.hidden_size);
-  const ConstRef inputs = buffers.normed.ref();
-  linear(model, block.tokens, {inputs, layer.q, layer.q_bias}, config.hidden_size, config.q_size(), buffers.q);
-  linear(model, block.tokens, {inputs, layer.k, layer.k_bias}, config.hidden_size, config.kv_size(), buffers.k);
-  linear(model, block.tokens, {inputs, layer.v, layer.v_bias}, config.hidden_size, config.kv_size(), buffers.v);
-  norm_heads(model, block, layer.q_norm, config.heads, buffers.q);
-  norm_heads(model, block, layer.k_norm, config.kv_heads, buffers.k);
-  rotate(model, block, buffers.q, config.heads, buffers.q_rotated);
-  rotate(model, block, buffers.k, config.kv_heads, buffers.k_rotated);
-  return {.queries = buffers.q_rotated.ref(),
-          .keys = buffers.k_rotated.ref(),
-          .values = buffers.v.ref(),
-          .pre_rope_queries = buffers.q.ref(),
-          .pre_rope_keys = buffers.k.ref(),
-          .inputs = inputs};
+  norm(model, to.input, layer.input_norm, to.normed, block.tokens, config.hidden_size);
+  linear(model, block.tokens, {to.normed, layer.q, layer.q_bias}, config.hidden_size, config.q_size(), to.raw_q);
+  linear(model, block.tokens, {to.normed, layer.k, layer.k_bias}, config.hidden_size, config.kv_size(), to.raw_k);
+  linear(model, block.tokens, {to.normed, layer.v, layer.v_bias}, config.hidden_size, config.kv_size(), to.v);
+  norm_heads(model, block, layer.q_norm, config.heads, to.raw_q, to.q);
+  norm_heads(model, block, layer.k_norm, config.kv_heads, to.raw_k, to.k);
+  rotate(model, block, to.q, config.heads, to.q_rotated);
+  rotate(model, block, to.k, config.kv_heads, to.k_rotated);
+  return {.queries = to.q_rotated,
+          .keys = to.k_rotated,
+          .values = to.v,
+          .pre_rope_queries = to.q,
+          .pre_rope_keys = to.k,
+          .inputs = to.normed};
+}
+
+void absorb_up_to_mixed(const ForwardModel& model, const ForwardBlock& block, int index, ConstRef head_outputs,
+                        const LayerActivations& to) {
+  const LayerTensors& layer = model.weights.layers[static_cast<size_t>(index)];
+  const int64_t hidden = model.config.hidden_size, intermediate = model.config.intermediate_size;
+  linear(model, block.tokens, {head_outputs, layer.o, layer.o_bias, to.input}, model.config.q_size(), hidden,
+         to.middle);
+  norm(model, to.middle, layer.post_norm, to.normed_middle, block.tokens, hidden);
+  linear(model, block.tokens, {to.normed_middle, layer.gate, kNoBias}, hidden, intermediate, to.gate);
+  linear(model, block.tokens, {to.normed_middle, layer.up, kNoBias}, hidden, intermediate, to.up);
 }
 
 void absorb_layer(const ForwardModel& model, const ForwardBlock& block, int index, ConstRef head_outputs,
-                  ForwardBuffers& buffers) {
-  const LayerTensors& layer = model.weights.layers[static_cast<size_t>(index)];
+                  const LayerActivations& to) {
+  absorb_up_to_mixed(model, block, index, head_outputs, to);
   const int64_t hidden = model.config.hidden_size, intermediate = model.config.intermediate_size;
-  const ConstRef residual = buffers.hidden.ref(), inputs = buffers.normed.ref();
-  linear(model, block.tokens, {head_outputs, layer.o, layer.o_bias, residual}, model.config.q_size(), hidden,
-         buffers.hidden);
-  norm(model, residual, layer.post_norm, buffers.normed, block.tokens, hidden);
-  linear(model, block.tokens, {inputs, layer.gate, kNoBias}, hidden, intermediate, buffers.gate);
-  linear(model, block.tokens, {inputs, layer.up, kNoBias}, hidden, intermediate, buffers.up);
-  model.backend.silu_mul({.gate = buffers.gate.ref(),
-                          .up = buffers.up.ref(),
-                          .output = buffers.gate.ref(),
-                          .count = block.tokens * intermediate});
-  linear(model, block.tokens, {buffers.gate.ref(), layer.down, kNoBias, residual}, intermediate, hidden,
-         buffers.hidden);
+  model.backend.silu_mul({.gate = to.gate, .up = to.up, .output = to.mixed, .count = block.tokens * intermediate});
+  const Tensor& down = model.weights.layers[static_cast<size_t>(index)].down;
+  linear(model, block.tokens, {to.mixed, down, kNoBias, to.middle}, intermediate, hidden, to.output);
 }
 
-void norm_head(const ForwardModel& model, ConstRef hidden, int64_t rows, ForwardBuffers& buffers) {
-  norm(model, hidden, model.weights.final_norm, buffers.normed, rows, model.config.hidden_size);
+void norm_head(const ForwardModel& model, ConstRef hidden, int64_t rows, Ref normed) {
+  norm(model, hidden, model.weights.final_norm, normed, rows, model.config.hidden_size);
 }
 
-void head_logits(const ForwardModel& model, const ForwardBuffers& buffers, int64_t rows, float* logits) {
-  model.backend.linear({.input = buffers.normed.ref(),
+void head_logits(const ForwardModel& model, ConstRef normed, int64_t rows, float* logits) {
+  model.backend.linear({.input = normed,
                         .weight = model.weights.output_embedding().ref(),
                         .output = {logits, DType::kF32},
                         .rows = rows,

@@ -108,18 +108,18 @@ void ModelSource::start(const Block& block) {
   }
   ids_.upload(ids.data(), ids.size() * sizeof(int32_t));
   targets_.upload(targets.data(), targets.size() * sizeof(int32_t));
-  embed_tokens(model_, forward_block(), ids_.ref().as<int32_t>(), buffers_);
+  embed_tokens(model_, forward_block(), ids_.ref().as<int32_t>(), buffers_.hidden.ref());
 }
 
 void ModelSource::start(const Block& block, const int32_t* ids) {
   take(block);
-  embed_tokens(model_, forward_block(), ids, buffers_);
+  embed_tokens(model_, forward_block(), ids, buffers_.hidden.ref());
 }
 
-Projections ModelSource::project(int layer) { return project_layer(model_, forward_block(), layer, buffers_); }
+Projections ModelSource::project(int layer) { return project_layer(model_, forward_block(), layer, buffers_.layer()); }
 
 void ModelSource::absorb(int layer, ConstRef head_outputs) {
-  absorb_layer(model_, forward_block(), layer, head_outputs, buffers_);
+  absorb_layer(model_, forward_block(), layer, head_outputs, buffers_.layer());
 }
 
 void ModelSource::token_loss(int64_t first_token, int64_t tokens, float* logits) {
@@ -137,7 +137,7 @@ void ModelSource::token_loss(int64_t first_token, int64_t tokens, float* logits)
 
 void ModelSource::finish(TokenLosses& losses) {
   const int64_t tokens = block_->tokens;
-  norm_head(model_, buffers_.hidden.ref(), tokens, buffers_);
+  norm_head(model_, buffers_.hidden.ref(), tokens, buffers_.normed.ref());
   token_loss(0, tokens, nullptr);
   losses.nll.resize(static_cast<size_t>(tokens));
   losses.entropy.resize(static_cast<size_t>(tokens));
@@ -160,8 +160,8 @@ void ModelSource::next_logits(const int32_t* rows, int64_t count, float* logits)
                     .width = config_.hidden_size});
     chosen = last_.ref();
   }
-  norm_head(model_, chosen, count, buffers_);
-  head_logits(model_, buffers_, count, logits);
+  norm_head(model_, chosen, count, buffers_.normed.ref());
+  head_logits(model_, buffers_.normed.ref(), count, logits);
 }
 
 void ModelSource::save_logits_tail() {

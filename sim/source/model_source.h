@@ -28,6 +28,7 @@ class ModelSource final : public Source {
   void absorb(int layer, ConstRef head_outputs) override;
   void finish(TokenLosses& losses) override;
   ConstRef output_weight(int layer) const override;
+  const ForwardModel* frozen_model() const override { return &model_; }
   std::unique_ptr<Source> twin(Backend& backend) const override;
   size_t activation_bytes(int64_t tokens) const override;
 

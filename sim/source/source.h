@@ -12,6 +12,8 @@
 
 namespace kv {
 
+struct ForwardModel;
+
 // Where queries, keys and values come from. ModelSource continues the forward pass with the attention output it is
 // given, so errors propagate; TraceSource replays recorded tensors and ignores it. Calls come in this order: want,
 // begin, then for each block: start, for each layer (project, absorb), finish.
@@ -32,6 +34,8 @@ class Source {
   virtual void absorb(int layer, ConstRef head_outputs) = 0;  // [tokens, q_heads, head_dim]
   virtual void finish(TokenLosses& losses) = 0;               // leaves it empty without losses
   virtual ConstRef output_weight(int layer) const = 0;        // W_O [width, q_heads · head_dim] or null
+  // What a gradient can go back through (sim/model/backward.h); null: recorded tensors, or nothing of that kind.
+  virtual const ForwardModel* frozen_model() const { return nullptr; }
   // Another source of the same weights, on a backend of the same kind, with state of its own: both can run at once, on
   // two threads. This one must outlive it. Null: there can be none.
   virtual std::unique_ptr<Source> twin(Backend&) const { return nullptr; }

@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
+#include "kernels/add.h"
 #include "kernels/embed.h"
+#include "kernels/mix_heads.h"
 #include "kernels/random_normal.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
@@ -108,6 +110,63 @@ void silu_mul_backward(Device& device, Samples& samples) {
   });
 }
 
+void add(Device& device, Samples& samples) {
+  const Model model = model_of(device);
+  Backend& backend = device.backend();
+  const int64_t count = model.tokens * model.width;
+  const Tensor first = random_activations(backend, count, 1), second = random_activations(backend, count, 2);
+  Tensor output(backend, backend.activation_type(), count);
+  samples.take({.bytes = bytes(device, 3 * count), .flops = static_cast<double>(count)}, [&] {
+    backend.add({.first = first.ref(), .second = second.ref(), .output = output.ref(), .count = count});
+  });
+}
+
+constexpr int kGroup = 4;  // query heads a KV head
+
+void mix_heads(Device& device, Samples& samples) {
+  const Model model = model_of(device);
+  Backend& backend = device.backend();
+  const int64_t count = model.tokens * model.heads * model.head_dim;
+  const Tensor first = random_activations(backend, count, 1), second = random_activations(backend, count, 2);
+  const Tensor shares = upload(backend, std::vector<float>(static_cast<size_t>(model.heads / kGroup), 0.25f));
+  Tensor output(backend, backend.activation_type(), count);
+  samples.take({.bytes = bytes(device, 3 * count), .flops = 3.0 * static_cast<double>(count)}, [&] {
+    backend.mix_heads({.first = first.ref(),
+                       .second = second.ref(),
+                       .shares = shares.ref().as<float>(),
+                       .output = output.ref(),
+                       .tokens = model.tokens,
+                       .q_heads = model.heads,
+                       .kv_heads = model.heads / kGroup,
+                       .head_dim = model.head_dim});
+  });
+}
+
+void mix_heads_backward(Device& device, Samples& samples) {
+  const Model model = model_of(device);
+  Backend& backend = device.backend();
+  const int64_t count = model.tokens * model.heads * model.head_dim;
+  const Tensor first = random_activations(backend, count, 1), second = random_activations(backend, count, 2);
+  const Tensor output_gradient = random_activations(backend, count, 3);
+  const Tensor shares = upload(backend, std::vector<float>(static_cast<size_t>(model.heads / kGroup), 0.25f));
+  Tensor share_gradient = upload(backend, std::vector<float>(static_cast<size_t>(model.heads / kGroup), 0.0f));
+  Tensor first_gradient(backend, backend.activation_type(), count);
+  Tensor second_gradient(backend, backend.activation_type(), count);
+  samples.take({.bytes = bytes(device, 5 * count), .flops = 5.0 * static_cast<double>(count)}, [&] {
+    backend.mix_heads_backward({.first = first.ref(),
+                                .second = second.ref(),
+                                .shares = shares.ref().as<float>(),
+                                .output_gradient = output_gradient.ref(),
+                                .first_gradient = first_gradient.ref(),
+                                .second_gradient = second_gradient.ref(),
+                                .share_gradient = share_gradient.ref().as<float>(),
+                                .tokens = model.tokens,
+                                .q_heads = model.heads,
+                                .kv_heads = model.heads / kGroup,
+                                .head_dim = model.head_dim});
+  });
+}
+
 void embed(Device& device, Samples& samples) {
   const Model model = model_of(device);
   Backend& backend = device.backend();
@@ -167,6 +226,9 @@ const Family kElementwise{[](Device& device) {
   device.add(fmt::format("rope/{}x{}x{}", model.tokens, model.heads, model.head_dim), rope);
   device.add(fmt::format("silu_mul/{}x{}", model.tokens, model.intermediate), silu_mul);
   device.add(fmt::format("silu_mul_backward/{}x{}", model.tokens, model.intermediate), silu_mul_backward);
+  device.add(fmt::format("add/{}x{}", model.tokens, model.width), add);
+  device.add(fmt::format("mix_heads/{}x{}x{}", model.tokens, model.heads, model.head_dim), mix_heads);
+  device.add(fmt::format("mix_heads_backward/{}x{}x{}", model.tokens, model.heads, model.head_dim), mix_heads_backward);
   device.add(fmt::format("embed/{}x{}", model.tokens, model.width), embed);
   device.add(fmt::format("row_cosine/{}x{}", model.tokens, model.width), row_cosine);
   device.add(fmt::format("row_distance/{}x{}", model.tokens, model.width), row_distance);

@@ -64,9 +64,15 @@ class WgKv : public testing::Test {
     const auto key = [&](const std::vector<std::vector<float>>& layers) {
       return doubles(layers[static_cast<size_t>(layer)].data() + (position * kHeads + head) * kDim, kDim);
     };
-    return write_gate(key(sample_.pre_rope_keys), key(sample_.keys), doubles(at, units * inputs),
-                      doubles(at + units * inputs, units), doubles(at + units * inputs + units, units),
-                      at[units * inputs + 2 * units]);
+    const std::vector<double> before = key(sample_.pre_rope_keys), after = key(sample_.keys);
+    const std::vector<double> weights = doubles(at, units * inputs), bias = doubles(at + units * inputs, units);
+    const std::vector<double> output_weights = doubles(at + units * inputs + units, units);
+    return write_gate({.pre_rope_key = before,
+                       .key = after,
+                       .weights = weights,
+                       .bias = bias,
+                       .output_weights = output_weights,
+                       .output_bias = at[units * inputs + 2 * units]});
   }
 
   static constexpr uint64_t kSeed = 5;

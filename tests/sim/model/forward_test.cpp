@@ -21,14 +21,15 @@ class Walk {
     buffers_.reserve(backend, model.config, tokens_);
   }
 
-  void embed() { embed_tokens(model_, block(), ref::data_of<int32_t>(ids_), buffers_); }
+  void embed() { embed_tokens(model_, block(), ref::data_of<int32_t>(ids_), buffers_.hidden.ref()); }
   void take(int layer) {
-    absorb_layer(model_, block(), layer, project_layer(model_, block(), layer, buffers_).queries, buffers_);
+    const LayerActivations to = buffers_.layer();
+    absorb_layer(model_, block(), layer, project_layer(model_, block(), layer, to).queries, to);
   }
   std::vector<float> logits(Backend& backend) {
-    norm_head(model_, buffers_.hidden.ref(), tokens_, buffers_);
+    norm_head(model_, buffers_.hidden.ref(), tokens_, buffers_.normed.ref());
     Tensor logits(backend, DType::kF32, tokens_ * model_.config.vocab_size);
-    head_logits(model_, buffers_, tokens_, ref::data_of<float>(logits));
+    head_logits(model_, buffers_.normed.ref(), tokens_, ref::data_of<float>(logits));
     return ref::download_array<float>(logits);
   }
 

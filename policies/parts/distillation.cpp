@@ -1,0 +1,33 @@
+#include "policies/parts/distillation.h"
+
+#include <numeric>
+#include <vector>
+
+#include "kernels/hidden_distance.h"
+
+namespace kv {
+
+double Distillation::learn(const TextGroup& group, StudentAttention& attention,
+                           const std::function<void()>& other_losses) {
+  Backend& backend = model_.backend;
+  const int64_t tokens = group.block.tokens, width = model_.config.hidden_size;
+  teacher_.reserve(backend, backend.activation_type(), tokens * width);
+  loss_.reserve(backend, DType::kF32, tokens);
+  const size_t bytes = static_cast<size_t>(tokens * width) * bytes_of(backend.activation_type());
+  backend.copy(teacher_.ref().data, student_.teach(group.block, group.on_device()).data, bytes);
+  const ConstRef states = student_.run(group.block, group.on_device(), attention);
+  backend.hidden_distance({.student = states,
+                           .teacher = teacher_.ref(),
+                           .scale = static_cast<float>(group.share / static_cast<double>(tokens)),
+                           .loss = loss_.ref().as<float>(),
+                           .gradient = teacher_.ref(),
+                           .tokens = tokens,
+                           .width = width});
+  other_losses();
+  student_.backward(teacher_.ref());
+  std::vector<float> loss(static_cast<size_t>(tokens));
+  backend.download(loss.data(), loss_.ref().data, loss.size() * sizeof(float));
+  return std::accumulate(loss.begin(), loss.end(), 0.0) / static_cast<double>(tokens);
+}
+
+}  // namespace kv

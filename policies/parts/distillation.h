@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "kernels/tensor.h"
+#include "policies/parts/text_groups.h"
+#include "sim/learned/student.h"
+
+namespace kv {
+
+// Teaches a student's attention what its model says without it: the loss is the mean over all elements of the squared
+// distance of the final hidden states, after the last norm (004, Sec. 3.3, as the released code takes it; DuoAttention
+// does likewise).
+class Distillation {
+ public:
+  explicit Distillation(const ForwardModel& model) : model_(model), student_(model) {}
+
+  // Runs teacher and student over a group and goes back, so that the attention has its gradients of `group.share` times
+  // the group's loss, which it returns. Between the two, once the student has run, `other_losses` may add to gradients.
+  double learn(const TextGroup& group, StudentAttention& attention, const std::function<void()>& other_losses);
+
+ private:
+  const ForwardModel& model_;
+  Student student_;
+  Tensor teacher_;  // [tokens, hidden], then the gradient
+  Tensor loss_;     // [tokens]
+};
+
+}  // namespace kv

@@ -1,0 +1,71 @@
+#include "policies/parts/duo_training.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "kernels/check.h"
+#include "kernels/error.h"
+#include "policies/parts/distillation.h"
+#include "policies/parts/text_groups.h"
+#include "sim/source/source.h"
+
+namespace kv {
+
+void DuoTraining::read(Params& params) {
+  lambda_ = params.get("lambda", 0.05, "weight of the mean of α: larger leaves fewer heads that retrieve");
+  if (!(lambda_ >= 0) || !std::isfinite(lambda_)) params.fail("lambda", "expected a number of at least 0");
+  tokens_at_once_ = read_tokens_at_once(params);
+}
+
+TrainingOptions DuoTraining::defaults() const {
+  return {.steps = 200, .batch = 1, .rate = 0.2, .warm_up_share = 0.1, .clip = 0};
+}
+
+std::vector<LearnedMeasure> DuoTraining::measures() const {
+  return {{.name = "hidden_distance",
+           .title = "Mean squared distance of the final hidden states from the full model's",
+           .better = "lower"},
+          {.name = "mean_alpha", .title = "Mean of α over the KV heads", .better = "lower"}};
+}
+
+std::map<std::string, std::string> DuoTraining::settings() const {
+  return {{"sinks", std::to_string(streaming_.sinks)}, {"window", std::to_string(streaming_.window)}};
+}
+
+std::vector<float> DuoTraining::initial(const SourceInfo& info, uint64_t) const {
+  return std::vector<float>(static_cast<size_t>(info.layers * info.kv_heads), 0.0F);
+}
+
+std::vector<float> DuoTraining::alphas(std::span<const float> parameters) {
+  std::vector<float> alphas;
+  for (const float parameter : parameters) alphas.push_back(1 / (1 + std::exp(-parameter)));
+  return alphas;
+}
+
+std::vector<Measured> DuoTraining::learn(const LearnBatch& batch, std::span<const float> parameters,
+                                         std::span<double> gradient) {
+  const ForwardModel* model = batch.source.frozen_model();
+  KV_CHECK(model);  // protocol train runs a model
+  const std::vector<float> alphas = DuoTraining::alphas(parameters);
+  DuoAttention attention(batch.backend, model->config, streaming_, alphas);
+  Distillation distillation(*model);
+  double distance = 0;
+  for_each_group(batch, model->config.vocab_size, tokens_at_once_, [&](const TextGroup& group) {
+    distance += group.share * distillation.learn(group, attention, [] {});
+  });
+  if (!std::isfinite(distance)) {
+    throw UserError(fmt::format("step {}: the hidden states' distance is {}", batch.step, distance));
+  }
+  const std::vector<float> of_distance = attention.alpha_gradient();
+  const auto heads = static_cast<double>(alphas.size());
+  for (size_t i = 0; i < alphas.size(); ++i) {
+    const double alpha = alphas[i];
+    gradient[i] += (of_distance[i] + lambda_ / heads) * alpha * (1 - alpha);
+  }
+  return {{.metric = "hidden_distance", .value = distance},
+          {.metric = "mean_alpha", .value = std::accumulate(alphas.begin(), alphas.end(), 0.0) / heads}};
+}
+
+}  // namespace kv

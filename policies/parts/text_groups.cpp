@@ -1,0 +1,65 @@
+#include "policies/parts/text_groups.h"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/error.h"
+#include "policies/parts/options.h"
+
+namespace kv {
+
+namespace {
+
+void check_ids(std::span<const int32_t> ids, int vocabulary) {
+  for (const int32_t id : ids) {
+    if (id >= 0 && id < vocabulary) continue;
+    throw UserError(fmt::format("token id {} is outside the vocabulary of {}", id, vocabulary));
+  }
+}
+
+TextGroup group_of(Backend& backend, std::span<const std::span<const int32_t>> texts) {
+  std::vector<int32_t> counts, ids;
+  for (const std::span<const int32_t> text : texts) {
+    counts.push_back(static_cast<int32_t>(text.size()));
+    ids.insert(ids.end(), text.begin(), text.end());
+  }
+  TextGroup group{.block = make_block(backend, std::vector<int32_t>(texts.size(), 0), counts),
+                  .ids = Tensor(backend, DType::kI32, std::ssize(ids))};
+  group.ids.upload(ids.data(), group.ids.bytes());
+  return group;
+}
+
+}  // namespace
+
+int64_t read_tokens_at_once(Params& params) {
+  return option_at_least(params, 1, "tokens_at_once", 16384,
+                         "tokens of a step that go through the model together, whole texts, at least one: memory "
+                         "grows with them, results do not change but for rounding");
+}
+
+int64_t tokens_of(const LearnBatch& batch) {
+  int64_t tokens = 0;
+  for (const std::span<const int32_t> text : batch.sequences) tokens += std::ssize(text);
+  return tokens;
+}
+
+void for_each_group(const LearnBatch& batch, int vocabulary, int64_t tokens_at_once,
+                    const std::function<void(const TextGroup&)>& visit) {
+  const auto all = static_cast<double>(tokens_of(batch));
+  for (size_t first = 0; first < batch.sequences.size();) {
+    size_t end = first;
+    int64_t tokens = 0;
+    do {
+      check_ids(batch.sequences[end], vocabulary);
+      tokens += std::ssize(batch.sequences[end++]);
+    } while (end < batch.sequences.size() && tokens + std::ssize(batch.sequences[end]) <= tokens_at_once);
+    TextGroup group = group_of(batch.backend, batch.sequences.subspan(first, end - first));
+    group.share = static_cast<double>(tokens) / all;
+    visit(group);
+    first = end;
+  }
+}
+
+}  // namespace kv

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <functional>
+#include <span>
+
+#include "kernels/tensor.h"
+#include "sim/cache/block.h"
+#include "sim/learned/learner.h"
+
+namespace kv {
+
+// Some of a step's texts, whole and one behind the other, as they go through a model at once.
+struct TextGroup {
+  Block block;
+  Tensor ids;        // [tokens] i32, on the backend
+  double share = 0;  // of the step's tokens
+
+  const int32_t* on_device() const { return ids.ref().as<int32_t>(); }
+};
+
+// The option of `learn` that says how many; 16384 where it says nothing.
+int64_t read_tokens_at_once(Params& params);
+
+// Tokens of all texts of a step.
+int64_t tokens_of(const LearnBatch& batch);
+
+// Calls with the step's texts in their order, as many at once as have at most `tokens_at_once` tokens, but never none:
+// gradients of a step are sums over groups, whose memory is one group's. UserError for an id outside the vocabulary.
+void for_each_group(const LearnBatch& batch, int vocabulary, int64_t tokens_at_once,
+                    const std::function<void(const TextGroup&)>& visit);
+
+}  // namespace kv

@@ -1,0 +1,137 @@
+#include "policies/parts/write_gate_training.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/check.h"
+#include "kernels/error.h"
+#include "kernels/gate_sparsity.h"
+#include "policies/parts/distillation.h"
+#include "policies/parts/options.h"
+#include "policies/parts/text_groups.h"
+#include "policies/parts/write_gate_attention.h"
+#include "sim/learned/learned_file.h"
+#include "sim/source/source.h"
+
+namespace kv {
+
+namespace {
+
+// A step of WG-KV's training over all of its texts.
+class WriteGateStep {
+ public:
+  struct Loss {
+    double lambda = 0;
+    int window = 0;  // of the sparsity
+    float threshold = 0;
+  };
+
+  WriteGateStep(const LearnBatch& batch, const ForwardModel& model, WriteGateAttention& attention, const Loss& loss)
+      : batch_(batch), model_(model), attention_(attention), loss_(loss), distillation_(model) {}
+
+  void add(const TextGroup& group) {
+    distance_ += group.share * distillation_.learn(group, attention_, [&] { add_sparsity(group); });
+  }
+
+  double distance() const { return distance_; }
+  double sparsity() const { return sparsity_; }
+  double admitted() const { return admitted_; }
+
+ private:
+  void add_sparsity(const TextGroup& group) {
+    const ModelConfig& config = model_.config;
+    Tensor loss(batch_.backend, DType::kF32, 1);
+    batch_.backend.gate_sparsity({.shape = {.segments = group.block.on_device(),
+                                            .segment_count = std::ssize(group.block.segments),
+                                            .max_count = group.block.max_count,
+                                            .layers = config.layers,
+                                            .tokens = group.block.tokens,
+                                            .heads = config.kv_heads},
+                                  .gates = attention_.gates(),
+                                  .window = loss_.window,
+                                  .weight = static_cast<float>(loss_.lambda * group.share),
+                                  .loss = loss.ref().as<float>(),
+                                  .gradient = attention_.gate_gradient()});
+    float value = 0;
+    loss.download(&value, sizeof(value));
+    sparsity_ += group.share * value;
+    note_gates(group);
+  }
+
+  // Counts what is let in. UserError names the first head whose gates are no numbers.
+  void note_gates(const TextGroup& group) {
+    const ModelConfig& config = model_.config;
+    std::vector<float> gates(static_cast<size_t>(config.layers * group.block.tokens * config.kv_heads));
+    batch_.backend.download(gates.data(), attention_.gates(), gates.size() * sizeof(float));
+    int64_t let_in = 0;
+    for (size_t i = 0; i < gates.size(); ++i) {
+      if (std::isnan(gates[i])) refuse(static_cast<int64_t>(i), group.block.tokens);
+      let_in += gates[i] > loss_.threshold;
+    }
+    admitted_ += group.share * static_cast<double>(let_in) / static_cast<double>(gates.size());
+  }
+
+  [[noreturn]] void refuse(int64_t at, int64_t tokens) const {
+    const int64_t heads = model_.config.kv_heads;
+    throw UserError(fmt::format("step {}: layer {}, KV head {}: a gate is no number", batch_.step,
+                                at / (tokens * heads), at % heads));
+  }
+
+  const LearnBatch& batch_;
+  const ForwardModel& model_;
+  WriteGateAttention& attention_;
+  Loss loss_;
+  Distillation distillation_;
+  double distance_ = 0, sparsity_ = 0, admitted_ = 0;
+};
+
+}  // namespace
+
+void WriteGateTraining::read(Params& params) {
+  lambda_ = params.get("lambda", 0.04, "weight of the sparsity: larger lets less in (004: 0.02 to 1.28)");
+  if (!(lambda_ >= 0) || !std::isfinite(lambda_)) params.fail("lambda", "expected a number of at least 0");
+  const bool is_code = params.get("sparsity", "code", {"code", "paper"},
+                                  "code: the share of a cache that gates fill, the window's aside; paper: of a token "
+                                  "as if it had no window") == "code";
+  sparsity_window_ = is_code ? admitted_.window : 0;
+  tokens_at_once_ = read_tokens_at_once(params);
+  if (file_name_ == kInitialWeights) {
+    throw UserError(fmt::format("wg-kv: weights = {} are no file, expected another name to train", kInitialWeights));
+  }
+}
+
+TrainingOptions WriteGateTraining::defaults() const {
+  return {.steps = 1000, .batch = 1, .rate = 1e-3, .warm_up_share = 0.1, .decay = 0.01, .clip = 0};
+}
+
+std::vector<LearnedMeasure> WriteGateTraining::measures() const {
+  return {{.name = "hidden_distance",
+           .title = "Mean squared distance of the final hidden states from the full model's",
+           .better = "lower"},
+          {.name = "gate_sparsity", .title = "Expected share of a cache that gates fill", .better = "lower"},
+          {.name = "admission_rate", .title = "Share of tokens whose gate lets them in", .better = "lower"}};
+}
+
+std::vector<Measured> WriteGateTraining::learn(const LearnBatch& batch, std::span<const float> parameters,
+                                               std::span<double> gradient) {
+  const ForwardModel* model = batch.source.frozen_model();
+  KV_CHECK(model);  // protocol train runs a model
+  const SourceInfo& info = batch.source.info();
+  network_.use(batch.backend, info, parameters);
+  WriteGateGradients gradients(batch.backend, info, network_);
+  WriteGateAttention attention(batch.backend, model->config, network_, admitted_.window, gradients);
+  WriteGateStep step(batch, *model, attention,
+                     {.lambda = lambda_, .window = sparsity_window_, .threshold = admitted_.threshold});
+  for_each_group(batch, model->config.vocab_size, tokens_at_once_, [&](const TextGroup& group) { step.add(group); });
+  gradients.add_to(parameters, gradient);
+  if (!std::isfinite(step.distance())) {
+    throw UserError(fmt::format("step {}: the hidden states' distance is {}", batch.step, step.distance()));
+  }
+  return {{.metric = "hidden_distance", .value = step.distance()},
+          {.metric = "gate_sparsity", .value = step.sparsity()},
+          {.metric = "admission_rate", .value = step.admitted()}};
+}
+
+}  // namespace kv

@@ -1,0 +1,124 @@
+#include "sim/model/backward.h"
+
+#include "kernels/add.h"
+#include "kernels/linear.h"
+#include "kernels/rms_norm.h"
+#include "kernels/rope.h"
+#include "kernels/silu_mul.h"
+
+namespace kv {
+
+namespace {
+
+// input_gradient [rows, in] = output_gradient [rows, out] · weight [out, in] (+ addend)
+struct ProductBack {
+  ConstRef output_gradient;
+  const Tensor& weight;
+  int64_t in = 0;
+  int64_t out = 0;
+  ConstRef addend{};
+};
+
+void linear_back(const ForwardModel& model, int64_t rows, const ProductBack& product, Ref input_gradient) {
+  model.backend.linear_backward({.output_gradient = product.output_gradient,
+                                 .weight = product.weight.ref(),
+                                 .addend = product.addend,
+                                 .input_gradient = input_gradient,
+                                 .rows = rows,
+                                 .in = product.in,
+                                 .out = product.out});
+}
+
+struct NormBack {
+  ConstRef output_gradient;
+  ConstRef input;
+  const Tensor& weight;
+  int64_t width = 0;
+  ConstRef addend{};  // what passes by the norm
+};
+
+void norm_back(const ForwardModel& model, int64_t rows, const NormBack& norm, Ref input_gradient) {
+  model.backend.rms_norm_backward({.output_gradient = norm.output_gradient,
+                                   .input = norm.input,
+                                   .weight = norm.weight.ref(),
+                                   .addend = norm.addend,
+                                   .input_gradient = input_gradient,
+                                   .rows = rows,
+                                   .width = norm.width,
+                                   .epsilon = static_cast<float>(model.config.rms_norm_eps)});
+}
+
+// In place.
+void rotate_back(const ForwardModel& model, const ForwardBlock& block, Ref gradient, int heads) {
+  model.backend.rope({.input = gradient,
+                      .positions = block.positions,
+                      .inv_freq = model.inv_freq.ref().as<float>(),
+                      .output = gradient,
+                      .tokens = block.tokens,
+                      .heads = heads,
+                      .head_dim = model.config.head_dim,
+                      .attention_factor = model.attention_factor,
+                      .direction = RopeDirection::kBackward});
+}
+
+// In place; nothing where the family has no such norm.
+void norm_heads_back(const ForwardModel& model, const ForwardBlock& block, const Tensor& weight, ConstRef raw,
+                     int heads, Ref gradient) {
+  if (!weight) return;
+  norm_back(model, block.tokens * heads,
+            {.output_gradient = gradient, .input = raw, .weight = weight, .width = model.config.head_dim}, gradient);
+}
+
+}  // namespace
+
+void backward_norm_head(const ForwardModel& model, ConstRef hidden, ConstRef normed_gradient, int64_t rows,
+                        Ref residual) {
+  norm_back(model, rows,
+            {.output_gradient = normed_gradient,
+             .input = hidden,
+             .weight = model.weights.final_norm,
+             .width = model.config.hidden_size},
+            residual);
+}
+
+void backward_absorb(const ForwardModel& model, const ForwardBlock& block, int index, const LayerActivations& of,
+                     Ref residual, Ref head_output_gradient) {
+  const LayerTensors& layer = model.weights.layers[static_cast<size_t>(index)];
+  const int64_t hidden = model.config.hidden_size, intermediate = model.config.intermediate_size;
+  const int64_t rows = block.tokens;
+  linear_back(model, rows, {residual, layer.down, intermediate, hidden}, of.mixed);
+  model.backend.silu_mul_backward({.output_gradient = of.mixed,
+                                   .gate = of.gate,
+                                   .up = of.up,
+                                   .gate_gradient = of.gate,
+                                   .up_gradient = of.up,
+                                   .count = rows * intermediate});
+  linear_back(model, rows, {of.gate, layer.gate, hidden, intermediate}, of.normed_middle);
+  linear_back(model, rows, {of.up, layer.up, hidden, intermediate, of.normed_middle}, of.normed_middle);
+  norm_back(model, rows, {of.normed_middle, of.middle, layer.post_norm, hidden, residual}, residual);
+  linear_back(model, rows, {residual, layer.o, model.config.q_size(), hidden}, head_output_gradient);
+}
+
+void backward_project(const ForwardModel& model, const ForwardBlock& block, int index, const LayerActivations& of,
+                      const ProjectionGradients& gradients, Ref residual) {
+  const LayerTensors& layer = model.weights.layers[static_cast<size_t>(index)];
+  const ModelConfig& config = model.config;
+  const int64_t hidden = config.hidden_size, rows = block.tokens;
+  rotate_back(model, block, gradients.queries, config.heads);
+  rotate_back(model, block, gradients.keys, config.kv_heads);
+  if (gradients.pre_rope_keys) {
+    model.backend.add({.first = gradients.keys,
+                       .second = gradients.pre_rope_keys,
+                       .output = gradients.keys,
+                       .count = rows * config.kv_size()});
+  }
+  norm_heads_back(model, block, layer.q_norm, of.raw_q, config.heads, gradients.queries);
+  norm_heads_back(model, block, layer.k_norm, of.raw_k, config.kv_heads, gradients.keys);
+  const Ref normed = of.normed;
+  linear_back(model, rows, {gradients.queries, layer.q, hidden, config.q_size(), gradients.inputs}, normed);
+  linear_back(model, rows, {gradients.keys, layer.k, hidden, config.kv_size(), normed}, normed);
+  linear_back(model, rows, {gradients.values, layer.v, hidden, config.kv_size(), normed}, normed);
+  norm_back(model, rows, {normed, of.input, layer.input_norm, hidden, residual}, residual);
+}
+
+}  // namespace kv
