@@ -74,6 +74,7 @@ void check_trace(const Spec& spec, const Trace& trace) {
       const Needs needs = place.slot.needs();
       if (needs.pre_rope_queries && !trace.info().has_pre_rope_queries) refuse("pre-RoPE queries", "pre_rope_queries");
       if (needs.pre_rope_keys && !trace.info().has_pre_rope_keys) refuse("pre-RoPE keys", "pre_rope_keys");
+      if (needs.inputs && !trace.info().has_inputs) refuse("layer inputs", "inputs");
     }
   }
 }

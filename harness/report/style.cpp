@@ -45,7 +45,7 @@ constexpr std::array<NamedStyle, 23> kNamed = {{
     {"lagkv", kPink, Mark::kSquare, 2},
     {"foresight-kv", kForest, Mark::kStar, 0},
     {"wg-kv", kPlum, Mark::kSquare, 0},
-    {"global-retention", kForest, Mark::kWedge, 4},
+    {"retention", kForest, Mark::kWedge, 4},
     {"oracle", kOrange, Mark::kPentagon, 2},
     {"uniform", kGrey, Mark::kSquare, 4},
     {"pyramid", kSky, Mark::kTriangle, 1},

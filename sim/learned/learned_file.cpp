@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 
 #include "kernels/check.h"
@@ -22,22 +23,51 @@ constexpr std::string_view kSetting = "setting.";  // before the name of a setti
 constexpr std::string_view kMake = kTrainMakesOne;
 constexpr int64_t kMostHeads = 1 << 16;
 
+constexpr std::string_view kScope = "scope.";  // before the name of a part that is not of heads: layer or model
+
+// The axes of a tensor that count owners.
+std::vector<int64_t> owner_axes(const LearnedFile& learned, LearnedScope scope) {
+  switch (scope) {
+    case LearnedScope::kModel:
+      return {};
+    case LearnedScope::kLayer:
+      return {learned.layers};
+    case LearnedScope::kHead:
+      return {learned.layers, learned.kv_heads};
+  }
+  return {};
+}
+
+std::string_view scope_name(LearnedScope scope) {
+  switch (scope) {
+    case LearnedScope::kModel:
+      return "model";
+    case LearnedScope::kLayer:
+      return "layer";
+    case LearnedScope::kHead:
+      return "KV head";
+  }
+  return {};
+}
+
+bool all_are_of_heads(std::span<const LearnedPart> parts) {
+  return std::all_of(parts.begin(), parts.end(),
+                     [](const LearnedPart& part) { return part.scope == LearnedScope::kHead; });
+}
+
 std::vector<int64_t> stored_shape(const LearnedFile& learned, const LearnedPart& part) {
-  std::vector<int64_t> shape = {learned.layers, learned.kv_heads};
+  std::vector<int64_t> shape = owner_axes(learned, part.scope);
   shape.insert(shape.end(), part.shape.begin(), part.shape.end());
   return shape;
 }
 
-// Moves one part of every head between the file's tensor, where heads of one part lie together, and the parameters,
-// where parts of one head do.
+// Moves one part of every owner between the file's tensor, where one part's lie together, and the parameters, where one
+// owner's do: move(in the tensor, in the parameters, elements).
 template <class Move>
-void for_each_head(const LearnedFile& learned, size_t part_index, const Move& move) {
-  const std::span<const LearnedPart> parts = learned.parts;
-  const int64_t of_head = elements_of(parts), before = elements_of(parts.first(part_index));
-  const int64_t count = parts[part_index].elements();
-  for (int64_t head = 0; head < int64_t{learned.layers} * learned.kv_heads; ++head) {
-    move(head * count, head * of_head + before, count);
-  }
+void for_each_owner(const LearnedFile& learned, size_t part, const Move& move) {
+  const LearnedLayout layout = learned.layout();
+  const int64_t count = learned.parts[part].elements();
+  for (int64_t owner = 0; owner < layout.owners(part); ++owner) move(owner * count, layout.first(part, owner), count);
 }
 
 std::string metadata_of(const SafetensorsFile& file, const std::string& key, std::string_view owner) {
@@ -53,22 +83,57 @@ void require_format(const SafetensorsFile& file, std::string_view owner) {
   throw UserError(fmt::format("{}: {} is no {} of version {}; {}", owner, file.name(), kFormat, kVersion, kMake));
 }
 
-LearnedPart part_of(const SafetensorsFile& file, const TensorInfo& tensor, LearnedFile& learned,
+LearnedScope scope_of(const SafetensorsFile& file, const std::string& part, std::string_view owner) {
+  const auto found = file.metadata().find(std::string(kScope) + part);
+  if (found == file.metadata().end()) return LearnedScope::kHead;
+  for (const LearnedScope scope : {LearnedScope::kLayer, LearnedScope::kModel}) {
+    if (found->second == scope_name(scope)) return scope;
+  }
+  throw UserError(fmt::format("{}: {}: tensor '{}' is of a '{}', expected layer or model; {}", owner, file.name(), part,
+                              found->second, kMake));
+}
+
+int read_count(const SafetensorsFile& file, const std::string& key, std::string_view owner) {
+  const std::string text = metadata_of(file, key, owner);
+  int64_t count = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
+  if (error != std::errc() || end != text.data() + text.size() || count < 1 || count > kMostHeads) {
+    throw UserError(fmt::format("{}: {} says {}: '{}', expected a number from 1 to {}; {}", owner, file.name(), key,
+                                text, kMostHeads, kMake));
+  }
+  return static_cast<int>(count);
+}
+
+// Layers and KV heads, which a file does not say that has nothing but parts of heads: its first tensor does.
+void read_owners(const SafetensorsFile& file, LearnedFile& learned, std::string_view owner) {
+  const bool says = std::any_of(file.metadata().begin(), file.metadata().end(),
+                                [](const auto& entry) { return entry.first.starts_with(kScope); });
+  if (says) {
+    learned.layers = read_count(file, "layers", owner);
+    learned.kv_heads = read_count(file, "kv_heads", owner);
+    return;
+  }
+  const auto is_count = [](int64_t size) { return size > 0 && size <= kMostHeads; };
+  const std::vector<int64_t>& shape = file.tensors().front().shape;
+  if (shape.size() < 2 || !is_count(shape[0]) || !is_count(shape[1])) return;  // no part of 0 layers is found
+  learned.layers = static_cast<int>(shape[0]);
+  learned.kv_heads = static_cast<int>(shape[1]);
+}
+
+LearnedPart part_of(const SafetensorsFile& file, const TensorInfo& tensor, const LearnedFile& learned,
                     std::string_view owner) {
   const bool is_float = tensor.dtype == Dtype::kF16 || tensor.dtype == Dtype::kF32;
-  const bool plausible = is_float && tensor.shape.size() >= 2 && tensor.shape[0] > 0 && tensor.shape[1] > 0 &&
-                         tensor.shape[0] <= kMostHeads && tensor.shape[1] <= kMostHeads &&
-                         tensor.shape[0] * tensor.shape[1] <= kMostHeads;
-  const bool is_first = learned.parts.empty();
-  if (plausible && is_first) {
-    learned.layers = static_cast<int>(tensor.shape[0]);
-    learned.kv_heads = static_cast<int>(tensor.shape[1]);
+  const LearnedScope scope = scope_of(file, tensor.name, owner);
+  const std::vector<int64_t> axes = owner_axes(learned, scope);
+  const bool fits = tensor.shape.size() >= axes.size() && std::equal(axes.begin(), axes.end(), tensor.shape.begin());
+  const bool plausible = learned.layers > 0 && int64_t{learned.layers} * learned.kv_heads <= kMostHeads;
+  if (!is_float || !plausible || !fits) {
+    constexpr std::string_view kExpected[] = {"[layers, KV heads, …]", "[layers, …]", "[…]"};
+    throw UserError(fmt::format("{}: {}: tensor '{}' is {} {}, expected F16 or F32 {} as the others", owner,
+                                file.name(), tensor.name, dtype_name(tensor.dtype), shape_text(tensor.shape),
+                                kExpected[static_cast<size_t>(scope)]));
   }
-  if (!plausible || tensor.shape[0] != learned.layers || tensor.shape[1] != learned.kv_heads) {
-    throw UserError(fmt::format("{}: {}: tensor '{}' is {} {}, expected F16 or F32 [layers, KV heads, …] as the others",
-                                owner, file.name(), tensor.name, dtype_name(tensor.dtype), shape_text(tensor.shape)));
-  }
-  return {.name = tensor.name, .shape = {tensor.shape.begin() + 2, tensor.shape.end()}};
+  return {.name = tensor.name, .shape = {tensor.shape.begin() + std::ssize(axes), tensor.shape.end()}, .scope = scope};
 }
 
 void read_part(const SafetensorsFile& file, size_t index, LearnedFile& learned, std::string_view owner) {
@@ -79,7 +144,7 @@ void read_part(const SafetensorsFile& file, size_t index, LearnedFile& learned, 
     throw UserError(fmt::format("{}: {}: tensor '{}' holds {} at index {}, expected finite numbers", owner, file.name(),
                                 tensor.name, *bad, bad - values.begin()));
   }
-  for_each_head(learned, index, [&](int64_t from, int64_t to, int64_t count) {
+  for_each_owner(learned, index, [&](int64_t from, int64_t to, int64_t count) {
     std::copy_n(values.begin() + from, count, learned.parameters.begin() + to);
   });
 }
@@ -107,10 +172,10 @@ LearnedFile parse(const SafetensorsFile& file, std::string_view owner) {
   for (const auto& [key, value] : file.metadata()) {
     if (key.starts_with(kSetting)) learned.settings[key.substr(kSetting.size())] = value;
   }
+  if (file.tensors().empty()) throw UserError(fmt::format("{}: {} holds no tensors; {}", owner, file.name(), kMake));
+  read_owners(file, learned, owner);
   for (const TensorInfo& tensor : file.tensors()) learned.parts.push_back(part_of(file, tensor, learned, owner));
-  if (learned.parts.empty()) throw UserError(fmt::format("{}: {} holds no tensors; {}", owner, file.name(), kMake));
-  learned.parameters.resize(
-      static_cast<size_t>(int64_t{learned.layers} * learned.kv_heads * elements_of(learned.parts)));
+  learned.parameters.resize(static_cast<size_t>(learned.layout().elements()));
   for (size_t i = 0; i < learned.parts.size(); ++i) read_part(file, i, learned, owner);
   return learned;
 }
@@ -146,19 +211,24 @@ std::filesystem::path learned_path(const std::filesystem::path& model_folder, st
 }
 
 void write_learned(const std::filesystem::path& path, const LearnedFile& learned) {
-  KV_CHECK(std::ssize(learned.parameters) == int64_t{learned.layers} * learned.kv_heads * elements_of(learned.parts));
+  KV_CHECK(std::ssize(learned.parameters) == learned.layout().elements());
   Metadata metadata = {{"format", std::string(kFormat)},      {"version", std::string(kVersion)},
                        {"learner", learned.learner},          {"model", learned.model},
                        {"model_sha256", learned.fingerprint}, {"made", learned.origin}};
   for (const auto& [name, value] : learned.settings) metadata[std::string(kSetting) + name] = value;
+  if (!all_are_of_heads(learned.parts)) {
+    metadata["layers"] = std::to_string(learned.layers);
+    metadata["kv_heads"] = std::to_string(learned.kv_heads);
+  }
   std::vector<TensorDecl> tensors;
   const Dtype dtype = stored_dtype(learned.parameters);
   for (const LearnedPart& part : learned.parts) {
     tensors.push_back({.name = part.name, .dtype = dtype, .shape = stored_shape(learned, part)});
+    if (part.scope != LearnedScope::kHead) metadata[std::string(kScope) + part.name] = scope_name(part.scope);
   }
   SafetensorsWriter writer(path, std::move(tensors), std::move(metadata));
   for (size_t i = 0; i < learned.parts.size(); ++i) {
-    for_each_head(learned, i, [&](int64_t, int64_t from, int64_t count) {
+    for_each_owner(learned, i, [&](int64_t, int64_t from, int64_t count) {
       write_part(writer, learned.parts[i].name, dtype,
                  std::span(learned.parameters).subspan(static_cast<size_t>(from), static_cast<size_t>(count)));
     });
@@ -199,26 +269,26 @@ LearnedFile load_learned(const InputFile& checked, std::string_view owner) {
 
 std::vector<float> parameters_as(const LearnedFile& learned, std::span<const LearnedPart> parts,
                                  std::string_view owner) {
-  LearnedFile wanted{.layers = learned.layers, .kv_heads = learned.kv_heads, .parts = {parts.begin(), parts.end()}};
-  wanted.parameters.resize(static_cast<size_t>(int64_t{learned.layers} * learned.kv_heads * elements_of(parts)));
+  const LearnedLayout from = learned.layout(), to(parts, learned.layers, learned.kv_heads);
+  std::vector<float> parameters(static_cast<size_t>(to.elements()));
   for (size_t i = 0; i < parts.size(); ++i) {
     const auto same_name = [&](const LearnedPart& part) { return part.name == parts[i].name; };
     const auto found = std::find_if(learned.parts.begin(), learned.parts.end(), same_name);
-    if (found == learned.parts.end() || found->shape != parts[i].shape) {
+    if (found == learned.parts.end() || *found != parts[i]) {
+      const bool is_there = found != learned.parts.end();
       throw UserError(
-          fmt::format("{}: learned weights have '{}' as {}, expected {} a KV head; they are of another shape of model",
-                      owner, parts[i].name, found == learned.parts.end() ? "nothing" : shape_text(found->shape),
-                      shape_text(parts[i].shape)));
+          fmt::format("{}: learned weights have '{}' as {}{}, expected {} a {}; they are of another shape of model",
+                      owner, parts[i].name, is_there ? shape_text(found->shape) : "nothing",
+                      is_there && found->scope != parts[i].scope ? fmt::format(" a {}", scope_name(found->scope)) : "",
+                      shape_text(parts[i].shape), scope_name(parts[i].scope)));
     }
-    std::vector<int64_t> from;
-    for_each_head(learned, static_cast<size_t>(found - learned.parts.begin()),
-                  [&](int64_t, int64_t at, int64_t) { from.push_back(at); });
-    size_t head = 0;
-    for_each_head(wanted, i, [&](int64_t, int64_t to, int64_t count) {
-      std::copy_n(learned.parameters.begin() + from[head++], count, wanted.parameters.begin() + to);
-    });
+    const auto there = static_cast<size_t>(found - learned.parts.begin());
+    for (int64_t own = 0; own < to.owners(i); ++own) {
+      std::copy_n(learned.parameters.begin() + from.first(there, own), found->elements(),
+                  parameters.begin() + to.first(i, own));
+    }
   }
-  return std::move(wanted.parameters);
+  return parameters;
 }
 
 }  // namespace kv

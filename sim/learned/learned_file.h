@@ -13,17 +13,21 @@
 
 namespace kv {
 
-// What was learned for a slot on one model: <model folder>/learned/<name>.safetensors. One tensor a part,
-// [layers, kv_heads, …]; what it is of stands in the metadata. Numbers are written as f16, whose eleven bits are finer
-// than what two trainings differ by, or as f32 where one is beyond 65504. Checkpoints of a training keep f32.
+// What was learned for a slot on one model: <model folder>/learned/<name>.safetensors. One tensor a part, by its scope
+// [layers, kv_heads, …], [layers, …] or […]; what it is of stands in the metadata, there, too, the parts that are not
+// of heads and then, since a tensor no longer says them, layers and KV heads. Numbers are written as f16, whose eleven
+// bits are finer than what two trainings differ by, or as f32 where one is beyond 65504. Checkpoints of a training keep
+// f32.
 struct LearnedFile {
   std::string learner;                          // the slot that reads it: "foresight-kv"
   std::string model, fingerprint;               // the model's name; SHA-256 of its files
   std::map<std::string, std::string> settings;  // Learner::settings()
   std::string origin;                           // what trained it, and on what: a JSON object, nobody's business here
   int layers = 0, kv_heads = 0;
-  std::vector<LearnedPart> parts;  // of a head; in a file that was read, in the order of their bytes
-  std::vector<float> parameters;   // [layers, kv_heads, elements_of(parts)]
+  std::vector<LearnedPart> parts;  // in a file that was read, in the order of their bytes
+  std::vector<float> parameters;   // of all, where layout() says
+
+  LearnedLayout layout() const { return {parts, layers, kv_heads}; }
 };
 
 inline constexpr std::string_view kTrainMakesOne = "`kvlab train SPEC` makes one";
@@ -51,7 +55,8 @@ std::vector<InputFile> check_learned(const std::filesystem::path& path, std::str
 // What load() gets must still be what check_learned() saw.
 LearnedFile load_learned(const InputFile& checked, std::string_view owner);
 
-// The parameters in the order of `parts`; UserError where the file's have other names or shapes.
+// The parameters in the order of `parts`; UserError where the file's have other names, shapes or
+// owners.
 std::vector<float> parameters_as(const LearnedFile& learned, std::span<const LearnedPart> parts,
                                  std::string_view owner);
 

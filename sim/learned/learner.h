@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/backend.h"
+#include "sim/learned/learned_part.h"
 #include "sim/learned/training_options.h"
 #include "sim/model/model_identity.h"
 #include "sim/model/source_info.h"
@@ -17,17 +18,6 @@
 namespace kv {
 
 class Source;
-
-// A tensor of a KV head's parameters; those of a head lie one behind the other, in the order of Learner::parts().
-struct LearnedPart {
-  std::string name;
-  std::vector<int64_t> shape;
-
-  int64_t elements() const;
-};
-
-// Parameters of a head.
-int64_t elements_of(std::span<const LearnedPart> parts);
 
 // What the steps of a training measure, for whoever draws its curve.
 struct LearnedMeasure {
@@ -48,8 +38,8 @@ struct LearnBatch {
 };
 
 // Trains the parameters of a policy's slot, which hands it out (Slot::learner). The model stays as it is. Parameters
-// are f32, [layers, kv_heads, elements_of(parts())]; who trains them (sim/learned/training.h) knows no more of them,
-// and a step is a pure function of parameters, texts, seed and step, so that a training goes on from these alone.
+// are f32, as LearnedLayout has those of parts(); who trains them (sim/learned/training.h) knows no more of them, and a
+// step is a pure function of parameters, texts, seed and step, so that a training goes on from these alone.
 class Learner {
  public:
   virtual ~Learner() = default;

@@ -19,6 +19,7 @@ struct SourceInfo {
   bool has_losses = false;         // a trace is not fed back: no loss under a policy
   bool has_pre_rope_queries = false;
   bool has_pre_rope_keys = false;
+  bool has_inputs = false;
   bool has_output_weight = false;
   std::vector<float> inv_freq;  // [head_dim / 2], empty where unknown
   float attention_factor = 1;

@@ -35,6 +35,7 @@ struct Needs {
   bool even_intervals = false;    // what it counts by knows events after a fixed number of tokens alone (scorers)
   bool pre_rope_queries = false;
   bool pre_rope_keys = false;
+  bool inputs = false;       // of attention blocks (Projections)
   bool page_bounds = false;  // of the cache's keys (PagedView::bounds; selections)
   // observe() works on the host (its lengths, its segments, uploads) at every step. Without it observe() only calls
   // ops, which generation may record once for many steps; view.lengths and view.segments are then those of the

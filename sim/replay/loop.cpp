@@ -29,6 +29,7 @@ void require(const Policy& policy, const Source& source, const Baseline* baselin
     };
     if (needs.pre_rope_queries && !info.has_pre_rope_queries) refuse("pre-RoPE queries");
     if (needs.pre_rope_keys && !info.has_pre_rope_keys) refuse("pre-RoPE keys");
+    if (needs.inputs && !info.has_inputs) refuse("layer inputs");
   }
 }
 
@@ -37,6 +38,7 @@ void note_wanted(const Policy& policy, Source::Wanted& wanted) {
     const Needs needs = place.slot.needs();
     wanted.pre_rope_queries |= needs.pre_rope_queries;
     wanted.pre_rope_keys |= needs.pre_rope_keys;
+    wanted.inputs |= needs.inputs;
   }
 }
 

@@ -29,6 +29,7 @@ ModelSource::ModelSource(Backend& backend, const Weights& weights)
            .has_losses = true,
            .has_pre_rope_queries = true,
            .has_pre_rope_keys = true,
+           .has_inputs = true,
            .has_output_weight = true,
            .inv_freq = std::move(inv_freq),
            .attention_factor = model_.attention_factor};

@@ -25,6 +25,7 @@ class Source {
   struct Wanted {
     bool pre_rope_queries = false;
     bool pre_rope_keys = false;
+    bool inputs = false;
   };
   virtual void want(const Wanted&) {}
   // Token ids of each sequence of the batch; must stay alive until the next begin.

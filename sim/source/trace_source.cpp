@@ -32,6 +32,7 @@ TraceSource::TraceSource(Backend& backend, std::span<const Trace* const> traces)
            .has_losses = false,
            .has_pre_rope_queries = first.has_pre_rope_queries,
            .has_pre_rope_keys = first.has_pre_rope_keys,
+           .has_inputs = first.has_inputs,
            .has_output_weight = first.has_output_weight,
            .inv_freq = first.inv_freq,
            .attention_factor = first.attention_factor};
@@ -41,6 +42,7 @@ TraceSource::TraceSource(Backend& backend, std::span<const Trace* const> traces)
     }
     info_.has_pre_rope_queries &= trace->info().has_pre_rope_queries;
     info_.has_pre_rope_keys &= trace->info().has_pre_rope_keys;
+    info_.has_inputs &= trace->info().has_inputs;
     info_.has_output_weight &= trace->info().has_output_weight;
   }
   output_weights_.resize(first.layers.size());
@@ -83,6 +85,7 @@ Projections TraceSource::project(int layer) {
   if (wanted_.pre_rope_keys && info_.has_pre_rope_keys) {
     projections.pre_rope_keys = load(layer, "pre_rope_keys", key, pre_rope_keys_);
   }
+  if (wanted_.inputs && info_.has_inputs) projections.inputs = load(layer, "inputs", info_.width, inputs_);
   return projections;
 }
 

@@ -35,7 +35,7 @@ class TraceSource final : public Source {
   const Block* block_ = nullptr;
   Wanted wanted_;
   std::vector<float> staging_;
-  Tensor queries_, keys_, values_, pre_rope_queries_, pre_rope_keys_;
+  Tensor queries_, keys_, values_, pre_rope_queries_, pre_rope_keys_, inputs_;
   std::vector<Tensor> output_weights_;  // [layers]
 };
 

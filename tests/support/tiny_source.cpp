@@ -18,6 +18,7 @@ SourceInfo tiny_info(int layers, int q_heads, int kv_heads, int head_dim) {
                   .layer_numbers = std::vector<int>(static_cast<size_t>(layers)),
                   .has_pre_rope_queries = true,
                   .has_pre_rope_keys = true,
+                  .has_inputs = true,
                   .inv_freq = {}};
   std::iota(info.layer_numbers.begin(), info.layer_numbers.end(), 0);
   for (int d = 0; d < head_dim; d += 2) info.inv_freq.push_back(std::pow(100.0f, -static_cast<float>(d) / head_dim));
@@ -38,6 +39,7 @@ TinySample random_sample(const SourceInfo& info, int tokens, uint32_t seed) {
     sample.values.push_back(values(info.kv_heads, 1, 2));
     sample.pre_rope_queries.push_back(values(info.q_heads, 4, 3));
     sample.pre_rope_keys.push_back(values(info.kv_heads, 1, 4));
+    sample.inputs.push_back(values(info.width / info.head_dim, 1, 5));
   }
   return sample;
 }
@@ -68,7 +70,7 @@ TinySource::TinySource(Backend& backend, SourceInfo info, std::vector<TinySample
     : backend_(backend), info_(std::move(info)), samples_(std::move(samples)) {
   for (TinySample& sample : samples_) {
     for (const Member member : {&TinySample::queries, &TinySample::keys, &TinySample::values,
-                                &TinySample::pre_rope_queries, &TinySample::pre_rope_keys}) {
+                                &TinySample::pre_rope_queries, &TinySample::pre_rope_keys, &TinySample::inputs}) {
       for (std::vector<float>& values : sample.*member) values = rounded(backend, std::move(values));
     }
   }
@@ -79,28 +81,29 @@ void TinySource::begin(std::span<const std::span<const int32_t>> sequences) {
   for (const auto& ids : sequences) numbers_.push_back(ids[0]);
 }
 
-ConstRef TinySource::pack(Tensor& tensor, Member member, int layer, int heads) {
-  const int64_t token = static_cast<int64_t>(heads) * info_.head_dim;
+ConstRef TinySource::pack(Tensor& tensor, Member member, int layer, int64_t width) {
   std::vector<float> packed;
   for (const Segment& segment : block_->segments) {
     const int32_t number = numbers_[static_cast<size_t>(segment.sequence)];
     const auto& layers = samples_[static_cast<size_t>(number)].*member;
     if (layers.empty()) return {};
     const auto& all = layers[static_cast<size_t>(layer)];
-    const auto first = all.begin() + segment.first_position * token;
-    packed.insert(packed.end(), first, first + segment.count * token);
+    const auto first = all.begin() + segment.first_position * width;
+    packed.insert(packed.end(), first, first + segment.count * width);
   }
   tensor = upload_activations(backend_, packed);
   return std::as_const(tensor).ref();
 }
 
 Projections TinySource::project(int layer) {
+  const int64_t query = int64_t{info_.q_heads} * info_.head_dim, key = int64_t{info_.kv_heads} * info_.head_dim;
   Projections projections;
-  projections.queries = pack(queries_, &TinySample::queries, layer, info_.q_heads);
-  projections.keys = pack(keys_, &TinySample::keys, layer, info_.kv_heads);
-  projections.values = pack(values_, &TinySample::values, layer, info_.kv_heads);
-  projections.pre_rope_queries = pack(pre_rope_queries_, &TinySample::pre_rope_queries, layer, info_.q_heads);
-  projections.pre_rope_keys = pack(pre_rope_keys_, &TinySample::pre_rope_keys, layer, info_.kv_heads);
+  projections.queries = pack(queries_, &TinySample::queries, layer, query);
+  projections.keys = pack(keys_, &TinySample::keys, layer, key);
+  projections.values = pack(values_, &TinySample::values, layer, key);
+  projections.pre_rope_queries = pack(pre_rope_queries_, &TinySample::pre_rope_queries, layer, query);
+  projections.pre_rope_keys = pack(pre_rope_keys_, &TinySample::pre_rope_keys, layer, key);
+  projections.inputs = pack(inputs_, &TinySample::inputs, layer, info_.width);
   return projections;
 }
 

@@ -8,13 +8,14 @@
 
 namespace kv::ref {
 
-// Post-RoPE tensors of one sample, a vector a layer. Pre-RoPE ones may be empty.
+// Post-RoPE tensors of one sample, a vector a layer. Pre-RoPE ones and inputs may be empty.
 struct TinySample {
   std::vector<std::vector<float>> queries = {};           // [layers][tokens · q_heads · head_dim]
   std::vector<std::vector<float>> keys = {};              // [layers][tokens · kv_heads · head_dim]
   std::vector<std::vector<float>> values = {};            // [layers][tokens · kv_heads · head_dim]
   std::vector<std::vector<float>> pre_rope_queries = {};  // [layers][tokens · q_heads · head_dim]
   std::vector<std::vector<float>> pre_rope_keys = {};     // [layers][tokens · kv_heads · head_dim]
+  std::vector<std::vector<float>> inputs = {};            // [layers][tokens · width]
 };
 
 // Layers, heads and width of a source without losses; frequencies of a rotary base of 100.
@@ -47,14 +48,14 @@ class TinySource final : public Source {
 
  private:
   using Member = std::vector<std::vector<float>> TinySample::*;
-  ConstRef pack(Tensor& tensor, Member member, int layer, int heads);
+  ConstRef pack(Tensor& tensor, Member member, int layer, int64_t width);
 
   Backend& backend_;
   SourceInfo info_;
   std::vector<TinySample> samples_;
   std::vector<int32_t> numbers_;  // [sequences]
   const Block* block_ = nullptr;
-  Tensor queries_, keys_, values_, pre_rope_queries_, pre_rope_keys_;
+  Tensor queries_, keys_, values_, pre_rope_queries_, pre_rope_keys_, inputs_;
 };
 
 }  // namespace kv::ref

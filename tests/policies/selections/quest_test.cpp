@@ -16,6 +16,7 @@
 #include "tests/ref/attend.h"
 #include "tests/support/backends.h"
 #include "tests/support/file_fixtures.h"
+#include "tests/support/initial_weights.h"
 #include "tests/support/tiny_source.h"
 
 namespace kv::ref {
@@ -237,6 +238,7 @@ TEST(Quest, GoesWithEveryScorerThatSumsNoAttentionAndWithAdmission) {
         Bench bench;
         Policy policy = make_policy(entry->name, {}, {.admission = admission, .selection = mode.choice()});
         if (policy.scorer && policy.scorer->interval(kInterval) != kInterval) continue;  // events at other times
+        use_initial_weights(policy, bench.info);
         Watcher watcher(*bench.source, mode);
         const ReplayResult result = bench.run(policy, steps_of(policy), watcher);
         EXPECT_EQ(watcher.outputs_.size(), static_cast<size_t>(kLayers * (kLengths[0] + kLengths[1])));

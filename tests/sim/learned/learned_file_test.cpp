@@ -29,6 +29,39 @@ LearnedFile example() {
   return learned;
 }
 
+// The same model, of which only the matrix is a head's: a vector [2] and a number of each layer, a matrix [2, 2] and a
+// number of the model's. 0 to 4 are the model's; each layer has 3 and its heads 6 each.
+LearnedFile shared_example() {
+  LearnedFile learned = example();
+  learned.parts = {{"layer.vector", {2}, LearnedScope::kLayer},
+                   {"head.matrix", {3, 2}},
+                   {"model.matrix", {2, 2}, LearnedScope::kModel},
+                   {"layer.number", {}, LearnedScope::kLayer},
+                   {"model.number", {}, LearnedScope::kModel}};
+  learned.parameters.resize(5 + 2 * (3 + 2 * 6));
+  std::iota(learned.parameters.begin(), learned.parameters.end(), 0.0F);
+  return learned;
+}
+
+TEST(LearnedLayout, IsTheModelsThenLayerByLayer) {
+  const LearnedFile learned = shared_example();
+  const LearnedLayout layout = learned.layout();
+  EXPECT_EQ(layout.elements(), 35);
+  const auto firsts = [&](size_t part) {
+    std::vector<int64_t> all;
+    for (int64_t owner = 0; owner < layout.owners(part); ++owner) all.push_back(layout.first(part, owner));
+    return all;
+  };
+  EXPECT_EQ(firsts(0), (std::vector<int64_t>{5, 20}));
+  EXPECT_EQ(firsts(1), (std::vector<int64_t>{8, 14, 23, 29}));
+  EXPECT_EQ(firsts(2), (std::vector<int64_t>{0}));
+  EXPECT_EQ(firsts(3), (std::vector<int64_t>{7, 22}));
+  EXPECT_EQ(firsts(4), (std::vector<int64_t>{4}));
+  EXPECT_EQ(elements_of(learned.parts), 6);
+  EXPECT_EQ(elements_of(learned.parts, LearnedScope::kLayer), 3);
+  EXPECT_EQ(elements_of(learned.parts, LearnedScope::kModel), 5);
+}
+
 class LearnedFiles : public testing::Test {
  protected:
   // Of a trace or of random weights: a shape and no files.
@@ -74,6 +107,70 @@ TEST_F(LearnedFiles, HoldATensorAPart) {
   EXPECT_EQ(file.metadata().at("setting.hidden"), "2");
 }
 
+TEST_F(LearnedFiles, HoldWhatHeadsOrLayersShareOnce) {
+  const LearnedFile before = shared_example();
+  written(before);
+  const SafetensorsFile file = SafetensorsFile::open(path_);
+  EXPECT_EQ(file.require("head.matrix").shape, (std::vector<int64_t>{2, 2, 3, 2}));
+  EXPECT_EQ(file.require("layer.vector").shape, (std::vector<int64_t>{2, 2}));
+  EXPECT_EQ(file.require("layer.number").shape, (std::vector<int64_t>{2}));
+  EXPECT_EQ(file.require("model.matrix").shape, (std::vector<int64_t>{2, 2}));
+  EXPECT_EQ(file.require("model.number").shape, (std::vector<int64_t>{}));
+  EXPECT_EQ(file.read_f32(file.require("layer.vector")), (std::vector<float>{5, 6, 20, 21}));
+  EXPECT_EQ(file.read_f32(file.require("model.matrix")), (std::vector<float>{0, 1, 2, 3}));
+  EXPECT_EQ(file.metadata().at("scope.model.number"), "model");
+  EXPECT_FALSE(file.metadata().contains("scope.head.matrix"));
+
+  const LearnedFile after = read_learned(path_, "learner");
+  EXPECT_EQ(after.layers, 2);
+  EXPECT_EQ(after.kv_heads, 2);
+  EXPECT_EQ(parameters_as(after, before.parts, "learner"), before.parameters);
+  EXPECT_EQ(check_learned(path_, "learner", identity(2, 2), {}).size(), 1U);
+  EXPECT_NE(refusal({}, 3).find("is for 2 layers of 2 KV heads, expected 3 of 2"), std::string::npos);
+}
+
+// Where nothing is a head's, no tensor has an axis of them.
+TEST_F(LearnedFiles, KnowTheirHeadsWhereNoTensorDoes) {
+  LearnedFile learned = shared_example();
+  learned.parts.erase(learned.parts.begin() + 1);
+  learned.parameters.resize(5 + 2 * 3);
+  written(learned);
+  const LearnedFile read = read_learned(path_, "learner");
+  EXPECT_EQ(read.kv_heads, 2);
+  EXPECT_EQ(parameters_as(read, learned.parts, "learner"), learned.parameters);
+}
+
+// As those are that were written before there were other owners.
+TEST_F(LearnedFiles, SayNothingOfOwnersWhereAllAreHeads) {
+  written(example());
+  const Metadata metadata = SafetensorsFile::open(path_).metadata();
+  EXPECT_FALSE(metadata.contains("layers") || metadata.contains("kv_heads"));
+  for (const auto& [key, value] : metadata) EXPECT_FALSE(key.starts_with("scope.")) << key;
+}
+
+TEST_F(LearnedFiles, AreRefusedWhereOwnersAreNotAsTheySay) {
+  const std::vector<float> values(4, 1.0F);
+  const TensorData tensors[] = {{.name = "w", .dtype = Dtype::kF32, .shape = {2, 2}, .data = values.data()}};
+  const auto refusal_of = [&](const Metadata& more) {
+    Metadata metadata = {{"format", "kvlab-learned"}, {"version", "1"},      {"learner", "learner"},
+                         {"model", "tiny"},           {"model_sha256", "0"}, {"made", "{}"}};
+    metadata.insert(more.begin(), more.end());
+    write_safetensors(path_, tensors, metadata);
+    return refusal();
+  };
+  const std::string start = "learner: " + path_.string();
+  EXPECT_EQ(refusal_of({{"scope.w", "layer"}, {"kv_heads", "1"}}),
+            start + " lacks 'layers' in its metadata; `kvlab train SPEC` makes one");
+  EXPECT_EQ(refusal_of({{"scope.w", "layer"}, {"layers", "3"}, {"kv_heads", "1"}}),
+            start + ": tensor 'w' is F32 [2, 2], expected F16 or F32 [layers, …] as the others");
+  EXPECT_EQ(refusal_of({{"scope.w", "layer"}, {"layers", "2x"}, {"kv_heads", "1"}}),
+            start + " says layers: '2x', expected a number from 1 to 65536; `kvlab train SPEC` makes one");
+  EXPECT_EQ(refusal_of({{"scope.w", "group"}, {"layers", "2"}, {"kv_heads", "1"}}),
+            start + ": tensor 'w' is of a 'group', expected layer or model; `kvlab train SPEC` makes one");
+  EXPECT_EQ(refusal_of({{"scope.w", "layer"}, {"layers", "2"}, {"kv_heads", "3"}}),
+            start + " is for 2 layers of 3 KV heads, expected 2 of 2; `kvlab train SPEC` makes one");
+}
+
 TEST_F(LearnedFiles, HoldNumbersOfElevenBits) {
   LearnedFile learned = example();
   learned.parameters[0] = 1 + 0x1p-11F;  // halfway, to the even one
@@ -109,6 +206,10 @@ TEST_F(LearnedFiles, RefuseAPartOfAnotherShape) {
   EXPECT_EQ(user_error([&] { parameters_as(learned, other, "learner"); }),
             "learner: learned weights have 'gate' as nothing, expected [2] a KV head; they are of another shape of "
             "model");
+  const std::vector<LearnedPart> of_layers = {{"vector", {2}, LearnedScope::kLayer}};
+  EXPECT_EQ(user_error([&] { parameters_as(learned, of_layers, "learner"); }),
+            "learner: learned weights have 'vector' as [2] a KV head, expected [2] a layer; they are of another shape "
+            "of model");
 }
 
 TEST_F(LearnedFiles, AreRefusedWhereTheyAreOfSomethingElse) {

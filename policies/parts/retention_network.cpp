@@ -1,0 +1,203 @@
+#include "policies/parts/retention_network.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/check.h"
+#include "kernels/random_normal.h"
+#include "sim/model/activations.h"
+
+namespace kv {
+
+namespace {
+
+constexpr float kDeviation = 0.02F;
+constexpr int kMostHidden = 4096;
+// Of parts(), which has them all or lacks the second layer's.
+constexpr std::string_view kInputWeight = "input.weight", kInputBias = "input.bias", kHiddenWeight = "hidden.weight",
+                           kHiddenBias = "hidden.bias", kOutputWeight = "output.weight", kOutputBias = "output.bias";
+
+// Parameters as LearnedLayout has them, a part at a time.
+class Parameters {
+ public:
+  Parameters(const std::vector<LearnedPart>& parts, const SourceInfo& info, std::span<const float> values)
+      : parts_(parts), layout_(parts, info.layers, info.kv_heads), values_(values) {
+    KV_CHECK(std::ssize(values) == layout_.elements());
+  }
+
+  // Of all owners, [owners, elements]; none where there is no such part.
+  std::vector<float> part(std::string_view name) const {
+    std::vector<float> all;
+    for (size_t i = 0; i < parts_.size(); ++i) {
+      if (parts_[i].name != name) continue;
+      for (int64_t owner = 0; owner < layout_.owners(i); ++owner) {
+        const auto first = values_.begin() + layout_.first(i, owner);
+        all.insert(all.end(), first, first + parts_[i].elements());
+      }
+    }
+    return all;
+  }
+
+ private:
+  const std::vector<LearnedPart>& parts_;
+  LearnedLayout layout_;
+  std::span<const float> values_;
+};
+
+void upload(Backend& backend, Tensor& tensor, const std::vector<float>& values) {
+  tensor = Tensor(backend, DType::kF32, std::ssize(values));
+  tensor.upload(values.data(), values.size() * sizeof(float));
+}
+
+std::vector<float> repeated(const std::vector<float>& values, int times) {
+  std::vector<float> all;
+  for (int i = 0; i < times; ++i) all.insert(all.end(), values.begin(), values.end());
+  return all;
+}
+
+int64_t tokens_of(const LayerView& view) {
+  int64_t tokens = 0;
+  for (const Segment& segment : view.segments) tokens = std::max<int64_t>(tokens, segment.first_token + segment.count);
+  return tokens;
+}
+
+std::string_view name_of(RetentionShape::Tying tying) {
+  switch (tying) {
+    case RetentionShape::Tying::kShared:
+      return "shared";
+    case RetentionShape::Tying::kLayer:
+      return "layer";
+    case RetentionShape::Tying::kNone:
+      return "none";
+  }
+  return {};
+}
+
+}  // namespace
+
+RetentionShape RetentionShape::read(Params& params) {
+  RetentionShape shape;
+  shape.hidden = params.get("hidden", 64, "units of each hidden layer of a gate (003: 512)");
+  if (shape.hidden < 1 || shape.hidden > kMostHidden) params.fail("hidden", "expected a number from 1 to 4096");
+  shape.has_second_layer = params.get("gate", "rg10", {"rg", "rg10"},
+                                      "hidden layers of a gate: one (rg, TRIM-KV) or two (rg10, 003)") == "rg10";
+  const std::string tying =
+      params.get("tying", "layer", {"shared", "layer", "none"},
+                 "what gates have in common: layer: the output, a row a KV head, is one for all layers (003's code); "
+                 "shared: one row for all heads of all layers, each with a second hidden layer of its own (the paper); "
+                 "none: nothing beyond a layer");
+  for (const Tying one : {Tying::kShared, Tying::kLayer, Tying::kNone}) {
+    if (tying == name_of(one)) shape.tying = one;
+  }
+  if (shape.tying == Tying::kShared && !shape.has_second_layer) {
+    params.fail("tying", "expected layer or none with gate: rg, whose heads read the same hidden layer");
+  }
+  shape.output_bias = params.get(
+      "bias", 10.0, "of the output where a training begins: β = σ(bias) (003's code: 10; its checkpoints: 18)");
+  if (!(shape.output_bias >= -50 && shape.output_bias <= 50)) params.fail("bias", "expected a number from -50 to 50");
+  return shape;
+}
+
+std::map<std::string, std::string> RetentionShape::settings() const {
+  return {{"hidden", std::to_string(hidden)},
+          {"gate", has_second_layer ? "rg10" : "rg"},
+          {"tying", std::string(name_of(tying))}};
+}
+
+std::vector<LearnedPart> RetentionNetwork::parts(const SourceInfo& info) const {
+  using enum LearnedScope;
+  const int64_t units = shape_.hidden;
+  std::vector<LearnedPart> all = {{std::string(kInputWeight), {units, info.width}, kLayer},
+                                  {std::string(kInputBias), {units}, kLayer}};
+  if (shape_.has_second_layer) {
+    const LearnedScope scope = shape_.tying == RetentionShape::Tying::kShared ? kHead : kLayer;
+    all.push_back({std::string(kHiddenWeight), {units, units}, scope});
+    all.push_back({std::string(kHiddenBias), {units}, scope});
+  }
+  switch (shape_.tying) {
+    case RetentionShape::Tying::kShared:
+      all.push_back({std::string(kOutputWeight), {units}, kModel});
+      all.push_back({std::string(kOutputBias), {}, kModel});
+      break;
+    case RetentionShape::Tying::kLayer:
+      all.push_back({std::string(kOutputWeight), {info.kv_heads, units}, kModel});
+      all.push_back({std::string(kOutputBias), {info.kv_heads}, kModel});
+      break;
+    case RetentionShape::Tying::kNone:
+      all.push_back({std::string(kOutputWeight), {units}, kHead});
+      all.push_back({std::string(kOutputBias), {}, kHead});
+      break;
+  }
+  return all;
+}
+
+size_t RetentionNetwork::bytes(const SourceInfo& info, DType activations) const {
+  const auto units = static_cast<size_t>(shape_.hidden), layers = static_cast<size_t>(info.layers);
+  const size_t second = shape_.has_second_layer ? static_cast<size_t>(shape_.embeddings(info)) : 0;
+  const size_t outputs = shape_.tying == RetentionShape::Tying::kNone ? layers : 1;
+  const size_t weights = layers * units * (static_cast<size_t>(info.width) + second * units);
+  return weights * bytes_of(activations) +
+         (layers * units * (1 + second) + outputs * static_cast<size_t>(info.kv_heads) * (units + 1)) * sizeof(float);
+}
+
+std::vector<float> RetentionNetwork::initial(const SourceInfo& info, uint64_t seed) const {
+  const std::vector<LearnedPart> all = parts(info);
+  const LearnedLayout layout(all, info.layers, info.kv_heads);
+  std::vector<float> parameters(static_cast<size_t>(layout.elements()));
+  cpu::random_normal(
+      {.output = {parameters.data(), DType::kF32}, .count = std::ssize(parameters), .seed = seed, .sigma = kDeviation});
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (!all[i].name.ends_with(".bias")) continue;
+    const float bias = all[i].name == kOutputBias ? static_cast<float>(shape_.output_bias) : 0.0F;
+    for (int64_t owner = 0; owner < layout.owners(i); ++owner) {
+      std::fill_n(parameters.begin() + layout.first(i, owner), all[i].elements(), bias);
+    }
+  }
+  return parameters;
+}
+
+void RetentionNetwork::use(Backend& backend, const SourceInfo& info, std::span<const float> parameters) {
+  const std::vector<LearnedPart> all = parts(info);
+  const Parameters of(all, info, parameters);
+  kv_heads_ = info.kv_heads;
+  embeddings_ = shape_.embeddings(info);
+  width_ = info.width;
+  upload_activations(backend, input_weights_, of.part(kInputWeight));
+  upload(backend, input_bias_, of.part(kInputBias));
+  upload_activations(backend, hidden_weights_, of.part(kHiddenWeight));
+  upload(backend, hidden_bias_, of.part(kHiddenBias));
+  const int copies = shape_.tying == RetentionShape::Tying::kShared ? info.kv_heads : 1;
+  upload(backend, output_weights_, repeated(of.part(kOutputWeight), copies));
+  upload(backend, output_bias_, repeated(of.part(kOutputBias), copies));
+}
+
+RetentionGateArgs RetentionNetwork::args(int layer, const Projections& projections, int64_t tokens) const {
+  const int64_t units = shape_.hidden, second = int64_t{embeddings_} * units;
+  const int64_t first_output = shape_.tying == RetentionShape::Tying::kNone ? int64_t{layer} * kv_heads_ : 0;
+  RetentionGateArgs args{.inputs = projections.inputs,
+                         .tokens = tokens,
+                         .width = width_,
+                         .kv_heads = kv_heads_,
+                         .hidden = shape_.hidden,
+                         .input_weights = input_weights_.at(layer * units * width_),
+                         .input_bias = input_bias_.ref().as<float>() + layer * units,
+                         .embeddings = embeddings_,
+                         .output_weights = output_weights_.ref().as<float>() + first_output * units,
+                         .output_bias = output_bias_.ref().as<float>() + first_output};
+  if (shape_.has_second_layer) {
+    args.hidden_weights = hidden_weights_.at(layer * second * units);
+    args.hidden_bias = hidden_bias_.ref().as<float>() + layer * second;
+  }
+  return args;
+}
+
+const float* RetentionNetwork::log_retention(const LayerView& view) {
+  const int64_t tokens = tokens_of(view);
+  log_retention_.reserve(view.backend, DType::kF32, tokens * view.kv_heads);
+  RetentionGateArgs of = args(view.layer, view.projections, tokens);
+  of.log_retention = log_retention_.ref().as<float>();
+  view.backend.retention_gate(of);
+  return of.log_retention;
+}
+
+}  // namespace kv

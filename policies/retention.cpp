@@ -1,0 +1,149 @@
+// Global retention: a gate looks at each new token and says by how much a head's interest in its entry fades a token.
+// Paper: 003, "DBTrimKV" (Sec. 4; predecessor TRIM-KV): gates kernels/retention_gate.h, computed once, when the token
+// comes, from what attention reads of it; scores kernels/retention_scores.h, what the entry is still worth to the next
+// `horizon` tokens. Nothing is protected: how recent a token is stands in the exponent. In the paper entries of all
+// layers and heads compete for one budget (allocation: global).
+// Where paper and released code differ, the defaults are the code's gate, with 64 units instead of 512, and the paper's
+// exponent, t − i + 1: the code's is one more (age_offset: 2), TRIM-KV's text one less (0). Deviations: log β is kept
+// in f32. Of entries whose scores are equal, such as all where a training begins with β = 1, the newer stay.
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/check.h"
+#include "kernels/error.h"
+#include "kernels/retention_scores.h"
+#include "kernels/write_column.h"
+#include "policies/parts/options.h"
+#include "policies/parts/retention_network.h"
+#include "sim/learned/learned_file.h"
+#include "sim/policy/policy.h"
+
+namespace kv {
+
+namespace {
+
+constexpr const char* kName = "retention";
+
+// Knows what there is to learn, and as yet not how.
+class RetentionLearner final : public Learner {
+ public:
+  RetentionLearner(const RetentionNetwork& network, std::string file_name)
+      : network_(network), file_name_(std::move(file_name)) {}
+
+  void read(Params&) override {}
+  std::vector<LearnedMeasure> measures() const override { return {}; }
+  std::vector<LearnedPart> parts(const SourceInfo& info) const override { return network_.parts(info); }
+  std::string file_name() const override { return file_name_; }
+  std::map<std::string, std::string> settings() const override { return network_.shape().settings(); }
+  int64_t least_tokens() const override { return 2; }
+  std::vector<float> initial(const SourceInfo& info, uint64_t seed) const override {
+    return network_.initial(info, seed);
+  }
+  void use(const SourceInfo&, std::span<const float> parameters) override {
+    used_.assign(parameters.begin(), parameters.end());
+  }
+  std::vector<Measured> learn(const LearnBatch&, std::span<const float>, std::span<double>) override {
+    throw UserError("retention: nothing trains its gates yet");
+  }
+  // What use() was given; empty: nothing.
+  const std::vector<float>& used() const { return used_; }
+
+ private:
+  const RetentionNetwork& network_;
+  std::string file_name_;
+  std::vector<float> used_;
+};
+
+class Retention final : public Scorer {
+ public:
+  explicit Retention(Params& params)
+      : network_(RetentionShape::read(params)),
+        horizon_(option_at_least(params, 1, "horizon", 1, "tokens to come that an entry is rated for (TRIM-KV: 1)")),
+        age_offset_(read_age_offset(params)),
+        weights_(read_weights(params)),
+        learner_(network_, weights_) {}
+
+  Needs needs() const override { return {.entry_columns = 1, .inputs = true}; }
+  Protection protects(int, int) const override { return {}; }
+
+  std::vector<InputFile> check(const ModelIdentity& model, std::string_view) const override {
+    if (weights_ == kInitialWeights) return {};
+    return check_learned(learned_path(model.folder(), weights_), kName, model, network_.shape().settings(),
+                         "nothing trains gates yet, weights: initial does without");
+  }
+
+  void load(std::span<const InputFile> files) override {
+    if (!files.empty()) learned_ = load_learned(files.front(), kName);
+  }
+
+  void begin(const BatchShape& shape) override {
+    network_.use(*shape.backend, *shape.source, parameters(*shape.source, shape.seed));
+  }
+
+  size_t learned_bytes(const SourceInfo& info, DType activations) const override {
+    return network_.bytes(info, activations);
+  }
+
+  Learner* learner() override { return &learner_; }
+
+  void observe(const LayerView& view) override {
+    view.backend.write_column({.cache = view.cache,
+                               .segments = view.device_segments,
+                               .segment_count = std::ssize(view.segments),
+                               .values = network_.log_retention(view),
+                               .pool_columns = view.columns});
+  }
+
+  void score(const LayerView& view, const ScoreOutput& out) override {
+    view.backend.retention_scores({.cache = view.cache,
+                                   .tokens_seen = out.device_tokens_seen,
+                                   .horizon = horizon_,
+                                   .age_offset = age_offset_,
+                                   .rows_due = out.rows_due,
+                                   .scores = out.scores});
+  }
+
+ private:
+  static int read_age_offset(Params& params) {
+    const int offset = params.get("age_offset", 1,
+                                  "of the exponent t − i + age_offset, 0 being the newest token's age (003: 1; its "
+                                  "code: 2; TRIM-KV's text: 0, by which no newest token ever leaves)");
+    if (offset < 0 || offset > 2) params.fail("age_offset", "expected 0, 1 or 2");
+    return offset;
+  }
+  static std::string read_weights(Params& params) {
+    const std::string name = params.text(
+        "weights",
+        "what was learned: a file learned/<weights>.safetensors in the model's folder (without: retention), "
+        "or the path of one; initial: those that a training begins with, which know nothing but take as "
+        "long");
+    return name.empty() ? std::string(kName) : name;
+  }
+
+  std::vector<float> parameters(const SourceInfo& info, uint64_t seed) const {
+    if (!learner_.used().empty()) return learner_.used();
+    if (!learned_.parts.empty()) return parameters_as(learned_, network_.parts(info), kName);
+    KV_CHECK(weights_ == kInitialWeights);
+    return network_.initial(info, seed);
+  }
+
+  RetentionNetwork network_;
+  int horizon_, age_offset_;
+  std::string weights_;
+  RetentionLearner learner_;
+  LearnedFile learned_;
+};
+
+const RegisterPolicy registered{{
+    .name = kName,
+    .summary = "a learned gate says how fast a token's entry fades (global retention, 003)",
+    .make = [](Params& params) { return std::make_unique<Retention>(params); },
+}};
+
+}  // namespace
+
+}  // namespace kv
