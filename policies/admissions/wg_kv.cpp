@@ -4,7 +4,7 @@
 // the network run and has a seeded draw decide in its place, as the released profiling does, which turns the same share
 // away in every head. Deviations: the paper's ring of the newest and its pages of the promoted are one cache here, in
 // order of position (sim/cache), so that prefill is exact at every block: the released kernel shows a query up to 63
-// entries more than the window. Norms are a head's own (policies/parts/write_gate_network.h).
+// entries more than the window.
 
 #include <fmt/format.h>
 

@@ -17,36 +17,22 @@ constexpr int kMostHidden = 4096;
 constexpr std::string_view kInputWeight = "input.weight", kInputBias = "input.bias", kHiddenWeight = "hidden.weight",
                            kHiddenBias = "hidden.bias", kOutputWeight = "output.weight", kOutputBias = "output.bias";
 
-// Parameters as LearnedLayout has them, a part at a time.
-class Parameters {
- public:
-  Parameters(const std::vector<LearnedPart>& parts, const SourceInfo& info, std::span<const float> values)
-      : parts_(parts), layout_(parts, info.layers, info.kv_heads), values_(values) {
-    KV_CHECK(std::ssize(values) == layout_.elements());
-  }
-
-  // Of all owners, [owners, elements]; none where there is no such part.
-  std::vector<float> part(std::string_view name) const {
-    std::vector<float> all;
-    for (size_t i = 0; i < parts_.size(); ++i) {
-      if (parts_[i].name != name) continue;
-      for (int64_t owner = 0; owner < layout_.owners(i); ++owner) {
-        const auto first = values_.begin() + layout_.first(i, owner);
-        all.insert(all.end(), first, first + parts_[i].elements());
-      }
-    }
-    return all;
-  }
-
- private:
-  const std::vector<LearnedPart>& parts_;
-  LearnedLayout layout_;
-  std::span<const float> values_;
-};
-
 void upload(Backend& backend, Tensor& tensor, const std::vector<float>& values) {
   tensor = Tensor(backend, DType::kF32, std::ssize(values));
   tensor.upload(values.data(), values.size() * sizeof(float));
+}
+
+std::vector<double> on_host(const Tensor& tensor) {
+  std::vector<float> values(static_cast<size_t>(tensor.elements()));
+  tensor.download(values.data(), tensor.bytes());
+  return {values.begin(), values.end()};
+}
+
+// Of vectors of that width, one behind the other.
+std::vector<double> summed(const std::vector<double>& vectors, int64_t width) {
+  std::vector<double> sum(static_cast<size_t>(width));
+  for (size_t i = 0; i < vectors.size(); ++i) sum[i % sum.size()] += vectors[i];
+  return sum;
 }
 
 std::vector<float> repeated(const std::vector<float>& values, int times) {
@@ -157,18 +143,18 @@ std::vector<float> RetentionNetwork::initial(const SourceInfo& info, uint64_t se
 }
 
 void RetentionNetwork::use(Backend& backend, const SourceInfo& info, std::span<const float> parameters) {
-  const std::vector<LearnedPart> all = parts(info);
-  const Parameters of(all, info, parameters);
+  const NamedParts named(parts(info), info.layers, info.kv_heads);
+  const auto of = [&](std::string_view part) { return named.read(part, parameters); };
   kv_heads_ = info.kv_heads;
   embeddings_ = shape_.embeddings(info);
   width_ = info.width;
-  upload_activations(backend, input_weights_, of.part(kInputWeight));
-  upload(backend, input_bias_, of.part(kInputBias));
-  upload_activations(backend, hidden_weights_, of.part(kHiddenWeight));
-  upload(backend, hidden_bias_, of.part(kHiddenBias));
+  upload_activations(backend, input_weights_, of(kInputWeight));
+  upload(backend, input_bias_, of(kInputBias));
+  upload_activations(backend, hidden_weights_, of(kHiddenWeight));
+  upload(backend, hidden_bias_, of(kHiddenBias));
   const int copies = shape_.tying == RetentionShape::Tying::kShared ? info.kv_heads : 1;
-  upload(backend, output_weights_, repeated(of.part(kOutputWeight), copies));
-  upload(backend, output_bias_, repeated(of.part(kOutputBias), copies));
+  upload(backend, output_weights_, repeated(of(kOutputWeight), copies));
+  upload(backend, output_bias_, repeated(of(kOutputBias), copies));
 }
 
 RetentionGateArgs RetentionNetwork::args(int layer, const Projections& projections, int64_t tokens) const {
@@ -198,6 +184,52 @@ const float* RetentionNetwork::log_retention(const LayerView& view) {
   of.log_retention = log_retention_.ref().as<float>();
   view.backend.retention_gate(of);
   return of.log_retention;
+}
+
+RetentionGradients::RetentionGradients(Backend& backend, const SourceInfo& info, const RetentionNetwork& network)
+    : shape_(network.shape()),
+      named_(network.parts(info), info.layers, info.kv_heads),
+      kv_heads_(info.kv_heads),
+      width_(info.width),
+      second_(shape_.has_second_layer ? int64_t{shape_.embeddings(info)} * shape_.hidden : 0) {
+  const int64_t layers = info.layers, units = shape_.hidden, outputs = is_own_output() ? layers * kv_heads_ : kv_heads_;
+  const auto zeros = [&](Tensor& tensor, int64_t elements) {
+    if (elements == 0) return;
+    tensor = Tensor(backend, DType::kF32, elements);
+    tensor.fill_zero();
+  };
+  zeros(input_weights_, layers * units * width_);
+  zeros(input_bias_, layers * units);
+  zeros(hidden_weights_, layers * second_ * units);
+  zeros(hidden_bias_, layers * second_);
+  zeros(output_weights_, outputs * units);
+  zeros(output_bias_, outputs);
+}
+
+void RetentionGradients::add_into(int layer, RetentionGateBackwardArgs& args) {
+  const int64_t units = shape_.hidden, first_output = is_own_output() ? layer * kv_heads_ : 0;
+  args.input_weight_gradient = input_weights_.ref().as<float>() + layer * units * width_;
+  args.input_bias_gradient = input_bias_.ref().as<float>() + layer * units;
+  if (second_ > 0) {
+    args.hidden_weight_gradient = hidden_weights_.ref().as<float>() + layer * second_ * units;
+    args.hidden_bias_gradient = hidden_bias_.ref().as<float>() + layer * second_;
+  }
+  args.output_weight_gradient = output_weights_.ref().as<float>() + first_output * units;
+  args.output_bias_gradient = output_bias_.ref().as<float>() + first_output;
+}
+
+void RetentionGradients::add_to(std::span<double> gradient) const {
+  const auto add = [&](std::string_view part, const Tensor& slopes) { named_.add(part, on_host(slopes), gradient); };
+  add(kInputWeight, input_weights_);
+  add(kInputBias, input_bias_);
+  if (second_ > 0) {
+    add(kHiddenWeight, hidden_weights_);
+    add(kHiddenBias, hidden_bias_);
+  }
+  const bool is_one = shape_.tying == RetentionShape::Tying::kShared;
+  named_.add(kOutputWeight, is_one ? summed(on_host(output_weights_), shape_.hidden) : on_host(output_weights_),
+             gradient);
+  named_.add(kOutputBias, is_one ? summed(on_host(output_bias_), 1) : on_host(output_bias_), gradient);
 }
 
 }  // namespace kv

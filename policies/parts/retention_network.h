@@ -9,6 +9,7 @@
 #include "kernels/retention_gate.h"
 #include "kernels/tensor.h"
 #include "sim/learned/learner.h"
+#include "sim/learned/named_parts.h"
 #include "sim/model/projections.h"
 #include "sim/model/source_info.h"
 #include "sim/policy/layer_view.h"
@@ -64,6 +65,26 @@ class RetentionNetwork {
   Tensor output_weights_;  // [layers, kv_heads, hidden], or, where layers share it, [kv_heads, hidden]
   Tensor output_bias_;     // the same without hidden
   Tensor log_retention_;   // [tokens, kv_heads]
+};
+
+// What the parameters of all layers' gates did to a loss, as ops add it up.
+class RetentionGradients {
+ public:
+  // All 0.
+  RetentionGradients(Backend& backend, const SourceInfo& info, const RetentionNetwork& network);
+
+  // Where the op adds those of a layer.
+  void add_into(int layer, RetentionGateBackwardArgs& args);
+  // On to the parameters as files have them, of which a shared one takes what all who share it give.
+  void add_to(std::span<double> gradient) const;
+
+ private:
+  bool is_own_output() const { return shape_.tying == RetentionShape::Tying::kNone; }  // each layer's
+
+  RetentionShape shape_;
+  NamedParts named_;
+  int64_t kv_heads_, width_, second_;  // second_: units of all second layers of a layer, 0 without
+  Tensor input_weights_, input_bias_, hidden_weights_, hidden_bias_, output_weights_, output_bias_;  // as the network's
 };
 
 }  // namespace kv

@@ -15,17 +15,41 @@ namespace kv {
 
 namespace {
 
+// Of parts().
+constexpr const char *kPreRopeNorm = "pre_rope_norm.weight", *kNorm = "norm.weight", *kHiddenWeight = "hidden.weight",
+                     *kHiddenBias = "hidden.bias", *kOutputWeight = "output.weight", *kOutputBias = "output.bias";
+
 Tensor on_device(Backend& backend, const std::vector<float>& values) {
   Tensor tensor(backend, DType::kF32, std::ssize(values));
   tensor.upload(values.data(), values.size() * sizeof(float));
   return tensor;
 }
 
-std::vector<float> on_host(const Tensor& tensor) {
+std::vector<double> on_host(const Tensor& tensor) {
   std::vector<float> values(static_cast<size_t>(tensor.elements()));
   tensor.download(values.data(), tensor.bytes());
-  return values;
+  return {values.begin(), values.end()};
 }
+
+// Of both norms, by the column of W1 that a weight scales.
+class Norms {
+ public:
+  Norms(const NamedParts& named, std::span<const float> parameters, const SourceInfo& info)
+      : pre_rope_(named.read(kPreRopeNorm, parameters)),
+        other_(named.read(kNorm, parameters)),
+        dim_(info.head_dim),
+        kv_heads_(info.kv_heads) {}
+
+  // Of element `at` of all W1, [layers, kv_heads, hidden, 2 dim].
+  float of_column(int64_t at, int64_t hidden) const {
+    const int64_t layer = at / (kv_heads_ * hidden * 2 * dim_), column = at % (2 * dim_);
+    return (column < dim_ ? pre_rope_ : other_)[static_cast<size_t>(layer * dim_ + column % dim_)];
+  }
+
+ private:
+  std::vector<float> pre_rope_, other_;  // [layers, head_dim]
+  int64_t dim_, kv_heads_;
+};
 
 int64_t tokens_of(const LayerView& view) {
   int64_t tokens = 0;
@@ -36,9 +60,10 @@ int64_t tokens_of(const LayerView& view) {
 }  // namespace
 
 std::vector<LearnedPart> WriteGateNetwork::parts(const SourceInfo& info) const {
+  using enum LearnedScope;
   const int64_t dim = info.head_dim, units = hidden(info);
-  return {{"pre_rope_norm.weight", {dim}}, {"norm.weight", {dim}},     {"hidden.weight", {units, 2 * dim}},
-          {"hidden.bias", {units}},        {"output.weight", {units}}, {"output.bias", {}}};
+  return {{kPreRopeNorm, {dim}, kLayer}, {kNorm, {dim}, kLayer},   {kHiddenWeight, {units, 2 * dim}},
+          {kHiddenBias, {units}},        {kOutputWeight, {units}}, {kOutputBias, {}}};
 }
 
 size_t WriteGateNetwork::bytes(const SourceInfo& info, DType activations) const {
@@ -48,19 +73,20 @@ size_t WriteGateNetwork::bytes(const SourceInfo& info, DType activations) const 
 }
 
 std::vector<float> WriteGateNetwork::initial(const SourceInfo& info, uint64_t seed) const {
+  const NamedParts named(parts(info), info.layers, info.kv_heads);
   const int64_t inputs = 2 * int64_t{info.head_dim}, units = hidden(info), heads = int64_t{info.layers} * info.kv_heads;
-  const auto hidden_bound = static_cast<float>(1 / std::sqrt(static_cast<double>(inputs)));
-  const auto output_bound = static_cast<float>(1 / std::sqrt(static_cast<double>(units)));
-  std::vector<float> parameters;
+  std::vector<float> parameters(static_cast<size_t>(named.elements()), 1.0F);
   uint32_t drawn = 0;
-  const auto draw = [&](int64_t count, float bound) {
-    for (int64_t i = 0; i < count; ++i) parameters.push_back(bound * (2 * hash_uniform(seed, drawn++) - 1));
+  const auto draw = [&](const char* part, int64_t of_head, int64_t fan_in) {
+    const auto bound = static_cast<float>(1 / std::sqrt(static_cast<double>(fan_in)));
+    std::vector<float> values;
+    for (int64_t i = 0; i < heads * of_head; ++i) values.push_back(bound * (2 * hash_uniform(seed, drawn++) - 1));
+    named.write(part, values, parameters);
   };
-  for (int64_t head = 0; head < heads; ++head) {
-    parameters.insert(parameters.end(), static_cast<size_t>(inputs), 1.0F);
-    draw(units * inputs + units, hidden_bound);
-    draw(units + 1, output_bound);
-  }
+  draw(kHiddenWeight, units * inputs, inputs);
+  draw(kHiddenBias, units, inputs);
+  draw(kOutputWeight, units, units);
+  draw(kOutputBias, 1, units);
   return parameters;
 }
 
@@ -76,22 +102,14 @@ void WriteGateNetwork::use(Backend& backend, const SourceInfo& info, std::span<c
   }
   kv_heads_ = info.kv_heads;
   head_dim_ = info.head_dim;
-  const int64_t inputs = 2 * int64_t{info.head_dim}, units = hidden_, heads = int64_t{info.layers} * info.kv_heads;
-  KV_CHECK(std::ssize(parameters) == heads * elements_of(parts(info)));
-  std::vector<float> weights, bias, output_weights, output_bias;
-  const float* at = parameters.data();
-  for (int64_t head = 0; head < heads; ++head) {
-    const float* norms = std::exchange(at, at + inputs);
-    for (int64_t i = 0; i < units * inputs; ++i) weights.push_back(*at++ * norms[i % inputs]);
-    bias.insert(bias.end(), at, at + units);
-    output_weights.insert(output_weights.end(), at + units, at + 2 * units);
-    output_bias.push_back(at[2 * units]);
-    at += 2 * units + 1;
-  }
+  const NamedParts named(parts(info), info.layers, info.kv_heads);
+  std::vector<float> weights = named.read(kHiddenWeight, parameters);
+  const Norms norms(named, parameters, info);
+  for (size_t i = 0; i < weights.size(); ++i) weights[i] *= norms.of_column(static_cast<int64_t>(i), hidden_);
   upload_activations(backend, weights_, weights);
-  bias_ = on_device(backend, bias);
-  output_weights_ = on_device(backend, output_weights);
-  output_bias_ = on_device(backend, output_bias);
+  bias_ = on_device(backend, named.read(kHiddenBias, parameters));
+  output_weights_ = on_device(backend, named.read(kOutputWeight, parameters));
+  output_bias_ = on_device(backend, named.read(kOutputBias, parameters));
 }
 
 WriteGateArgs WriteGateNetwork::args(int layer, const Projections& projections, int64_t tokens) const {
@@ -118,45 +136,43 @@ const float* WriteGateNetwork::gates(const LayerView& view) {
 }
 
 WriteGateGradients::WriteGateGradients(Backend& backend, const SourceInfo& info, const WriteGateNetwork& network)
-    : heads_(int64_t{info.layers} * info.kv_heads),
+    : info_(info),
+      named_(network.parts(info), info.layers, info.kv_heads),
       hidden_(network.hidden(info)),
-      inputs_(2 * int64_t{info.head_dim}),
-      kv_heads_(info.kv_heads),
-      weights_(backend, DType::kF32, heads_ * hidden_ * inputs_),
-      bias_(backend, DType::kF32, heads_ * hidden_),
-      output_weights_(backend, DType::kF32, heads_ * hidden_),
-      output_bias_(backend, DType::kF32, heads_) {
+      weights_(backend, DType::kF32, heads() * hidden_ * inputs()),
+      bias_(backend, DType::kF32, heads() * hidden_),
+      output_weights_(backend, DType::kF32, heads() * hidden_),
+      output_bias_(backend, DType::kF32, heads()) {
   for (Tensor* tensor : {&weights_, &bias_, &output_weights_, &output_bias_}) tensor->fill_zero();
 }
 
 void WriteGateGradients::add_into(int layer, WriteGateBackwardArgs& args) {
-  const int64_t first = int64_t{layer} * kv_heads_;
-  args.weight_gradient = weights_.ref().as<float>() + first * hidden_ * inputs_;
+  const int64_t first = int64_t{layer} * info_.kv_heads;
+  args.weight_gradient = weights_.ref().as<float>() + first * hidden_ * inputs();
   args.bias_gradient = bias_.ref().as<float>() + first * hidden_;
   args.output_weight_gradient = output_weights_.ref().as<float>() + first * hidden_;
   args.output_bias_gradient = output_bias_.ref().as<float>() + first;
 }
 
 void WriteGateGradients::add_to(std::span<const float> parameters, std::span<double> gradient) const {
-  const std::vector<float> weights = on_host(weights_), bias = on_host(bias_),
-                           output_weights = on_host(output_weights_), output_bias = on_host(output_bias_);
-  const int64_t of_head = inputs_ + hidden_ * (inputs_ + 2) + 1;
-  KV_CHECK(std::ssize(parameters) == heads_ * of_head && parameters.size() == gradient.size());
-  for (int64_t head = 0; head < heads_; ++head) {
-    const float *norms = parameters.data() + head * of_head, *columns = norms + inputs_;
-    const float* slope = weights.data() + head * hidden_ * inputs_;
-    double *to_norms = gradient.data() + head * of_head, *to = to_norms + inputs_;
-    for (int64_t i = 0; i < hidden_ * inputs_; ++i) {
-      to[i] += double{slope[i]} * norms[i % inputs_];
-      to_norms[i % inputs_] += double{slope[i]} * columns[i];
-    }
-    to += hidden_ * inputs_;
-    for (int64_t unit = 0; unit < hidden_; ++unit) {
-      to[unit] += bias[static_cast<size_t>(head * hidden_ + unit)];
-      to[hidden_ + unit] += output_weights[static_cast<size_t>(head * hidden_ + unit)];
-    }
-    to[2 * hidden_] += output_bias[static_cast<size_t>(head)];
+  std::vector<double> weights = on_host(weights_);
+  const std::vector<float> columns = named_.read(kHiddenWeight, parameters);
+  const Norms norms(named_, parameters, info_);
+  const int64_t dim = info_.head_dim;
+  std::vector<double> pre_rope_norms(static_cast<size_t>(info_.layers * dim)), other_norms(pre_rope_norms.size());
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const auto at = static_cast<int64_t>(i);
+    const int64_t layer = at / (info_.kv_heads * hidden_ * inputs()), column = at % inputs();
+    std::vector<double>& slopes = column < dim ? pre_rope_norms : other_norms;
+    slopes[static_cast<size_t>(layer * dim + column % dim)] += weights[i] * columns[i];
+    weights[i] *= norms.of_column(at, hidden_);
   }
+  named_.add(kPreRopeNorm, pre_rope_norms, gradient);
+  named_.add(kNorm, other_norms, gradient);
+  named_.add(kHiddenWeight, weights, gradient);
+  named_.add(kHiddenBias, on_host(bias_), gradient);
+  named_.add(kOutputWeight, on_host(output_weights_), gradient);
+  named_.add(kOutputBias, on_host(output_bias_), gradient);
 }
 
 }  // namespace kv

@@ -7,6 +7,7 @@
 #include "kernels/tensor.h"
 #include "kernels/write_gate.h"
 #include "sim/learned/learner.h"
+#include "sim/learned/named_parts.h"
 #include "sim/model/projections.h"
 #include "sim/model/source_info.h"
 #include "sim/policy/layer_view.h"
@@ -14,9 +15,8 @@
 namespace kv {
 
 // WG-KV's gates of all layers (kernels/write_gate.h): parameters as files have them, f32, and what the op wants of
-// them. Of a KV head, one behind the other: the weights of both norms, [head_dim] each, W1 [hidden, 2 head_dim], b1, w2
-// [hidden] and b2. The released code shares a layer's norms among its heads; here each head has its own, which scale
-// columns of its own W1 and so make the same functions.
+// them. A layer has the weights of both norms, [head_dim] each; a KV head W1 [hidden, 2 head_dim], b1, w2 [hidden] and
+// b2.
 class WriteGateNetwork {
  public:
   // hidden = floor(expand · head_dim), as in the code.
@@ -26,7 +26,7 @@ class WriteGateNetwork {
   std::vector<LearnedPart> parts(const SourceInfo& info) const;
   // In the backend's memory: W1 as activations are, the rest as in files, without the norms, which W1 has taken up.
   size_t bytes(const SourceInfo& info, DType activations) const;
-  // Norms of 1, all else uniform within ±1/√inputs of its layer, as the code's framework begins. [layers, kv_heads, …]
+  // Norms of 1, all else uniform within ±1/√inputs of its layer, as the code's framework begins.
   std::vector<float> initial(const SourceInfo& info, uint64_t seed) const;
   // UserError where the op does not take the model's head dimension.
   void use(Backend& backend, const SourceInfo& info, std::span<const float> parameters);
@@ -57,8 +57,12 @@ class WriteGateGradients {
   void add_to(std::span<const float> parameters, std::span<double> gradient) const;
 
  private:
-  int64_t heads_, hidden_, inputs_;  // heads of all layers; of a head
-  int kv_heads_;
+  int64_t heads() const { return int64_t{info_.layers} * info_.kv_heads; }  // of all layers
+  int64_t inputs() const { return 2 * int64_t{info_.head_dim}; }
+
+  SourceInfo info_;
+  NamedParts named_;
+  int64_t hidden_;
   Tensor weights_, bias_, output_weights_, output_bias_;  // as the network's
 };
 

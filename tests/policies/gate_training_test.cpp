@@ -9,6 +9,7 @@
 
 #include "sim/io/safetensors.h"
 #include "sim/learned/learner.h"
+#include "sim/learned/named_parts.h"
 #include "sim/model/model_files.h"
 #include "sim/policy/policy.h"
 #include "sim/source/model_source.h"
@@ -85,71 +86,48 @@ void expect_slopes(const std::vector<double>& got, const std::vector<float>& wan
   for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], want[i], allowed * largest) << name << "[" << i << "]";
 }
 
-constexpr int kLayers = 3, kHeads = 2, kDim = 16, kUnits = 24;  // of the tiny model, and 1.5 · 16
-
 Policy wg_kv_policy() {
   return make_policy("full", {}, {.admission = {"wg-kv", {{"window", "4", ""}, {"expand", "1.5", ""}}}});
 }
 
-// Torch's norms are a layer's; here each head has a copy.
-std::vector<float> wg_kv_parameters(const Lesson& lesson) {
-  const std::vector<float> first = lesson.stored("pre_rope_norm.weight"), second = lesson.stored("norm.weight"),
-                           hidden = lesson.stored("hidden.weight"), bias = lesson.stored("hidden.bias"),
-                           output = lesson.stored("output.weight"), output_bias = lesson.stored("output.bias");
-  std::vector<float> parameters;
-  const auto take = [&](const std::vector<float>& from, int64_t at, int64_t count) {
-    parameters.insert(parameters.end(), from.begin() + at * count, from.begin() + (at + 1) * count);
-  };
-  for (int head = 0; head < kLayers * kHeads; ++head) {
-    take(first, head / kHeads, kDim);
-    take(second, head / kHeads, kDim);
-    take(hidden, head, kUnits * 2 * kDim);
-    take(bias, head, kUnits);
-    take(output, head, kUnits);
-    take(output_bias, head, 1);
-  }
+const std::vector<std::string> kWgKvParts = {"pre_rope_norm.weight", "norm.weight",   "hidden.weight",
+                                             "hidden.bias",          "output.weight", "output.bias"};
+
+const std::vector<std::string> kRetentionParts = {"input.weight", "input.bias",    "hidden.weight",
+                                                  "hidden.bias",  "output.weight", "output.bias"};
+
+// What torch has of these parts, where the learner wants it.
+std::vector<float> stored_parameters(const Lesson& lesson, const NamedParts& named,
+                                     const std::vector<std::string>& parts) {
+  std::vector<float> parameters(static_cast<size_t>(named.elements()));
+  for (const std::string& name : parts) named.write(name, lesson.stored(name), parameters);
   return parameters;
 }
 
-// The part of every head's gradient, one behind the other.
-std::vector<double> part_of(const std::vector<double>& gradient, int64_t first, int64_t count) {
-  const int64_t of_head = std::ssize(gradient) / (kLayers * kHeads);
-  std::vector<double> part;
-  for (int64_t head = 0; head < kLayers * kHeads; ++head) {
-    const auto begin = gradient.begin() + head * of_head + first;
-    part.insert(part.end(), begin, begin + count);
-  }
-  return part;
+NamedParts named_parts(const Learner& learner, const Lesson& lesson) {
+  return {learner.parts(lesson.info()), lesson.info().layers, lesson.info().kv_heads};
 }
 
-std::vector<double> summed_over_heads(const std::vector<double>& of_heads, int64_t width) {
-  std::vector<double> sums(static_cast<size_t>(kLayers * width));
-  for (size_t i = 0; i < of_heads.size(); ++i) {
-    const auto at = static_cast<int64_t>(i);
-    sums[static_cast<size_t>(at / (kHeads * width) * width + at % width)] += of_heads[i];
+void expect_step(const Lesson& lesson, const NamedParts& named, const std::vector<std::string>& parts,
+                 const Lesson::Step& step, double allowed) {
+  const std::vector<float> gradient(step.gradient.begin(), step.gradient.end());
+  for (const std::string& name : parts) {
+    const std::vector<float> got = named.read(name, gradient);
+    expect_slopes({got.begin(), got.end()}, lesson.stored("gradient." + name), allowed, name);
   }
-  return sums;
 }
 
 TEST_P(GateTraining, WgKvTakesTheStepThatTorchTakes) {
   KV_BACKEND_OR_SKIP(backend);
   Lesson lesson(*backend, "wg_kv");
   Policy policy = wg_kv_policy();
+  Learner& learner = *policy.admission->learner();
+  const NamedParts named = named_parts(learner, lesson);
   const Lesson::Step step =
-      lesson.learn(*policy.admission->learner(), wg_kv_parameters(lesson), {{"lambda", "0.04", ""}});
-  const double near = allowed(*backend);
-  EXPECT_NEAR(step.measured.at("hidden_distance"), lesson.number("distillation"), near);
-  EXPECT_NEAR(step.measured.at("gate_sparsity"), lesson.number("sparsity"), near);
-  const int64_t weights = kUnits * 2 * kDim;
-  const auto slope = [&](const std::string& name) { return lesson.stored("gradient." + name); };
-  expect_slopes(summed_over_heads(part_of(step.gradient, 0, kDim), kDim), slope("pre_rope_norm.weight"), near, "norm");
-  expect_slopes(summed_over_heads(part_of(step.gradient, kDim, kDim), kDim), slope("norm.weight"), near, "norm");
-  int64_t at = 2 * kDim;
-  for (const auto& [name, count] : std::vector<std::pair<std::string, int64_t>>{
-           {"hidden.weight", weights}, {"hidden.bias", kUnits}, {"output.weight", kUnits}, {"output.bias", 1}}) {
-    expect_slopes(part_of(step.gradient, at, count), slope(name), near, name);
-    at += count;
-  }
+      lesson.learn(learner, stored_parameters(lesson, named, kWgKvParts), {{"lambda", "0.04", ""}});
+  EXPECT_NEAR(step.measured.at("hidden_distance"), lesson.number("distillation"), allowed(*backend));
+  EXPECT_NEAR(step.measured.at("gate_sparsity"), lesson.number("sparsity"), allowed(*backend));
+  expect_step(lesson, named, kWgKvParts, step, allowed(*backend));
 }
 
 // Where texts go through the model one by one, the step is theirs together.
@@ -158,7 +136,7 @@ TEST_P(GateTraining, TextsMayComeOneByOne) {
   Lesson lesson(*backend, "wg_kv");
   Policy policy = wg_kv_policy();
   Learner& learner = *policy.admission->learner();
-  const std::vector<float> parameters = wg_kv_parameters(lesson);
+  const std::vector<float> parameters = stored_parameters(lesson, named_parts(learner, lesson), kWgKvParts);
   const Lesson::Step together = lesson.learn(learner, parameters, {}),
                      apart = lesson.learn(learner, parameters, {{"tokens_at_once", "50", ""}});
   for (const auto& [metric, value] : together.measured) EXPECT_NEAR(apart.measured.at(metric), value, 1e-6) << metric;
@@ -171,10 +149,11 @@ TEST(GateTrainingOnTheCpu, ThreadsChangeNoBit) {
   const auto backend = make_backend("cpu");
   Lesson lesson(*backend, "wg_kv");
   Policy policy = wg_kv_policy();
-  const std::vector<float> parameters = wg_kv_parameters(lesson);
+  Learner& learner = *policy.admission->learner();
+  const std::vector<float> parameters = stored_parameters(lesson, named_parts(learner, lesson), kWgKvParts);
   const auto with_threads = [&](int threads) {
     const ref::Threads limit(threads);
-    return lesson.learn(*policy.admission->learner(), parameters, {}).gradient;
+    return lesson.learn(learner, parameters, {}).gradient;
   };
   EXPECT_EQ(with_threads(1), with_threads(2));
 }
@@ -193,6 +172,58 @@ TEST_P(GateTraining, DuoTakesTheStepThatTorchTakes) {
   const Lesson::Step step = lesson.learn(*policy.admission->learner(), parameters, {{"lambda", "0.05", ""}});
   EXPECT_NEAR(step.measured.at("hidden_distance"), lesson.number("distillation"), allowed(*backend));
   expect_slopes(step.gradient, slopes, allowed(*backend), "alpha");
+}
+
+// Gates whose output all layers share, as in the released code; one budget for all heads.
+TEST_P(GateTraining, RetentionTakesTheStepThatTorchTakes) {
+  KV_BACKEND_OR_SKIP(backend);
+  Lesson lesson(*backend, "retention");
+  Policy policy = make_policy("retention", {{"hidden", "8", ""}});
+  Learner& learner = *policy.scorer->learner();
+  const NamedParts named = named_parts(learner, lesson);
+  const std::vector<float> parameters = stored_parameters(lesson, named, kRetentionParts);
+  const Lesson::Step step = lesson.learn(learner, parameters, {{"entries", "4", ""}});
+  const double near = allowed(*backend);
+  EXPECT_NEAR(step.measured.at("divergence"), lesson.number("divergence"), near);
+  EXPECT_NEAR(step.measured.at("next_token_loss"), lesson.number("next_token"), near);
+  EXPECT_NEAR(step.measured.at("capacity_excess"), lesson.number("capacity"), near);
+  EXPECT_NEAR(step.measured.at("overfull"), 73.0 / 81, 1e-6);
+  expect_step(lesson, named, kRetentionParts, step, near);
+  const Lesson::Step local = lesson.learn(learner, parameters, {{"entries", "4", ""}, {"capacity", "local", ""}});
+  EXPECT_NEAR(local.measured.at("capacity_excess"), lesson.number("local_capacity"), near);
+  EXPECT_NEAR(local.measured.at("overfull"), 434.0 / (81 * 6), 1e-6);
+}
+
+// Without a second loss, differences of the measured one: of every tying, in the direction of the gradient. An f32 loss
+// of about 8 is off by some 1e-6, the difference over two steps of 0.05 / |gradient| by 1e-5 · |gradient|.
+TEST(GateTrainingOnTheCpu, EveryTyingGoesBackAsDifferencesSay) {
+  const auto backend = make_backend("cpu");
+  Lesson lesson(*backend, "retention");
+  for (const char* tying : {"shared", "layer", "none"}) {
+    for (const char* gate : {"rg", "rg10"}) {
+      if (std::string(tying) == "shared" && std::string(gate) == "rg") continue;
+      SCOPED_TRACE(::testing::Message() << tying << ", " << gate);
+      Policy policy =
+          make_policy("retention", {{"hidden", "6", ""}, {"tying", tying, ""}, {"gate", gate, ""}, {"bias", "3", ""}});
+      Learner& learner = *policy.scorer->learner();
+      std::vector<float> parameters = learner.initial(lesson.info(), 3);
+      for (float& parameter : parameters) parameter *= parameter < 1 ? 10 : 1;
+      const std::vector<GivenParam> options = {{"lambda", "0", ""}};
+      const Lesson::Step step = lesson.learn(learner, parameters, options);
+      double square = 0;
+      for (const double slope : step.gradient) square += slope * slope;
+      const double norm = std::sqrt(square), by = 0.05 / norm;
+      const auto loss = [&](double along) {
+        std::vector<float> moved = parameters;
+        for (size_t i = 0; i < moved.size(); ++i) moved[i] += static_cast<float>(along * step.gradient[i] / norm);
+        const auto measured = lesson.learn(learner, moved, options).measured;
+        return 0.5 * (measured.at("divergence") + measured.at("next_token_loss"));
+      };
+      const double reach = std::min(by, 0.05);
+      EXPECT_NEAR((loss(reach) - loss(-reach)) / (2 * reach), norm, 0.02 * norm);
+      EXPECT_GT(norm, 1e-3) << "nothing to see";
+    }
+  }
 }
 
 }  // namespace

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "sim/learned/learned_part.h"
+
+namespace kv {
+
+// Parameters a part at a time: [owners, elements], owners in the order of layer · kv_heads + head (LearnedLayout).
+class NamedParts {
+ public:
+  NamedParts(std::vector<LearnedPart> parts, int layers, int kv_heads)
+      : parts_(std::move(parts)), layout_(parts_, layers, kv_heads) {}
+
+  int64_t elements() const { return layout_.elements(); }
+  bool has(std::string_view name) const;
+  // Empty where there is no such part.
+  std::vector<float> read(std::string_view name, std::span<const float> parameters) const;
+  void write(std::string_view name, std::span<const float> of_owners, std::span<float> parameters) const;
+  // What each owner's slopes are, added to the gradient of all parameters.
+  void add(std::string_view name, std::span<const double> of_owners, std::span<double> gradient) const;
+
+ private:
+  template <class Visit>
+  void for_each_owner(std::string_view name, const Visit& visit) const;
+
+  std::vector<LearnedPart> parts_;
+  LearnedLayout layout_;
+};
+
+}  // namespace kv
