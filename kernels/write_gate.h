@@ -32,7 +32,9 @@ struct WriteGateArgs {
 // Backward, from what the gates did to a loss, by their logarithms and by themselves: with y the logit, g = σ(y),
 //   y_gradient = (1 − g) · log_gate_gradient [g >= kLeast] + g (1 − g) · gate_gradient
 // and from there on to all that the forward op has read. Gradients of parameters, in f32, are added to, and so are
-// those of the keys, which others read, too. Sums over tokens do not depend on the number of threads.
+// those of the keys, which others read, too. Sums over tokens do not depend on the number of threads. On a card the
+// gradient of the hidden layer is rounded to the activations' type before it is multiplied by W1 and x; sums are f32.
+// With neither gradient given nothing is done.
 struct WriteGateBackwardArgs {
   WriteGateArgs forward;                     // what the op has read, and its gates; log_gates are not
   const float* log_gate_gradient = nullptr;  // [tokens, kv_heads] or null

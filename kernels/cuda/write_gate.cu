@@ -101,7 +101,11 @@ __device__ void stage_units(const WriteGateArgs& args, int64_t head, int first, 
                 [&](int r) { return first + r < args.hidden ? weights + int64_t{first + r} * width : nullptr; });
 }
 
-__device__ float gate_of(float logit) { return 1.0f / (1.0f + expf(-logit)); }
+__device__ void write(const WriteGateArgs& args, int64_t at, float logit) {
+  const float gate = 1.0f / (1.0f + expf(-logit));
+  args.gates[at] = gate;
+  if (args.log_gates) args.log_gates[at] = logf(gate < args.kLeast ? args.kLeast : gate);  // a NaN stays one
+}
 
 template <int W>
 __global__ void __launch_bounds__(kThreads) write_gate_kernel(WriteGateArgs args) {
@@ -161,7 +165,7 @@ __global__ void __launch_bounds__(kThreads) write_gate_kernel(WriteGateArgs args
   float sum = args.output_bias[head];
 #pragma unroll
   for (int slice = 0; slice < kSlices; ++slice) sum += parts[slice][row];
-  args.gates[(first + row) * args.kv_heads + head] = gate_of(sum);
+  write(args, (first + row) * args.kv_heads + head, sum);
 }
 
 // parts: [tokens, kv_heads, kSlices, unit tiles].
@@ -209,7 +213,7 @@ __global__ void add_parts(WriteGateArgs args, int unit_tiles, const float* parts
     for (int tile = 0; tile < unit_tiles; ++tile) y += parts[(gate * kSlices + slice) * unit_tiles + tile];
     sum += y;
   }
-  args.gates[gate] = gate_of(sum);
+  write(args, gate, sum);
 }
 
 template <int W>

@@ -356,7 +356,8 @@ int expect_backward(Backend& backend, const Backward& backward) {
 TEST_P(WriteGate, BackwardAgreesWithDoubleArithmetic) {
   KV_BACKEND_OR_SKIP(backend);
   std::vector<Shape> shapes = kShapes;
-  shapes.push_back({2100, 1, 16, 8});  // more than a tile of the host's a block
+  shapes.push_back({2100, 1, 16, 8});    // more than a tile of the host's a block
+  shapes.push_back({35'000, 4, 4, 64});  // more than a card takes of all heads together
   for (const Shape& shape : shapes) {
     SCOPED_TRACE(::testing::Message() << shape.tokens << " tokens, " << shape.kv_heads << " heads, dim "
                                       << shape.head_dim << ", " << shape.hidden << " units");
