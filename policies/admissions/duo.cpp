@@ -126,7 +126,7 @@ class Duo final : public WindowedAdmission {
     retrieving_.upload(retrieve.data(), retrieve.size());
   }
 
-  Learner* learner() override { return &training_; }
+  Learner* learner() override { return is_learned() ? &training_ : nullptr; }
 
  protected:
   void decide(const LayerView& view, ExpiryArgs& args) override {

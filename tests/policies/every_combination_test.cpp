@@ -75,6 +75,7 @@ class EveryCombination : public testing::Test {
     args.allocation = draw(allocations_);
     args.admission = admissions_[admission];
     args.selection = draw(selections_);
+    if (!make_policy(scorer, {}).scorer) args.schedule = full_schedule(kLengths, 32);  // it has no events
     if (args.selection.name != "all") args.schedule = token_by_token(args.schedule, kPrompts);
     const Policy policy = make_policy(scorer, {}, {args.allocation, args.admission, args.selection});
     if (policy.oracle() && args.capacity) throw UserError("knows events by their places");

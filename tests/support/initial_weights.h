@@ -5,16 +5,11 @@
 
 namespace kv::ref {
 
-// A policy that learns decides by what its training would begin with; false, and nothing done, for one that does not.
-inline bool use_initial_weights(Policy& policy, const SourceInfo& info) {
-  bool learns = false;
+// What of a policy learns decides by what its training would begin with.
+inline void use_initial_weights(Policy& policy, const SourceInfo& info) {
   for (const PolicySlot& place : policy.slots()) {
-    Learner* const learner = place.slot.learner();
-    if (!learner) continue;
-    learner->use(info, learner->initial(info, 1));
-    learns = true;
+    if (Learner* const learner = place.slot.learner()) learner->use(info, learner->initial(info, 1));
   }
-  return learns;
 }
 
 }  // namespace kv::ref

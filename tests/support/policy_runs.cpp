@@ -6,10 +6,10 @@
 #include <cmath>
 
 #include "kernels/error.h"
+#include "sim/learned/learner.h"
 #include "sim/policy/baseline.h"
 #include "sim/replay/baseline_pass.h"
 #include "tests/support/backends.h"
-#include "tests/support/initial_weights.h"
 
 namespace kv::ref {
 
@@ -62,6 +62,20 @@ class Recorder final : public Observer {
 
 bool names_weights(const Options& options) {
   return std::any_of(options.begin(), options.end(), [](const GivenParam& option) { return option.key == "weights"; });
+}
+
+// Slots that learn decide by what their training would begin with, but for a scorer whose weights are named; others
+// read their files.
+void prepare(Policy& policy, const SourceInfo& info, bool names_scorer_weights) {
+  const ModelIdentity identity(info.folder, [&] { return ModelIdentity::Shape{info.layers, info.kv_heads}; });
+  for (const PolicySlot& place : policy.slots()) {
+    Learner* const learner = place.slot.learner();
+    if (learner && !(names_scorer_weights && &place.slot == policy.scorer.get())) {
+      learner->use(info, learner->initial(info, 1));
+    } else if (const std::vector<InputFile> files = place.slot.check(identity, policy.scorer_name); !files.empty()) {
+      place.slot.load(files);
+    }
+  }
 }
 
 std::vector<std::vector<int32_t>> token_ids(const RunArgs& args) {
@@ -145,8 +159,7 @@ RunArgs one_shot_run(const std::string& policy, const Options& options, std::vec
 PolicyRun run_policy(Source& source, Backend& backend, const RunArgs& args) {
   Policy policy = make_policy(args.policy, args.options, {args.allocation, args.admission, args.selection});
   const SourceInfo& info = source.info();
-  const ModelIdentity identity(info.folder, [&] { return ModelIdentity::Shape{info.layers, info.kv_heads}; });
-  if (names_weights(args.options) || !use_initial_weights(policy, info)) policy.load(policy.check(identity));
+  prepare(policy, info, names_weights(args.options));
   const auto ids = token_ids(args);
   const std::vector<std::span<const int32_t>> sequences(ids.begin(), ids.end());
   Baseline baseline;

@@ -98,6 +98,29 @@ TEST_F(TraceOfLlama, ReplayingARecordedTraceGivesTheModelsAttentionOutputs) {
   EXPECT_EQ(of_trace.at(1), of_model.at(2));
 }
 
+// They are read where somebody wants them.
+TEST_F(TraceOfLlama, HandsOutLayerInputsWhereTheyAreWanted) {
+  record({.layers = {0, 2}});
+  const Trace trace = Trace::open(path_);
+  const Trace* traces[] = {&trace};
+  TraceSource replayed(*backend_, traces);
+  EXPECT_TRUE(replayed.info().has_inputs && source_.info().has_inputs);
+  const std::span<const int32_t> sequences[] = {sample_.ids};
+  const int32_t count = 60, done = 0;
+  const Block block = make_block(*backend_, {&done, 1}, {&count, 1});
+  for (const bool wanted : {false, true}) {
+    replayed.want({.inputs = wanted});
+    replayed.begin(sequences);
+    replayed.start(block);
+    const ConstRef inputs = replayed.project(1).inputs;
+    ASSERT_EQ(static_cast<bool>(inputs), wanted);
+    if (!wanted) continue;
+    const std::vector<float> recorded = trace.read_all(2, "inputs");
+    ASSERT_EQ(std::ssize(recorded), int64_t{count} * replayed.info().width);
+    EXPECT_TRUE(std::equal(recorded.begin(), recorded.end(), inputs.as<float>()));
+  }
+}
+
 TEST_F(TraceOfLlama, Bf16HalvesTheFileAndRoundsToEightBits) {
   record({.layers = {1}});
   const auto full_size = std::filesystem::file_size(path_);
