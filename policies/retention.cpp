@@ -14,11 +14,11 @@
 #include <vector>
 
 #include "kernels/check.h"
-#include "kernels/error.h"
 #include "kernels/retention_scores.h"
 #include "kernels/write_column.h"
 #include "policies/parts/options.h"
 #include "policies/parts/retention_network.h"
+#include "policies/parts/retention_training.h"
 #include "sim/learned/learned_file.h"
 #include "sim/policy/policy.h"
 
@@ -28,36 +28,6 @@ namespace {
 
 constexpr const char* kName = "retention";
 
-// Knows what there is to learn, and as yet not how.
-class RetentionLearner final : public Learner {
- public:
-  RetentionLearner(const RetentionNetwork& network, std::string file_name)
-      : network_(network), file_name_(std::move(file_name)) {}
-
-  void read(Params&) override {}
-  std::vector<LearnedMeasure> measures() const override { return {}; }
-  std::vector<LearnedPart> parts(const SourceInfo& info) const override { return network_.parts(info); }
-  std::string file_name() const override { return file_name_; }
-  std::map<std::string, std::string> settings() const override { return network_.shape().settings(); }
-  int64_t least_tokens() const override { return 2; }
-  std::vector<float> initial(const SourceInfo& info, uint64_t seed) const override {
-    return network_.initial(info, seed);
-  }
-  void use(const SourceInfo&, std::span<const float> parameters) override {
-    used_.assign(parameters.begin(), parameters.end());
-  }
-  std::vector<Measured> learn(const LearnBatch&, std::span<const float>, std::span<double>) override {
-    throw UserError("retention: nothing trains its gates yet");
-  }
-  // What use() was given; empty: nothing.
-  const std::vector<float>& used() const { return used_; }
-
- private:
-  const RetentionNetwork& network_;
-  std::string file_name_;
-  std::vector<float> used_;
-};
-
 class Retention final : public Scorer {
  public:
   explicit Retention(Params& params)
@@ -65,7 +35,7 @@ class Retention final : public Scorer {
         horizon_(option_at_least(params, 1, "horizon", 1, "tokens to come that an entry is rated for (TRIM-KV: 1)")),
         age_offset_(read_age_offset(params)),
         weights_(read_weights(params)),
-        learner_(network_, weights_) {}
+        training_(network_.shape(), weights_) {}
 
   Needs needs() const override { return {.entry_columns = 1, .inputs = true}; }
   Protection protects(int, int) const override { return {}; }
@@ -73,7 +43,7 @@ class Retention final : public Scorer {
   std::vector<InputFile> check(const ModelIdentity& model, std::string_view) const override {
     if (weights_ == kInitialWeights) return {};
     return check_learned(learned_path(model.folder(), weights_), kName, model, network_.shape().settings(),
-                         "nothing trains gates yet, weights: initial does without");
+                         "`kvlab train SPEC` makes one, weights: initial does without");
   }
 
   void load(std::span<const InputFile> files) override {
@@ -88,7 +58,7 @@ class Retention final : public Scorer {
     return network_.bytes(info, activations);
   }
 
-  Learner* learner() override { return &learner_; }
+  Learner* learner() override { return &training_; }
 
   void observe(const LayerView& view) override {
     view.backend.write_column({.cache = view.cache,
@@ -125,7 +95,7 @@ class Retention final : public Scorer {
   }
 
   std::vector<float> parameters(const SourceInfo& info, uint64_t seed) const {
-    if (!learner_.used().empty()) return learner_.used();
+    if (!training_.used().empty()) return training_.used();
     if (!learned_.parts.empty()) return parameters_as(learned_, network_.parts(info), kName);
     KV_CHECK(weights_ == kInitialWeights);
     return network_.initial(info, seed);
@@ -134,7 +104,7 @@ class Retention final : public Scorer {
   RetentionNetwork network_;
   int horizon_, age_offset_;
   std::string weights_;
-  RetentionLearner learner_;
+  RetentionTraining training_;
   LearnedFile learned_;
 };
 

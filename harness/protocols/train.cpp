@@ -81,11 +81,25 @@ void refuse_axes_of_data(const CaseCheck& check) {
   }
 }
 
+// A training is of one slot: what another would decide has no part in it.
+void refuse_bystanders(const CaseCheck& check, const Policy& policy) {
+  const std::string learner = learner_name(policy);
+  const auto refuse = [&](std::string_view kind, const std::string& name, std::string_view without) {
+    if (name == without || name == learner) return;
+    check.refuse(fmt::format("trains {}, in which {} '{}' has no part, expected {}", learner, kind, name, without));
+  };
+  refuse("policy", policy.name, "full");
+  refuse("allocation", policy.allocation_name, "uniform");
+  refuse("admission", policy.admission_name, "none");
+  refuse("selection", policy.selection_name, "all");
+}
+
 void check_train_case(const CaseCheck& check) {
   refuse_axes_of_data(check);
   Policy policy = make_case_policy(check.spec, check.candidate);
   Learner* const learner = find_learner(policy);
-  if (!learner) check.refuse("learns nothing, expected a policy with weights (kvlab list policies)");
+  if (!learner) check.refuse("learns nothing, expected a slot with weights: wg-kv, foresight-kv … (docs/learning.md)");
+  refuse_bystanders(check, policy);
   at(check.spec.file, [&] { return read_training(check.spec, check.candidate, *learner); });
   for (const DataSpec& data : check.spec.data) {
     if (data.tokens.value_or(0) == 0 || *data.tokens >= learner->least_tokens()) continue;
@@ -156,6 +170,7 @@ const RegisterProtocol train_protocol{{
     .name = std::string(kTrainProtocol),
     .summary = "trains what a policy decides by, step by step, on texts that a model reads",
     .learns = true,
+    .takes_every_slot = true,
     .verb = "train",
     .keys = {{.name = std::string(kLearnKey),
               .help = "how it is trained: steps, texts a step, learning rate; and what the policy's own training asks",

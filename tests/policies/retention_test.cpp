@@ -242,8 +242,8 @@ TEST(Retention, FilesAreThoseOfItsShape) {
   const RetentionShape shape{.hidden = 16};
   write(path, shape, info, drawn_parameters(shape, info));
   EXPECT_EQ(refusal({{"weights", path, ""}}), "retention: " + path +
-                                                  " was learned with hidden: 16, expected 64; nothing trains gates "
-                                                  "yet, weights: initial does without");
+                                                  " was learned with hidden: 16, expected 64; `kvlab train SPEC` "
+                                                  "makes one, weights: initial does without");
   EXPECT_NE(refusal({{"weights", path, ""}, {"hidden", "16", ""}, {"tying", "none", ""}}).find("tying: layer"),
             std::string::npos);
   EXPECT_NE(refusal({{"weights", path, ""}, {"hidden", "16", ""}, {"gate", "rg", ""}}).find("gate: rg10"),

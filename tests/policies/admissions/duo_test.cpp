@@ -6,6 +6,7 @@
 
 #include "kernels/error.h"
 #include "sim/budget/profile_file.h"
+#include "sim/learned/learned_file.h"
 #include "sim/replay/replay.h"
 #include "tests/support/backends.h"
 #include "tests/support/file_fixtures.h"
@@ -104,15 +105,41 @@ TEST_F(Admissions, DuoTakesABudgetProfileInPlaceOfAlphas) {
   EXPECT_EQ(duo("0.8"), (std::vector<int32_t>{11, 40, 40, 11}));
   EXPECT_EQ(duo("0.5"), (std::vector<int32_t>{40, 11, 11, 40}));
   const auto refused = [&](std::vector<GivenParam> options) {
-    const Policy policy = make_policy("full", {}, {.admission = {"duo", std::move(options)}});
-    return test::user_error([&] { policy.check(model()); });
+    return test::user_error([&] {
+      make_policy("full", {}, {.admission = {"duo", std::move(options)}}).check(model());
+    });
   };
   EXPECT_EQ(refused({{"profile", file, ""}, {"alphas", file, ""}}),
-            "duo: expected the option alphas, a file, or the option profile, but not both");
+            "duo: expected one of the options alphas, profile and weights");
   write(text_of(1));
   EXPECT_EQ(refused({{"profile", file, ""}}), "duo: " + file + " is for 1 layers of 2 KV heads, expected 2 of 2");
   write("no profile");
   EXPECT_TRUE(refused({{"profile", file, ""}}).starts_with(file));
+}
+
+// α = σ(parameter) orders heads as their parameters do; files of other sinks or another window are of another training.
+TEST_F(Admissions, DuoTakesWhatWasLearned) {
+  const LearnedFile file{.learner = "duo",
+                         .model = "none",
+                         .fingerprint = std::string(64, '0'),
+                         .settings = {{"sinks", "3"}, {"window", "8"}},
+                         .origin = "{}",
+                         .layers = 2,
+                         .kv_heads = 2,
+                         .parts = {{"alpha_logit", {}}},
+                         .parameters = {-3, 0.5F, 2, -1}};
+  const std::string path = (folder_ / "alphas.safetensors").string();
+  write_learned(path, file);
+  const auto options = [&](const char* sinks) {
+    return std::vector<GivenParam>{{"weights", path, ""}, {"sinks", sinks, ""}, {"window", "8", ""}};
+  };
+  EXPECT_EQ(left({"duo", options("3")}), (std::vector<int32_t>{11, 40, 40, 11}));
+  EXPECT_EQ(test::user_error([&] {
+              left({"duo", options("4")});
+            }),
+            "duo: " + path +
+                " was learned with sinks: 3, expected 4; `kvlab train SPEC` makes one, the options alphas and "
+                "profile do without");
 }
 
 TEST_F(Admissions, AnAlphaFileThatDoesNotFitIsRefused) {
@@ -121,8 +148,10 @@ TEST_F(Admissions, AnAlphaFileThatDoesNotFitIsRefused) {
   EXPECT_EQ(refusal("1 2\n1 x\n"), "line 2: expected a number for each KV head");
   EXPECT_EQ(refusal("1 2\n1 nan\n"), "line 2: expected a number for each KV head");
   const Policy none = make_policy("full", {}, {.admission = {"duo"}});
-  EXPECT_EQ(test::user_error([&] { none.check(model()); }),
-            "duo: expected the option alphas, a file, or the option profile, but not both");
+  EXPECT_EQ(
+      test::user_error([&] { none.check(model()); }),
+      "duo: there are no learned weights learned/duo.safetensors; `kvlab train SPEC` makes one, the options alphas "
+      "and profile do without");
   EXPECT_THROW(make_policy("full", {}, {.admission = {"local", {{"window", "0", ""}}}}), UserError);
   EXPECT_THROW(make_policy("full", {}, {.admission = {"duo", {{"retrieval", "1.5", ""}}}}), UserError);
 }

@@ -11,6 +11,7 @@
 #include "kernels/error.h"
 #include "policies/parts/write_gate_network.h"
 #include "sim/learned/learned_file.h"
+#include "sim/learned/named_parts.h"
 #include "sim/replay/replay.h"
 #include "tests/ref/write_gate.h"
 #include "tests/support/backends.h"
@@ -57,22 +58,27 @@ class WgKv : public testing::Test {
 
   // What a naive gate over the parameters of a training's beginning says of (layer, head) at a position.
   double gate(int layer, int head, int position) const {
-    const std::vector<float> all = network_.initial(info_, kSeed);
-    const int64_t elements = elements_of(network_.parts(info_)), units = network_.hidden(info_), inputs = 2 * kDim;
-    const float* at = all.data() + (layer * kHeads + head) * elements + inputs;  // norms are 1
+    const std::vector<float> all = network_.initial(info_, kSeed);  // norms are 1
+    const NamedParts named(network_.parts(info_), kLayers, kHeads);
+    const auto of_head = [&](const char* part) {
+      const std::vector<float> of_all = named.read(part, all);
+      const auto count = std::ssize(of_all) / (kLayers * kHeads);
+      const auto first = of_all.begin() + (layer * kHeads + head) * count;
+      return std::vector<double>(first, first + count);
+    };
     const auto doubles = [](const float* from, int64_t count) { return std::vector<double>(from, from + count); };
     const auto key = [&](const std::vector<std::vector<float>>& layers) {
       return doubles(layers[static_cast<size_t>(layer)].data() + (position * kHeads + head) * kDim, kDim);
     };
     const std::vector<double> before = key(sample_.pre_rope_keys), after = key(sample_.keys);
-    const std::vector<double> weights = doubles(at, units * inputs), bias = doubles(at + units * inputs, units);
-    const std::vector<double> output_weights = doubles(at + units * inputs + units, units);
+    const std::vector<double> weights = of_head("hidden.weight"), bias = of_head("hidden.bias"),
+                              output_weights = of_head("output.weight");
     return write_gate({.pre_rope_key = before,
                        .key = after,
                        .weights = weights,
                        .bias = bias,
                        .output_weights = output_weights,
-                       .output_bias = at[units * inputs + 2 * units]});
+                       .output_bias = of_head("output.bias").front()});
   }
 
   static constexpr uint64_t kSeed = 5;

@@ -139,7 +139,7 @@ TEST(TrainingOptionsOfASpec, AreRefusedWhereTheyMeanNothing) {
   EXPECT_EQ(refusal("steps", "10"), "learn: steps = 10: expected more than the warm-up's 10");
   EXPECT_EQ(refusal("batch", "0"), "learn: batch = 0: expected at least 1");
   EXPECT_EQ(refusal("rate", "0"), "learn: rate = 0: expected a number above 0");
-  EXPECT_EQ(refusal("clip", "-1"), "learn: clip = -1: expected a number above 0");
+  EXPECT_EQ(refusal("clip", "-1"), "learn: clip = -1: expected a number of at least 0");
   EXPECT_EQ(refusal("schedule", "linear"), "learn: schedule = linear: expected cosine | constant");
 }
 
