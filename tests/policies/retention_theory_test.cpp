@@ -199,8 +199,8 @@ TEST(RetainedDilution, IsLessThanDilutionWhereUsefulEntriesAreRetainedMore) {
     retentions[0] = draws.uniform(0.1, 1);
     const double change = retained_dilution(seen, retentions) - full;
     if (std::abs(change) <= kRounding) continue;
-    const double of_useful = mean_retention(seen, retentions, true);
-    ASSERT_EQ(change<0, of_useful> mean_retention(seen, retentions, false)) << "draw " << draw;
+    const bool keeps_useful = mean_retention(seen, retentions, true) > mean_retention(seen, retentions, false);
+    ASSERT_EQ(change < 0, keeps_useful) << "draw " << draw;
     ++(change < 0 ? less : more);
   }
   EXPECT_GT(std::min(less, more), 100);
@@ -301,8 +301,9 @@ struct LastQuery {
     }
     const Numbers weights = attention(biased);
     const double mass = predicted_mass();
+    const double largest = std::abs(*std::max_element(biased.begin(), biased.end()));
     roundings = of.tokens() + 1;
-    for (int j = 0; j <= i; ++j) roundings += weights[j] * (of.useful[j] ? 1 - mass : mass) * errors[j];
+    for (int j = 0; j <= i; ++j) roundings += weights[j] * (of.useful[j] ? 1 - mass : mass) * (errors[j] + largest);
   }
   double predicted_mass() const { return 1 - predicted_dilution(seen, retentions); }
 
@@ -469,7 +470,7 @@ Tolerance tolerance(const Asked& asked, size_t entry) {
 TEST(RetentionScore, IsTheLogarithmOfUtilityOverTheHorizon) {
   const auto backend = make_backend("cpu");
   Draws draws(11);
-  for (int draw = 0; draw < 100; ++draw) {
+  for (int draw = 0; draw < 40; ++draw) {
     const Asked asked = draw_asked(draws);
     const std::vector<float> scores = scores_of(*backend, asked);
     for (size_t i = 0; i < scores.size(); ++i) {
@@ -485,7 +486,7 @@ TEST(RetentionScore, IsHigherForLongerRetentionYoungerEntriesAndFartherHorizons)
   const auto backend = make_backend("cpu");
   Draws draws(12);
   int told_apart[3] = {};
-  for (int draw = 0; draw < 100; ++draw) {
+  for (int draw = 0; draw < 40; ++draw) {
     const Asked lower = draw_asked(draws);
     const std::vector<float> low = scores_of(*backend, lower);
     Asked longer = lower, younger = lower, farther = lower;
@@ -505,7 +506,7 @@ TEST(RetentionScore, IsHigherForLongerRetentionYoungerEntriesAndFartherHorizons)
       }
     }
   }
-  for (const int count : told_apart) EXPECT_GT(count, 2000);
+  for (const int count : told_apart) EXPECT_GT(count, 1000);
 }
 
 }  // namespace
