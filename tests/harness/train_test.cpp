@@ -247,9 +247,8 @@ TEST_F(Train, RefusesAPlaceThatIsNoFile) {
 
 TEST_F(Train, RefusesWhatCannotBeLearned) {
   EXPECT_EQ(refusal({"policies=[h2o]"}),
-            "--set policies=[h2o]: policy 'h2o' under protocol train learns nothing, expected a policy with weights "
-            "(kvlab list "
-            "policies)");
+            "--set policies=[h2o]: policy 'h2o' under protocol train learns nothing, expected a slot with weights: "
+            "wg-kv, foresight-kv … (docs/learning.md)");
   EXPECT_EQ(refusal({"data.noise.tokens=36"}),
             ":4:27: data: 'noise': tokens = 36: expected at least 37, or nothing is learned from it");
   EXPECT_EQ(refusal({"learn.budget=20"}),

@@ -1,0 +1,156 @@
+// Training what sits inside a model's attention, from a spec to rows, weights and the policy that reads them, on the
+// tiny Llama of tests/data.
+
+#include <fmt/format.h>
+
+#include <set>
+
+#include "harness/checkpoint.h"
+#include "harness/run.h"
+#include "harness/train.h"
+#include "sim/io/safetensors.h"
+#include "tests/support/run_fixture.h"
+
+namespace kv {
+namespace {
+
+constexpr int kSteps = 4;
+
+struct Method {
+  std::string name;
+  std::string policy;  // of a spec, with WEIGHTS where its weights are named
+  std::set<std::string> measures;
+};
+
+const Method kMethods[] = {
+    {"wg_kv",
+     "{policy: full, admission: {wg-kv: {window: 8, weights: WEIGHTS}}}",
+     {"hidden_distance", "gate_sparsity", "admission_rate"}},
+    {"duo",
+     "{policy: full, admission: {duo: {sinks: 2, window: 8, weights: WEIGHTS}}}",
+     {"hidden_distance", "mean_alpha"}},
+    {"retention",
+     "{policy: retention, hidden: 8, bias: 3, weights: WEIGHTS}",
+     {"divergence", "next_token_loss", "capacity_excess", "overfull"}},
+};
+
+std::ostream& operator<<(std::ostream& out, const Method& method) { return out << method.name; }
+
+class TrainGates : public RunFixture, public testing::WithParamInterface<Method> {
+ protected:
+  TrainGates() { write_spec(GetParam().policy); }
+
+  void write_spec(const std::string& policy) const {
+    write_atomically(spec_file(), "# Does it learn?\nmodel: " + ref::source_path("tests/data/llama") +
+                                      "\n"
+                                      "protocol: train\n"
+                                      "data: [{name: noise, ids: ids.safetensors, tokens: 48}]\n"
+                                      "policies: [" +
+                                      test::replaced(policy, "WEIGHTS", "mine") +
+                                      "]\n"
+                                      "learn: {steps: 4, batch: 2, warm_up: 1}\n"
+                                      "samples: 3\n"
+                                      "seed: 5\n"
+                                      "tables: []\n");
+  }
+  RunOptions options(const std::string& out) const {
+    RunOptions options = RunFixture::options(out);
+    options.weights = folder_ / out;
+    options.checkpoint_seconds = 0;  // after every step
+    return options;
+  }
+  std::filesystem::path weights_of(const std::string& out) const { return folder_ / out / "mine.safetensors"; }
+  std::map<std::string, std::vector<float>> tensors_of(const std::string& out) const {
+    const SafetensorsFile file = SafetensorsFile::open(weights_of(out));
+    std::map<std::string, std::vector<float>> tensors;
+    for (const TensorInfo& tensor : file.tensors()) tensors[tensor.name] = file.read_f32(tensor);
+    return tensors;
+  }
+  std::string refusal(const std::vector<std::string>& overrides) const {
+    return test::user_error([&] { train(spec(overrides), options("refused")); });
+  }
+  // A run of protocol decode with the method's policy, its weights those of `path`.
+  RunSummary decode(const std::string& policy, const std::string& path) const {
+    const std::string yaml = test::replaced(RunFixture::yaml(), "policies: [full, streaming, h2o, random]",
+                                            "policies: [full, " + test::replaced(policy, "WEIGHTS", path) + "]");
+    write_atomically(folder_ / "decode.yaml",
+                     test::replaced(yaml, "axes: {budget: [16, 24], interval: 8}", "axes: {budget: 24, interval: 12}"));
+    return run_experiment(load_spec(folder_ / "decode.yaml"), RunFixture::options("decoded"));
+  }
+};
+
+TEST_P(TrainGates, WritesACurveAStepAndWeightsThatAPolicyReads) {
+  EXPECT_EQ(train(spec(), options("out")).cases, kSteps);
+  std::map<std::string, std::set<double>> steps;
+  for (const Row& row : read_rows(folder_ / "out/rows.csv").rows) {
+    ASSERT_TRUE(row.value) << row.metric << ": " << row.skipped;
+    steps[row.metric].insert(*row.x);
+  }
+  std::set<std::string> expected = GetParam().measures;
+  expected.insert({"learning_rate", "gradient_norm"});
+  for (const auto& [metric, at] : steps) {
+    EXPECT_TRUE(expected.contains(metric)) << metric;
+    EXPECT_EQ(at, (std::set<double>{0, 1, 2, 3})) << metric;
+  }
+  EXPECT_EQ(steps.size(), expected.size());
+  EXPECT_EQ(decode(GetParam().policy, weights_of("out").string()).skipped, 0);
+}
+
+// Stopped after each of its checkpoints in turn, and gone on with: the same rows and weights.
+TEST_P(TrainGates, GoesOnWhereItWasStopped) {
+  train(spec(), options("whole"));
+  for (int attempt = 0; attempt < kSteps; ++attempt) {
+    RunOptions stopping = options("pieces");
+    stopping.after_case = [] { throw std::runtime_error("stopped"); };
+    EXPECT_THROW(train(spec(), stopping), std::runtime_error) << attempt;
+  }
+  EXPECT_EQ(train(spec(), options("pieces")).reused, kSteps);
+  EXPECT_EQ(rows_of("pieces"), rows_of("whole"));
+  EXPECT_EQ(tensors_of("pieces"), tensors_of("whole"));
+}
+
+// A rate that no parameter survives: whoever reads of it learns where, and what had been learned before stays.
+TEST_P(TrainGates, SaysWhereItDiverged) {
+  if (GetParam().name == "duo") GTEST_SKIP() << "an α stays in [0, 1] whatever its parameter is";
+  const std::string message = refusal({"learn.rate=1e38", "learn.schedule=constant"});
+  EXPECT_NE(message.find("step 1: layer 0, KV head 0: "), std::string::npos) << message;
+  int checkpoints = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_ / "refused/checkpoints")) {
+    EXPECT_EQ(read_checkpoint(entry.path()).value().state.step, 1);
+    ++checkpoints;
+  }
+  EXPECT_EQ(checkpoints, 1);
+  EXPECT_FALSE(std::filesystem::exists(weights_of("refused")));
+}
+
+TEST_P(TrainGates, RefusesTextsOfWhichNothingOutlivesTheWindow) {
+  if (GetParam().name == "retention") GTEST_SKIP() << "has no window";
+  const std::string message = refusal({"data.noise.tokens=8"});
+  EXPECT_NE(message.find("tokens = 8: expected at least "), std::string::npos) << message;
+}
+
+INSTANTIATE_TEST_SUITE_P(Runs, TrainGates, testing::ValuesIn(kMethods),
+                         [](const auto& method) { return method.param.name; });
+
+using TrainOneSlot = TrainGates;
+
+// Another slot would decide nothing in the training, and who reads the spec would think that it did.
+TEST_P(TrainOneSlot, RefusesWhatHasNoPartInIt) {
+  const auto of = [&](const std::string& policy) { return refusal({"policies=[" + policy + "]"}); };
+  const std::string evicting = of("{policy: h2o, admission: {wg-kv: {window: 8, weights: mine}}}");
+  EXPECT_NE(evicting.find("trains wg-kv, in which policy 'h2o' has no part, expected full"), std::string::npos)
+      << evicting;
+  const std::string admitting = of("{policy: retention, admission: local, weights: mine}");
+  EXPECT_NE(admitting.find("trains retention, in which admission 'local' has no part, expected none"),
+            std::string::npos)
+      << admitting;
+  const std::string initial = of("{policy: full, admission: {wg-kv: {window: 8, weights: initial}}}");
+  EXPECT_NE(initial.find("weights = initial are no file, expected another name to train"), std::string::npos)
+      << initial;
+}
+
+INSTANTIATE_TEST_SUITE_P(Runs, TrainOneSlot, testing::Values(kMethods[0]),
+                         [](const auto& method) { return method.param.name; });
+
+}  // namespace
+}  // namespace kv
