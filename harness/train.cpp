@@ -176,7 +176,8 @@ class Trainings {
     learner.load(policy_case.files);
     Source& source = subject.source(0, 1);
     const SourceInfo& info = source.info();
-    Training training(options, learner, learner.initial(info, options.seed));
+    Training training(options, learner, {learner.parts(info), info.layers, info.kv_heads},
+                      learner.initial(info, options.seed));
     const fs::path file = checkpoint_of(policy_case, model);
     Checkpoint done = resume(file, training);
     const std::string label = label_of(policy_case);

@@ -14,8 +14,7 @@
 namespace kv {
 
 void DuoTraining::read(Params& params) {
-  lambda_ = params.get("lambda", 0.05, "weight of the mean of α: larger leaves fewer heads that retrieve");
-  if (!(lambda_ >= 0) || !std::isfinite(lambda_)) params.fail("lambda", "expected a number of at least 0");
+  lambda_ = read_lambda(params, 0.05);
   tokens_at_once_ = read_tokens_at_once(params);
 }
 

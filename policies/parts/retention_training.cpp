@@ -172,15 +172,13 @@ class RetentionStep {
 }  // namespace
 
 void RetentionTraining::read(Params& params) {
-  capacity_.is_global = params.get("capacity", "global", {"global", "local"},
-                                   "global: all layers and heads share one (003); local: each head has its own "
-                                   "(TRIM-KV)") == "global";
+  capacity_.is_global =
+      params.get("capacity", "global", {"global", "local"},
+                 "retention: all layers and heads share one (global, 003), or each head has its own (local, "
+                 "TRIM-KV)") == "global";
   capacity_.entries =
-      option_at_least(params, 1, "entries", 128, "of a head, that the capacity holds (003: 128 at 32K)");
-  capacity_.weight = params.get("lambda", 1.0, "weight of what exceeds the capacity");
-  if (!(capacity_.weight >= 0) || !std::isfinite(capacity_.weight)) {
-    params.fail("lambda", "expected a number of at least 0");
-  }
+      option_at_least(params, 1, "entries", 128, "retention: of a head, that the capacity holds (003: 128 at 32K)");
+  capacity_.weight = read_lambda(params, 1);
   tokens_at_once_ = read_tokens_at_once(params);
   if (file_name_ == kInitialWeights) {
     throw UserError(

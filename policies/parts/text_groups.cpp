@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -34,9 +35,18 @@ TextGroup group_of(Backend& backend, std::span<const std::span<const int32_t>> t
 }  // namespace
 
 int64_t read_tokens_at_once(Params& params) {
-  return option_at_least(params, 1, "tokens_at_once", 16384,
-                         "tokens of a step that go through the model together, whole texts, at least one: memory "
-                         "grows with them, results do not change but for rounding");
+  return option_at_least(
+      params, 1, "tokens_at_once", 16384,
+      "wg-kv, duo, retention: tokens of a step that go through the model together, whole texts, at least one: memory "
+      "grows with them, results do not change but for rounding");
+}
+
+double read_lambda(Params& params, double fallback) {
+  const double lambda = params.get("lambda", fallback,
+                                   "what gates are taught beside the model's words weighs: sparsity (wg-kv, 0.04), the "
+                                   "mean α (duo, 0.05), what exceeds the capacity (retention, 1)");
+  if (!(lambda >= 0) || !std::isfinite(lambda)) params.fail("lambda", "expected a number of at least 0");
+  return lambda;
 }
 
 int64_t tokens_of(const LearnBatch& batch) {

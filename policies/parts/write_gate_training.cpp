@@ -90,11 +90,11 @@ class WriteGateStep {
 }  // namespace
 
 void WriteGateTraining::read(Params& params) {
-  lambda_ = params.get("lambda", 0.04, "weight of the sparsity: larger lets less in (004: 0.02 to 1.28)");
-  if (!(lambda_ >= 0) || !std::isfinite(lambda_)) params.fail("lambda", "expected a number of at least 0");
-  const bool is_code = params.get("sparsity", "code", {"code", "paper"},
-                                  "code: the share of a cache that gates fill, the window's aside; paper: of a token "
-                                  "as if it had no window") == "code";
+  lambda_ = read_lambda(params, 0.04);  // 004: 0.02 to 1.28
+  const bool is_code =
+      params.get("sparsity", "code", {"code", "paper"},
+                 "wg-kv: the share of a cache that gates fill, the window's aside (code), or of a token "
+                 "as if there were no window (paper)") == "code";
   sparsity_window_ = is_code ? admitted_.window : 0;
   tokens_at_once_ = read_tokens_at_once(params);
   if (file_name_ == kInitialWeights) {

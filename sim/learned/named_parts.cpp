@@ -1,5 +1,7 @@
 #include "sim/learned/named_parts.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "kernels/check.h"
@@ -34,6 +36,23 @@ void NamedParts::write(std::string_view name, std::span<const float> of_owners, 
   for_each_owner(name, [&](int64_t to, int64_t from, int64_t count) {
     std::copy_n(of_owners.begin() + from, count, parameters.begin() + to);
   });
+}
+
+std::string NamedParts::place_of(int64_t parameter) const {
+  for (const LearnedPart& part : parts_) {
+    std::string place;
+    for_each_owner(part.name, [&](int64_t first, int64_t in_part, int64_t count) {
+      if (parameter < first || parameter >= first + count) return;
+      const int64_t owner = in_part / count;
+      if (part.scope == LearnedScope::kHead) {
+        place = fmt::format("layer {}, KV head {}: {}", owner / kv_heads_, owner % kv_heads_, part.name);
+      } else {
+        place = part.scope == LearnedScope::kLayer ? fmt::format("layer {}: {}", owner, part.name) : part.name;
+      }
+    });
+    if (!place.empty()) return place;
+  }
+  KV_CHECK(false);
 }
 
 void NamedParts::add(std::string_view name, std::span<const double> of_owners, std::span<double> gradient) const {

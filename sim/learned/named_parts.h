@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -12,13 +14,15 @@ namespace kv {
 class NamedParts {
  public:
   NamedParts(std::vector<LearnedPart> parts, int layers, int kv_heads)
-      : parts_(std::move(parts)), layout_(parts_, layers, kv_heads) {}
+      : parts_(std::move(parts)), layout_(parts_, layers, kv_heads), kv_heads_(kv_heads) {}
 
   int64_t elements() const { return layout_.elements(); }
   bool has(std::string_view name) const;
   // Empty where there is no such part.
   std::vector<float> read(std::string_view name, std::span<const float> parameters) const;
   void write(std::string_view name, std::span<const float> of_owners, std::span<float> parameters) const;
+  // Whose a parameter is, for complaints: "layer 3, KV head 1: hidden.weight".
+  std::string place_of(int64_t parameter) const;
   // What each owner's slopes are, added to the gradient of all parameters.
   void add(std::string_view name, std::span<const double> of_owners, std::span<double> gradient) const;
 
@@ -28,6 +32,7 @@ class NamedParts {
 
   std::vector<LearnedPart> parts_;
   LearnedLayout layout_;
+  int kv_heads_;
 };
 
 }  // namespace kv

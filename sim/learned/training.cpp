@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -45,9 +46,10 @@ std::vector<int> texts_of_step(int64_t step, int64_t batch, int texts, uint64_t 
   return chosen;
 }
 
-Training::Training(const TrainingOptions& options, Learner& learner, std::vector<float> initial)
+Training::Training(const TrainingOptions& options, Learner& learner, NamedParts named, std::vector<float> initial)
     : options_(options),
       learner_(learner),
+      named_(std::move(named)),
       parameters_(std::move(initial)),
       adam_(parameters_.size(), {.decay = options.decay}),
       gradient_(parameters_.size()) {}
@@ -70,12 +72,19 @@ double Training::rate() const {
   return options_.rate * factor;
 }
 
+void Training::require_finite_gradient() const {
+  const auto bad = std::find_if(gradient_.begin(), gradient_.end(), [](double slope) { return !std::isfinite(slope); });
+  if (bad == gradient_.end()) return;
+  throw UserError(
+      fmt::format("step {}: {}: the gradient is {}", step_, named_.place_of(bad - gradient_.begin()), *bad));
+}
+
 std::vector<Measured> Training::step(const LearnBatch& batch) {
   std::fill(gradient_.begin(), gradient_.end(), 0.0);
   std::vector<Measured> measured = learner_.learn(batch, parameters_, gradient_);
+  require_finite_gradient();
   const double bound = options_.clip > 0 ? options_.clip : std::numeric_limits<double>::infinity();
   const double norm = clip_norm(gradient_, bound);
-  if (!std::isfinite(norm)) throw UserError(fmt::format("step {}: the gradient is not finite", step_));
   adam_.step(parameters_, gradient_, rate());
   measured.push_back({.metric = "learning_rate", .value = rate()});
   measured.push_back({.metric = "gradient_norm", .value = norm});

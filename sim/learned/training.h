@@ -8,6 +8,7 @@
 
 #include "sim/learned/adam.h"
 #include "sim/learned/learner.h"
+#include "sim/learned/named_parts.h"
 #include "sim/learned/training_options.h"
 
 namespace kv {
@@ -19,7 +20,8 @@ std::vector<int> texts_of_step(int64_t step, int64_t batch, int texts, uint64_t 
 // Adam on what a learner's steps say, the gradient clipped; learner and options must stay alive.
 class Training {
  public:
-  Training(const TrainingOptions& options, Learner& learner, std::vector<float> initial);
+  // `named` are the learner's parts, for complaints.
+  Training(const TrainingOptions& options, Learner& learner, NamedParts named, std::vector<float> initial);
 
   // All that a training is besides its options and texts.
   struct State {
@@ -35,14 +37,16 @@ class Training {
   bool is_done() const { return step_ >= options_.steps; }
   std::span<const float> parameters() const { return parameters_; }
   // One step; what the learner measured, then learning_rate and gradient_norm, before clipping. UserError as
-  // Learner::learn, and where the gradient is not finite: then nothing has changed.
+  // Learner::learn, and where the gradient is not finite, naming whose: then nothing has changed.
   std::vector<Measured> step(const LearnBatch& batch);
 
  private:
   double rate() const;
+  void require_finite_gradient() const;
 
   const TrainingOptions& options_;
   Learner& learner_;
+  NamedParts named_;
   int64_t step_ = 0;
   std::vector<float> parameters_;
   Adam adam_;

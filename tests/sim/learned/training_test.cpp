@@ -51,12 +51,13 @@ class TrainingSteps : public testing::Test {
   std::unique_ptr<Backend> backend_ = make_backend("cpu");
   ref::TinySource source_{*backend_, ref::tiny_info(1, 1, 1, 2), {}};
   Distance learner_;
+  NamedParts named_{learner_.parts(source_.info()), 1, 1};
 };
 
 // The first step of warm-up has rate 0; of the second, Adam's step is the rate in each direction, up to ε.
 TEST_F(TrainingSteps, AreAdamsAtTheRateOfTheSchedule) {
   const TrainingOptions options{.steps = 20, .rate = 0.5, .warm_up = 2, .clip = 100};
-  Training training(options, learner_, {0, 0, 0});
+  Training training(options, learner_, named_, {0, 0, 0});
   step(training);
   EXPECT_EQ(std::vector<float>(training.parameters().begin(), training.parameters().end()),
             (std::vector<float>{0, 0, 0}));
@@ -73,7 +74,7 @@ TEST_F(TrainingSteps, AreAdamsAtTheRateOfTheSchedule) {
 
 TEST_F(TrainingSteps, EndNearWhereTheLossIsLeast) {
   const TrainingOptions options{.steps = 400, .rate = 0.1};
-  Training training(options, learner_, {0, 0, 0});
+  Training training(options, learner_, named_, {0, 0, 0});
   while (!training.is_done()) step(training);
   EXPECT_EQ(training.steps_done(), 400);
   for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(training.parameters()[i], static_cast<double>(i + 1), 1e-2);
@@ -81,8 +82,8 @@ TEST_F(TrainingSteps, EndNearWhereTheLossIsLeast) {
 
 TEST_F(TrainingSteps, GoOnFromTheirStateToTheLastBit) {
   const TrainingOptions options{.steps = 30, .rate = 0.1, .schedule = TrainingOptions::Schedule::kConstant};
-  Training whole(options, learner_, {0, 0, 0}), first(options, learner_, {0, 0, 0}),
-      second(options, learner_, {9, 9, 9});
+  Training whole(options, learner_, named_, {0, 0, 0}), first(options, learner_, named_, {0, 0, 0}),
+      second(options, learner_, named_, {9, 9, 9});
   for (int i = 0; i < 30; ++i) step(whole);
   for (int i = 0; i < 11; ++i) step(first);
   second.restore(first.state());
@@ -93,22 +94,54 @@ TEST_F(TrainingSteps, GoOnFromTheirStateToTheLastBit) {
 
 TEST_F(TrainingSteps, RefuseAStateOfAnotherSize) {
   const TrainingOptions options;
-  Training training(options, learner_, {0, 0, 0}), other(options, learner_, {0, 0});
+  Training training(options, learner_, named_, {0, 0, 0}), other(options, learner_, named_, {0, 0});
   EXPECT_EQ(test::user_error([&] { training.restore(other.state()); }),
             "the checkpoint holds 2 parameters, expected 3");
 }
 
 TEST_F(TrainingSteps, ChangeNothingWhereTheGradientIsNoNumber) {
   const TrainingOptions options;
-  Training training(options, learner_, {0, 0, 0});
+  Training training(options, learner_, named_, {0, 0, 0});
   step(training);
   const Training::State before = training.state();
   learner_.slope = std::numeric_limits<double>::quiet_NaN();
-  EXPECT_EQ(test::user_error([&] { step(training); }), "step 1: the gradient is not finite");
+  EXPECT_EQ(test::user_error([&] { step(training); }), "step 1: layer 0, KV head 0: point: the gradient is nan");
   const Training::State after = training.state();
   EXPECT_EQ(after.step, before.step);
   EXPECT_EQ(after.parameters, before.parameters);
   EXPECT_EQ(after.adam.mean, before.adam.mean);
+}
+
+// Decay pulls towards 0 by rate · decay of what is there, beside Adam's step of the rate itself (AdamW).
+TEST_F(TrainingSteps, DecayWhatIsThere) {
+  const TrainingOptions options{
+      .steps = 9, .rate = 0.5, .warm_up = 1, .schedule = TrainingOptions::Schedule::kConstant, .decay = 0.1};
+  Training training(options, learner_, named_, {10, 10, 10});
+  step(training);
+  for (const float moved : training.parameters()) EXPECT_NEAR(moved, 10 - 0.5 * 0.1 * 10 - 0.5, 1e-5);
+}
+
+// A bound of 0 is none: Adam's second moment is then of the gradient as it is.
+TEST_F(TrainingSteps, ClipOnlyWhereThereIsABound) {
+  const auto square = [&](double clip) {
+    const TrainingOptions options{.steps = 20, .clip = clip};
+    Training training(options, learner_, named_, {0, 0, 0});
+    step(training);
+    return training.state().adam.square[2];
+  };
+  EXPECT_NEAR(square(0), 0.001 * 9, 1e-6);
+  EXPECT_NEAR(square(1), 0.001 * 9 / 14, 1e-6);
+}
+
+TEST(TrainingOptionsOfASpec, TakeAShareOfTheStepsToWarmUp) {
+  const auto warm_up = [](std::vector<GivenParam> given) {
+    Params params("learn", std::move(given));
+    return TrainingOptions::read(params, {.steps = 50, .warm_up_share = 0.1}).warm_up;
+  };
+  EXPECT_EQ(warm_up({}), 5);
+  EXPECT_EQ(warm_up({{"steps", "400", ""}}), 40);
+  EXPECT_EQ(warm_up({{"steps", "4", ""}}), 1);
+  EXPECT_EQ(warm_up({{"steps", "400", ""}, {"warm_up", "7", ""}}), 7);
 }
 
 // Five texts, three a step: each round of five steps sees every text three times, each five in a row are all of them.
