@@ -31,25 +31,17 @@ std::vector<double> on_host(const Tensor& tensor) {
   return {values.begin(), values.end()};
 }
 
-// Of both norms, by the column of W1 that a weight scales.
-class Norms {
- public:
-  Norms(const NamedParts& named, std::span<const float> parameters, const SourceInfo& info)
-      : pre_rope_(named.read(kPreRopeNorm, parameters)),
-        other_(named.read(kNorm, parameters)),
-        dim_(info.head_dim),
-        kv_heads_(info.kv_heads) {}
-
-  // Of element `at` of all W1, [layers, kv_heads, hidden, 2 dim].
-  float of_column(int64_t at, int64_t hidden) const {
-    const int64_t layer = at / (kv_heads_ * hidden * 2 * dim_), column = at % (2 * dim_);
-    return (column < dim_ ? pre_rope_ : other_)[static_cast<size_t>(layer * dim_ + column % dim_)];
+// Weights of both norms side by side, as they scale the columns of W1: [layers, 2 head_dim].
+std::vector<float> column_norms(const NamedParts& named, std::span<const float> parameters, int64_t head_dim) {
+  const std::vector<float> pre_rope = named.read(kPreRopeNorm, parameters), other = named.read(kNorm, parameters);
+  std::vector<float> columns;
+  for (auto first = pre_rope.begin(), second = other.begin(); first != pre_rope.end();
+       first += head_dim, second += head_dim) {
+    columns.insert(columns.end(), first, first + head_dim);
+    columns.insert(columns.end(), second, second + head_dim);
   }
-
- private:
-  std::vector<float> pre_rope_, other_;  // [layers, head_dim]
-  int64_t dim_, kv_heads_;
-};
+  return columns;
+}
 
 int64_t tokens_of(const LayerView& view) {
   int64_t tokens = 0;
@@ -104,8 +96,13 @@ void WriteGateNetwork::use(Backend& backend, const SourceInfo& info, std::span<c
   head_dim_ = info.head_dim;
   const NamedParts named(parts(info), info.layers, info.kv_heads);
   std::vector<float> weights = named.read(kHiddenWeight, parameters);
-  const Norms norms(named, parameters, info);
-  for (size_t i = 0; i < weights.size(); ++i) weights[i] *= norms.of_column(static_cast<int64_t>(i), hidden_);
+  const std::vector<float> norms = column_norms(named, parameters, head_dim_);
+  const int64_t inputs = 2 * int64_t{head_dim_}, rows_of_layer = int64_t{kv_heads_} * hidden_;
+  for (int64_t row = 0; row < info.layers * rows_of_layer; ++row) {
+    const float* norm = norms.data() + row / rows_of_layer * inputs;
+    float* weight = weights.data() + row * inputs;
+    for (int64_t i = 0; i < inputs; ++i) weight[i] *= norm[i];
+  }
   upload_activations(backend, weights_, weights);
   bias_ = on_device(backend, named.read(kHiddenBias, parameters));
   output_weights_ = on_device(backend, named.read(kOutputWeight, parameters));
@@ -157,18 +154,25 @@ void WriteGateGradients::add_into(int layer, WriteGateBackwardArgs& args) {
 void WriteGateGradients::add_to(std::span<const float> parameters, std::span<double> gradient) const {
   std::vector<double> weights = on_host(weights_);
   const std::vector<float> columns = named_.read(kHiddenWeight, parameters);
-  const Norms norms(named_, parameters, info_);
-  const int64_t dim = info_.head_dim;
-  std::vector<double> pre_rope_norms(static_cast<size_t>(info_.layers * dim)), other_norms(pre_rope_norms.size());
-  for (size_t i = 0; i < weights.size(); ++i) {
-    const auto at = static_cast<int64_t>(i);
-    const int64_t layer = at / (info_.kv_heads * hidden_ * inputs()), column = at % inputs();
-    std::vector<double>& slopes = column < dim ? pre_rope_norms : other_norms;
-    slopes[static_cast<size_t>(layer * dim + column % dim)] += weights[i] * columns[i];
-    weights[i] *= norms.of_column(at, hidden_);
+  const std::vector<float> norms = column_norms(named_, parameters, info_.head_dim);
+  std::vector<double> of_norms(norms.size());
+  const int64_t rows_of_layer = info_.kv_heads * hidden_;
+  for (int64_t row = 0; row < info_.layers * rows_of_layer; ++row) {
+    const int64_t layer = row / rows_of_layer, first = row * inputs();
+    const float *norm = norms.data() + layer * inputs(), *column = columns.data() + first;
+    double *weight = weights.data() + first, *of_norm = of_norms.data() + layer * inputs();
+    for (int64_t i = 0; i < inputs(); ++i) {
+      of_norm[i] += weight[i] * column[i];
+      weight[i] *= norm[i];
+    }
   }
-  named_.add(kPreRopeNorm, pre_rope_norms, gradient);
-  named_.add(kNorm, other_norms, gradient);
+  std::vector<double> pre_rope, other;
+  for (auto layer = of_norms.begin(); layer != of_norms.end(); layer += inputs()) {
+    pre_rope.insert(pre_rope.end(), layer, layer + info_.head_dim);
+    other.insert(other.end(), layer + info_.head_dim, layer + inputs());
+  }
+  named_.add(kPreRopeNorm, pre_rope, gradient);
+  named_.add(kNorm, other, gradient);
   named_.add(kHiddenWeight, weights, gradient);
   named_.add(kHiddenBias, on_host(bias_), gradient);
   named_.add(kOutputWeight, on_host(output_weights_), gradient);

@@ -1,9 +1,11 @@
 #include <fmt/format.h>
 
+#include <limits>
 #include <memory>
 
 #include "policies/parts/retention_training.h"
 #include "policies/parts/write_gate_training.h"
+#include "sim/learned/adam.h"
 #include "sim/learned/student.h"
 #include "sim/model/model_files.h"
 #include "sim/source/model_source.h"
@@ -62,7 +64,25 @@ void step(Device& device, Samples& samples, int64_t tokens, Learner& learner) {
   });
 }
 
+// What the host does in a step of SmolLM2-135M's gates beside all ops: parameters to what ops want, gradients back to
+// parameters, Adam.
+void host_part(Device& device, Samples& samples) {
+  const SourceInfo info{.name = "shape", .layers = 30, .q_heads = 9, .kv_heads = 3, .head_dim = 64, .width = 576};
+  WriteGateNetwork network(1.5);
+  std::vector<float> parameters = network.initial(info, 1);
+  std::vector<double> gradient(parameters.size());
+  Adam adam(parameters.size(), {.decay = 0.01});
+  samples.take({}, [&] {
+    network.use(device.backend(), info, parameters);
+    const WriteGateGradients gradients(device.backend(), info, network);
+    gradients.add_to(parameters, gradient);
+    clip_norm(gradient, std::numeric_limits<double>::infinity());
+    adam.step(parameters, gradient, 1e-3);
+  });
+}
+
 const Family kTraining{[](Device& device) {
+  device.add("training_host/smollm2", host_part);
   const std::vector<int64_t> lengths = device.pick(std::vector<int64_t>{2048}, std::vector<int64_t>{4096, 16384});
   for (const int64_t tokens : lengths) {
     device.add(fmt::format("training_teach/reference/{}", tokens),

@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
-# reached_sources.sh BASE: the sources of the working tree that the changes since the commit BASE reach, one a line:
-# those that changed, and those that include one that did, through whatever header. Every source where the change is to
-# what all of them are checked with: the checks, the flags, the lint preset's own. Only #include "..." from the root is
-# followed (and kernels/every_op.h, which CMake writes), so a library's header that changes reaches nothing.
+# reached_sources.sh BASE [h]: the sources of the working tree that the changes since the commit BASE reach, one a line:
+# those that changed, and those that include one that did, through whatever header. With h the headers, in their place.
+# Every one where the change is to what all of them are checked with: the checks, the flags, the lint preset's own. Only
+# #include "..." from the root is followed (and kernels/every_op.h, which CMake writes), so a library's header that
+# changes reaches nothing.
 set -euo pipefail
 base=$1
+ending=${2:-cpp}
 folders='kernels sim policies harness tests'
 
 sources() {
   # shellcheck disable=SC2086 # a list
-  find $folders -name '*.cpp' | LC_ALL=C sort
+  find $folders -name "*.$ending" | LC_ALL=C sort
 }
 
 changed=$(git diff --name-only --relative "$base" -- && git ls-files --others --exclude-standard)

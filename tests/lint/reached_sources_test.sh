@@ -47,6 +47,9 @@ for file in cmake/flags.cmake CMakePresets.json .clang-tidy; do
   echo '# more' >> $file &&
     expect "$file" harness/top.cpp kernels/backend.cpp policies/h2o.cpp sim/other.cpp tests/low_test.cpp
 done
+echo '// more' >> kernels/op.h
+[[ $("$list" HEAD h | tr '\n' ' ') == 'harness/top.h kernels/op.h sim/io/low.h ' ]] || { echo 'headers: not found'; exit 1; }
+git checkout -q .
 echo '// more' >> sim/other.cpp && commit second
 [[ $("$list" HEAD^) == sim/other.cpp ]] || { echo 'a commit since the base: not found'; exit 1; }
 echo 'reached_sources.sh lists what is reached'
