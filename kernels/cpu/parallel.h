@@ -55,8 +55,8 @@ void parallel_blocks(int64_t count, int64_t block, const Task& task) {
 // returned, the first of several. Not inside a task or another side_by_side().
 void side_by_side(int count, const std::function<void()>& work);
 
-// Uninitialised floats, aligned to a cache line. In a debug build they are NaN, so that an op that reads what it has not
-// written shows.
+// Uninitialised floats, aligned to a cache line. In a debug build they are NaN, so that an op that reads what it has
+// not written shows.
 class Scratch {
  public:
   Scratch() = default;
