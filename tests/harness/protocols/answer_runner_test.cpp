@@ -201,7 +201,10 @@ TEST_F(Answers, AQuestionThatIsSeenHoldsItsNeedles) {
             mean(rows_of(rows, "needle_kept", "snapkv", "agnostic")) + 0.05);
 }
 
-TEST_F(Answers, RowsDependOnNeitherBatchesNorAKill) {
+// The two that go through all rows several times.
+using AnswersSlow = Answers;
+
+TEST_F(AnswersSlow, RowsDependOnNeitherBatchesNorAKill) {
   const std::vector<Row> rows = untimed(run(questions_spec()));
   std::string single = questions_spec();
   single.replace(single.find("batch: 2"), 8, "batch: 1");
@@ -248,7 +251,7 @@ TEST_F(Answers, OfASampleDoNotDependOnWhatEndsTheOthers) {
   EXPECT_LT(tokens->value.value(), 24) << "the case shows nothing: no line ended";
 }
 
-TEST_F(Answers, RowsDoNotDependOnThreads) {
+TEST_F(AnswersSlow, RowsDoNotDependOnThreads) {
   std::string yaml = questions_spec();
   yaml.replace(yaml.find("axes: {keep: [0.9, 0.3]}"), 24,
                "axes: {keep: 0.3, query: [agnostic, aware], allocation: [uniform, ada]}");

@@ -158,6 +158,7 @@ void expect_teacher_forced(Bench& bench, const Ask& ask) {
 }
 
 KV_OVER_BACKENDS(Runs, Generate);
+KV_OVER_BACKENDS(Runs, GenerateSlow);
 
 TEST_P(Generate, GreedyIsReplaysMostLikelyTokenOverTheFullCache) {
   KV_BACKEND_OR_SKIP(backend);
@@ -167,7 +168,7 @@ TEST_P(Generate, GreedyIsReplaysMostLikelyTokenOverTheFullCache) {
   expect_teacher_forced(bench, {.prompts = {text("code0", 0, 1)}, .max_new_tokens = 20});
 }
 
-TEST_P(Generate, GreedyIsReplaysMostLikelyTokenUnderEveryPolicy) {
+TEST_P(GenerateSlow, GreedyIsReplaysMostLikelyTokenUnderEveryPolicy) {
   KV_BACKEND_OR_SKIP(backend);
   Bench bench(*backend);
   for (const PolicyEntry* entry : policies()) {
@@ -203,7 +204,7 @@ TEST_P(Generate, CutsWhenReplayDoes) {
 
 // In f32 a sequence's text is what it is alone. In bf16 products of other shapes round otherwise, and a near tie may
 // then fall the other way; among other neighbours of the same lengths it must still be the same.
-TEST_P(Generate, ABatchOfRaggedPromptsDoesNotMixItsSequences) {
+TEST_P(GenerateSlow, ABatchOfRaggedPromptsDoesNotMixItsSequences) {
   KV_BACKEND_OR_SKIP(backend);
   Bench bench(*backend);
   for (const std::string policy : {"full", "h2o", "snapkv"}) {
