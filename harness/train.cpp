@@ -165,7 +165,9 @@ class Trainings {
     for (const auto& [name, sha256] : hashes_.tokenizers) key += fmt::format("{} {}\n", name, sha256);
     for (const InputFile& file : policy_case.files) key += file.sha256 + "\n";
     for (const GivenParam& setting : policy_case.settings) key += fmt::format("{} {}\n", setting.key, setting.text);
-    key += make_case_policy(spec_, policy_case).scorer_name;
+    Policy policy = make_case_policy(spec_, policy_case);
+    key += fmt::format("{}\n{}\n", policy.scorer_name, learner_name(policy));
+    for (const auto& [setting, value] : learner_of(policy).settings()) key += fmt::format("{} {}\n", setting, value);
     return sha256_hex(key);
   }
 

@@ -7,10 +7,13 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
+#include <cstring>
 #include <utility>
 
 #include "kernels/error.h"
 #include "sim/io/regular_file.h"
+#include "sim/io/stored_path.h"
+#include "sim/io/xz.h"
 
 namespace kv {
 namespace {
@@ -48,11 +51,21 @@ void leave(std::span<const std::byte> bytes) {
 }  // namespace
 
 MappedFile MappedFile::open(const std::filesystem::path& path) {
+  if (const std::filesystem::path stored = stored_file(path); stored != path) return unpacked(stored);
   const RegularFile file(path);  // the mapping outlives it
   if (file.size() == 0) throw UserError(fmt::format("{}: the file is empty", path.string()));
   void* const address = ::mmap(nullptr, file.size(), PROT_READ, MAP_PRIVATE, file.descriptor(), 0);
   if (address == MAP_FAILED) file.fail(errno);
   return {{static_cast<const std::byte*>(address), file.size()}, std::make_unique<const std::string>(path.string())};
+}
+
+MappedFile MappedFile::unpacked(const std::filesystem::path& path) {
+  const std::string content = unxz(open(path).text(), path.string());
+  if (content.empty()) throw UserError(fmt::format("{}: the file is empty", path.string()));
+  void* const address = ::mmap(nullptr, content.size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (address == MAP_FAILED) throw UserError(fmt::format("{}: no memory to unpack it", path.string()));
+  std::memcpy(address, content.data(), content.size());
+  return {{static_cast<const std::byte*>(address), content.size()}, std::make_unique<const std::string>(path.string())};
 }
 
 MappedFile::MappedFile(std::span<const std::byte> bytes, std::unique_ptr<const std::string> path)

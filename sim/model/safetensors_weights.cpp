@@ -14,6 +14,7 @@
 #include "sim/io/finite.h"
 #include "sim/io/hash.h"
 #include "sim/io/mapped_file.h"
+#include "sim/io/stored_path.h"
 #include "sim/io/strict_json.h"
 #include "sim/model/activations.h"
 
@@ -68,7 +69,7 @@ void SafetensorsWeights::open_shard(const std::string& name) {
 }
 
 void SafetensorsWeights::open_files() {
-  if (fs::exists(folder_ / kSingleFile)) {
+  if (fs::exists(stored_file(folder_ / kSingleFile))) {
     listing_ = (folder_ / kSingleFile).string();
     open_shard(kSingleFile);
     for (const TensorInfo& tensor : files_.at(kSingleFile).tensors()) places_.emplace(tensor.name, kSingleFile);
@@ -81,7 +82,7 @@ void SafetensorsWeights::open_files() {
   listing_ = (folder_ / kIndexFile).string();
   places_ = parse_index(listing_);
   for (const auto& [tensor, name] : places_) {
-    if (!fs::exists(folder_ / name)) {
+    if (!fs::exists(stored_file(folder_ / name))) {
       throw UserError(fmt::format("{}: the shard is missing; {} places tensor {} in it", (folder_ / name).string(),
                                   kIndexFile, in_quotes(tensor)));
     }
@@ -133,7 +134,7 @@ Tensor SafetensorsWeights::load(const ExpectedTensor& expected, Backend& backend
 
 std::string folder_fingerprint(const fs::path& folder) {
   std::set<std::string> names = {kConfigFile};
-  if (fs::exists(folder / kSingleFile)) {
+  if (fs::exists(stored_file(folder / kSingleFile))) {
     names.insert(kSingleFile);
   } else {
     names.insert(kIndexFile);

@@ -155,7 +155,8 @@ TEST_F(Cli, EveryVerbThatReadsAModelNamesItsBrokenFile) {
   fs::copy(reference(), folder_ / "missing");
   fs::remove(folder_ / "missing/model-00002-of-00003.safetensors");
   fs::copy(model(), folder_ / "cut");
-  fs::resize_file(folder_ / "cut/model.safetensors", 10'000);
+  const std::string weights = read_stored(folder_ / "cut/model.safetensors");
+  write_atomically(folder_ / "cut/model.safetensors", weights.substr(0, 10'000));
   for (const auto& [folder, file] : {std::pair("missing", "model-00002-of-00003.safetensors: the shard is missing"),
                                      std::pair("cut", "model.safetensors: ")}) {
     const std::string runs = path("tiny.yaml") + " --set model=" + path(folder);
@@ -208,7 +209,7 @@ TEST_F(Cli, AnAbsurdNumberOfThreadsIsRefused) {
 TEST_F(Cli, AModelWhoseNumbersOverflowHasNoScores) {
   fs::create_directories(folder_ / "huge");
   fs::copy(model() + "/config.json", folder_ / "huge/config.json");
-  std::string weights = read_file(model() + "/model.safetensors");
+  std::string weights = read_stored(model() + "/model.safetensors");
   const auto file = SafetensorsFile::from_bytes(std::as_bytes(std::span(weights)), "weights");
   const TensorInfo& norm = file.require("model.layers.0.input_layernorm.weight");
   ASSERT_EQ(norm.dtype, Dtype::kBF16);

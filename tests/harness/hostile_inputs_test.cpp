@@ -23,6 +23,7 @@
 #include "sim/budget/profile_file.h"
 #include "sim/io/finite.h"
 #include "sim/io/safetensors.h"
+#include "sim/io/stored_file.h"
 #include "sim/io/xz.h"
 #include "sim/model/model_files.h"
 #include "sim/source/trace.h"
@@ -177,7 +178,8 @@ class HostileInputs : public testing::Test {
     fs::remove_all(copy);
     fs::create_directories(copy);
     for (const char* linked : {"config.json", "model.safetensors", "tokenizer.json"}) {
-      if (linked != file) fs::create_symlink(fs::path(model()) / linked, copy / linked);
+      const fs::path stored = stored_file(fs::path(model()) / linked);
+      if (linked != file) fs::create_symlink(stored, copy / stored.filename());
     }
     test::write_file(copy / file, content);
     return copy.string();
@@ -343,7 +345,7 @@ TEST_F(HostileInputs, TokenIdsRunOrAreRefused) {
 }
 
 TEST_F(HostileInputs, WeightsRunOrAreRefused) {
-  const std::string weights = test::read_file(fs::path(model()) / "model.safetensors");
+  const std::string weights = read_stored(fs::path(model()) / "model.safetensors");
   const SafetensorsFile file = SafetensorsFile::from_bytes(std::as_bytes(std::span(weights)), "weights");
   const auto with = [&](const std::string& changed) {
     return score(model_with("model.safetensors", changed), path("ids.safetensors"));

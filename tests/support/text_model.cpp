@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "harness/files.h"
+#include "sim/io/stored_path.h"
 #include "tests/support/paths.h"
 
 namespace kv::ref {
@@ -28,7 +29,8 @@ std::string byte_in_alphabet(int byte) {
 void make_text_model(const fs::path& folder) {
   fs::create_directories(folder);
   for (const char* file : {"config.json", "model.safetensors"}) {
-    fs::create_symlink(source_path(std::string("tests/data/llama/") + file), folder / file);
+    const fs::path stored = stored_file(source_path(std::string("tests/data/llama/") + file));
+    fs::create_symlink(stored, folder / stored.filename());
   }
   nlohmann::json vocabulary;
   for (int byte = 0; byte < 256; ++byte) vocabulary[byte_in_alphabet(byte)] = byte;

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "sim/io/xz.h"
 #include "tests/support/file_fixtures.h"
 
 namespace kv {
@@ -24,6 +25,19 @@ TEST(MappedFile, ShowsTheBytesAndKeepsThemAcrossMoves) {
   EXPECT_EQ(moved.bytes().data(), address);
   moved = MappedFile::open(folder / "b");
   EXPECT_EQ(moved.text(), "second one");
+}
+
+TEST(MappedFile, UnpacksWhatLiesPackedUnlessTheFileItselfIsThere) {
+  const TempFolder folder;
+  test::write_file(folder / "a.xz", xz("packed"));
+  EXPECT_EQ(MappedFile::open(folder / "a").text(), "packed");
+  EXPECT_NE(MappedFile::open(folder / "a.xz").text(), "packed") << "asked for by its own name, it is what it is";
+  test::write_file(folder / "a", "plain");
+  EXPECT_EQ(MappedFile::open(folder / "a").text(), "plain");
+  test::write_file(folder / "b.xz", xz("").substr(0, 9));
+  EXPECT_TRUE(user_error([&] { MappedFile::open(folder / "b"); }).starts_with((folder / "b.xz").string() + ": "));
+  test::write_file(folder / "c.xz", xz(""));
+  EXPECT_EQ(user_error([&] { MappedFile::open(folder / "c"); }), (folder / "c.xz").string() + ": the file is empty");
 }
 
 TEST(MappedFile, IsFoundByItsAddressesWhileItIsThere) {
