@@ -40,7 +40,7 @@ Calibrator::Calibrator(const Spec& spec, Backend& backend, const Grid& grid, int
       progress_(progress) {
   subject_->source(0, 1);  // throws where the model does not fit
   for (const Case& policy_case : grid.workloads.front().cases) {
-    policies_.push_back(make_case_policy(spec, policy_case));
+    policies_.push_back(load_case_policy(spec, policy_case));
   }
   orders_.resize(policies_.size());
   questions_.resize(policies_.size() + 1);
