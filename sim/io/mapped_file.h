@@ -9,8 +9,8 @@
 
 namespace kv {
 
-// A whole file mapped read-only; the bytes live as long as the object and do not move with it. Where a file is missing but
-// lies packed beside (sim/io/stored_path.h), they are what it unpacks to. A file that is missing, unreadable, not a
+// A whole file mapped read-only; the bytes live as long as the object and do not move with it. Where a file is missing
+// but lies packed beside (sim/io/stored_path.h), they are what it unpacks to. A file that is missing, unreadable, not a
 // regular file or empty throws UserError. Where the file is shortened while it is mapped, reading
 // what it lost is a SIGBUS: mapped_file_at tells a handler which file that was.
 class MappedFile {
