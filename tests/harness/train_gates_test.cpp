@@ -149,6 +149,19 @@ TEST_P(TrainOneSlot, RefusesWhatHasNoPartInIt) {
       << initial;
 }
 
+// Policies that differ in what is admitted alone: neither goes on from the other's checkpoint.
+TEST_P(TrainOneSlot, KnowsTheTrainingsOfASpecApart) {
+  const std::string both =
+      "{policy: full, admission: {wg-kv: {window: 8, weights: gates}}, label: gates}, "
+      "{policy: full, admission: {duo: {sinks: 2, window: 8, weights: alphas}}, label: alphas}";
+  const RunSummary summary = train(spec({"policies=[" + both + "]"}), options("both"));
+  EXPECT_EQ(summary.cases, 2 * kSteps);
+  EXPECT_EQ(summary.reused, 0);
+  for (const char* name : {"gates", "alphas"}) {
+    EXPECT_TRUE(std::filesystem::exists(folder_ / "both" / (std::string(name) + ".safetensors"))) << name;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Runs, TrainOneSlot, testing::Values(kMethods[0]),
                          [](const auto& method) { return method.param.name; });
 
