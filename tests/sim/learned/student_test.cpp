@@ -104,7 +104,7 @@ class Nudged final : public StudentAttention {
 // Losses that transformers has of the text, through another path than a cache's.
 TEST_P(StudentModel, SaysWhatTheModelSays) {
   KV_BACKEND_OR_SKIP(backend);
-  if (backend->activation_type() != DType::kF32) GTEST_SKIP() << "expected values are of f32";
+  if (backend->activation_type() != DType::kF32) GTEST_SKIP() << "one backend only: expected values are of f32";
   for (const char* folder : {"tests/data/llama", "tests/data/qwen3"}) {
     SCOPED_TRACE(folder);
     const Opened opened(*backend, folder);
@@ -160,7 +160,7 @@ TEST_P(StudentModel, KeepsWithoutChanging) {
 // adds is 0.01² of the slope.
 TEST_P(StudentModel, GoesBackAsDifferencesSay) {
   KV_BACKEND_OR_SKIP(backend);
-  if (backend->activation_type() != DType::kF32) GTEST_SKIP() << "differences of 16 bits say nothing";
+  if (backend->activation_type() != DType::kF32) GTEST_SKIP() << "one backend only: differences of 16 bits say nothing";
   for (const char* folder : {"tests/data/llama", "tests/data/qwen3"}) {
     const Opened opened(*backend, folder);
     const ModelConfig& config = opened.model.config;
