@@ -15,6 +15,7 @@
 #include "kernels/error.h"
 #include "kernels/half.h"
 #include "sim/io/safetensors.h"
+#include "sim/io/stored_path.h"
 
 namespace kv {
 namespace {
@@ -121,7 +122,7 @@ class WeightsCheck {
     const uint64_t seed = read_training(spec_, policy_case, learner).seed;
     std::string there;
     try {
-      if (std::error_code error; !fs::exists(path, error)) return;
+      if (std::error_code error; !fs::exists(stored_file(path), error)) return;
       there = read_learned(path, writer.component->name).origin;
     } catch (const UserError&) {
       return;  // something else, which gives way
@@ -157,7 +158,7 @@ bool same_number(float x, float y) {
 }
 
 bool holds(const fs::path& path, const LearnedFile& learned) {
-  if (std::error_code error; !fs::exists(path, error)) return false;
+  if (std::error_code error; !fs::exists(stored_file(path), error)) return false;
   try {
     const LearnedFile there = read_learned(path, learned.learner);
     return there.learner == learned.learner && there.fingerprint == learned.fingerprint &&

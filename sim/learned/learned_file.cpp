@@ -12,6 +12,7 @@
 #include "sim/io/hash.h"
 #include "sim/io/mapped_file.h"
 #include "sim/io/safetensors.h"
+#include "sim/io/stored_path.h"
 
 namespace kv {
 
@@ -246,7 +247,7 @@ std::vector<InputFile> check_learned(const std::filesystem::path& path, std::str
   std::error_code error;
   if (!model.files().empty() && !std::filesystem::exists(model.files(), error)) return {};
   const std::string file = path.string();
-  if (!std::filesystem::exists(path, error)) {
+  if (!std::filesystem::exists(stored_file(path), error)) {
     throw UserError(fmt::format("{}: there are no learned weights {}; {}", owner, file, remedy));
   }
   const LearnedFile learned = read_learned(path, owner);

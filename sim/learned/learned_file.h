@@ -35,7 +35,8 @@ inline constexpr std::string_view kTrainMakesOne = "`kvlab train SPEC` makes one
 // As the name of a file: none, but the parameters that a training begins with.
 inline constexpr std::string_view kInitialWeights = "initial";
 
-// <model folder>/learned/<name>.safetensors; a name that ends in .safetensors is a path.
+// <model folder>/learned/<name>.safetensors; a name that ends in .safetensors is a path. Either may lie packed
+// (sim/io/stored_path.h).
 std::filesystem::path learned_path(const std::filesystem::path& model_folder, std::string_view name);
 
 void write_learned(const std::filesystem::path& path, const LearnedFile& learned);

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "sim/io/safetensors.h"
+#include "sim/io/xz.h"
 #include "tests/support/file_fixtures.h"
 
 namespace kv {
@@ -169,6 +170,17 @@ TEST_F(LearnedFiles, AreRefusedWhereOwnersAreNotAsTheySay) {
             start + ": tensor 'w' is of a 'group', expected layer or model; `kvlab train SPEC` makes one");
   EXPECT_EQ(refusal_of({{"scope.w", "layer"}, {"layers", "2"}, {"kv_heads", "3"}}),
             start + " is for 2 layers of 3 KV heads, expected 2 of 2; `kvlab train SPEC` makes one");
+}
+
+TEST_F(LearnedFiles, MayLiePacked) {
+  const LearnedFile learned = example();
+  written(learned);
+  const std::vector<InputFile> plain = check_learned(path_, "learner", identity(2, 2), {});
+  test::write_file(path_.string() + ".xz", xz(test::read_file(path_)));
+  std::filesystem::remove(path_);
+  const std::vector<InputFile> packed = check_learned(path_, "learner", identity(2, 2), {});
+  EXPECT_EQ(packed.front().sha256, plain.front().sha256) << "results state the same weights";
+  EXPECT_EQ(load_learned(packed.front(), "learner").parameters, learned.parameters);
 }
 
 TEST_F(LearnedFiles, HoldNumbersOfElevenBits) {
