@@ -101,6 +101,8 @@ class Duo final : public WindowedAdmission {
       return check_learned(learned_path(model.folder(), training_.file_name()), kName, model, training_.settings(),
                            "`kvlab train SPEC` makes one, the options alphas and profile do without");
     }
+    // Of a model that is not there nothing can be asked: whoever opens it says so.
+    if (std::error_code error; !model.files().empty() && !std::filesystem::exists(model.files(), error)) return {};
     const std::string& file = file_.empty() ? profile_ : file_;
     const std::string text = read_stored(file);
     alphas_of(text, model.shape(), model.folder().empty() ? "" : model.fingerprint());
