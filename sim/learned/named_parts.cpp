@@ -18,10 +18,6 @@ void NamedParts::for_each_owner(std::string_view name, const Visit& visit) const
   }
 }
 
-bool NamedParts::has(std::string_view name) const {
-  return std::any_of(parts_.begin(), parts_.end(), [&](const LearnedPart& part) { return part.name == name; });
-}
-
 std::vector<float> NamedParts::read(std::string_view name, std::span<const float> parameters) const {
   KV_CHECK(std::ssize(parameters) == elements());
   std::vector<float> of_owners;

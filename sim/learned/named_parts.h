@@ -17,7 +17,6 @@ class NamedParts {
       : parts_(std::move(parts)), layout_(parts_, layers, kv_heads), kv_heads_(kv_heads) {}
 
   int64_t elements() const { return layout_.elements(); }
-  bool has(std::string_view name) const;
   // Empty where there is no such part.
   std::vector<float> read(std::string_view name, std::span<const float> parameters) const;
   void write(std::string_view name, std::span<const float> of_owners, std::span<float> parameters) const;

@@ -65,7 +65,6 @@ std::vector<Spec> specs_of_the_reference_model() {
   return specs;
 }
 
-// A training on somebody's own corpus reads nothing that ships.
 bool has_texts(const Spec& spec) {
   try {
     return !text_folder(spec).empty();
@@ -74,11 +73,21 @@ bool has_texts(const Spec& spec) {
   }
 }
 
+// What a training reads that is here: of one on somebody's own corpus what is made up, which no corpus changes.
+Spec read_here(Spec training) {
+  if (has_texts(training)) return training;
+  training.texts = {};
+  std::erase_if(training.data, [](const DataSpec& data) { return data.source.text != "reason"; });
+  return training;
+}
+
 TEST(TrainingTexts, AreReadByNoEvaluation) {
   const std::vector<Spec> specs = specs_of_the_reference_model();
   std::unordered_map<uint64_t, std::string> trained;
-  for (const Spec& spec : specs) {
-    if (!spec.protocol->learns || !has_texts(spec)) continue;
+  for (const Spec& whole : specs) {
+    if (!whole.protocol->learns) continue;
+    const Spec spec = read_here(whole);
+    if (spec.data.empty()) continue;
     for_each_text(spec, kTrained, [&](const std::vector<int32_t>& ids) {
       for_each_window(ids, kWindow, [&](uint64_t hash) { trained.emplace(hash, spec.name); });
     });

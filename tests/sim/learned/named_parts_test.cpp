@@ -26,7 +26,6 @@ TEST(NamedParts, ReadAndWriteAPartOfAllOwners) {
   EXPECT_EQ(named.read("of_layer", parameters), (std::vector<float>{1, 2, 5, 6}));
   EXPECT_EQ(named.read("of_head", parameters), (std::vector<float>{3, 4, 7, 8}));
   EXPECT_TRUE(named.read("of_nobody", parameters).empty());
-  EXPECT_FALSE(named.has("of_nobody"));
   const std::vector<float> ours = {-1, -2, -3, -4};
   named.write("of_head", ours, parameters);
   EXPECT_EQ(parameters, (std::vector<float>{0, 1, 2, -1, -2, 5, 6, -3, -4}));
