@@ -136,21 +136,25 @@ TEST_P(StudentModel, SaysWhatTheModelSays) {
 }
 
 // The pass that keeps what gradients need computes what the one that keeps nothing does, and texts do not see one
-// another.
+// another. In 16 bits other shapes, and a residual stream that is not written where it was read, may be other kernels
+// of the same product, whose sums round another way: by 2⁻⁹ of numbers up to 2.5, a few times a layer.
 TEST_P(StudentModel, KeepsWithoutChanging) {
   KV_BACKEND_OR_SKIP(backend);
+  const bool is_f32 = backend->activation_type() == DType::kF32;
   const Opened opened(*backend, "tests/data/qwen3");
   const std::vector<std::vector<int32_t>> ids = {drawn_ids(37, 1), drawn_ids(20, 2)};
   const Texts both(*backend, ids), second(*backend, {ids[1]});
   Student student(opened.model);
   PlainAttention plain(*backend, opened.model.config);
   const std::vector<float> taught = on_host(*backend, student.teach(both.block, both.device()), opened.model, 57);
-  EXPECT_EQ(on_host(*backend, student.run(both.block, both.device(), plain), opened.model, 57), taught);
+  const std::vector<float> kept = on_host(*backend, student.run(both.block, both.device(), plain), opened.model, 57);
+  ASSERT_EQ(kept.size(), taught.size());
+  for (size_t i = 0; i < taught.size(); ++i) ASSERT_NEAR(kept[i], taught[i], is_f32 ? 0 : 0.05) << i;
   const std::vector<float> alone =
       on_host(*backend, student.run(second.block, second.device(), plain), opened.model, 20);
   const int64_t width = opened.model.config.hidden_size;
   for (int64_t i = 0; i < 20 * width; ++i) {
-    ASSERT_NEAR(alone[static_cast<size_t>(i)], taught[static_cast<size_t>(37 * width + i)], 1e-5);
+    ASSERT_NEAR(alone[static_cast<size_t>(i)], taught[static_cast<size_t>(37 * width + i)], is_f32 ? 1e-5 : 0.05);
   }
 }
 
