@@ -153,7 +153,9 @@ TEST_F(Cli, ALimitOfFileSizesIsAWriteErrorThatLeavesNothing) {
 
 TEST_F(Cli, EveryVerbThatReadsAModelNamesItsBrokenFile) {
   fs::copy(reference(), folder_ / "missing");
-  fs::remove(folder_ / "missing/model-00002-of-00003.safetensors");
+  for (const char* packed : {"", ".xz"}) {
+    fs::remove(folder_ / ("missing/model-00002-of-00003.safetensors" + std::string(packed)));
+  }
   fs::copy(model(), folder_ / "cut");
   const std::string weights = read_stored(folder_ / "cut/model.safetensors");
   write_atomically(folder_ / "cut/model.safetensors", weights.substr(0, 10'000));
