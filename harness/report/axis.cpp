@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 namespace kv {
@@ -13,20 +14,26 @@ constexpr double kLargest = 1e150;  // of a range, so that its differences and q
 
 double warp(Scale scale, double value) { return scale == Scale::kLinear ? value : std::log(value); }
 
+// Multiples of `step` in a range: a count, because beyond 2^53 steps from zero the next number is the same one.
+std::vector<double> multiples(double step, double low, double high) {
+  std::vector<double> ticks;
+  const double first = std::ceil(low / step - 1e-9);
+  for (int i = 0; i < kMostTicks && (first + i) * step <= high + 1e-9 * step; ++i) ticks.push_back((first + i) * step);
+  return ticks;
+}
+
+// At most `count` and about that many, but three at least where as many are asked for: a tick at the edge may lack room
+// for its label, and one alone gives no scale.
 std::vector<double> linear_ticks(double low, double high, int count) {
   const double rough = (high - low) / std::max(count, 1);
   if (!(rough > 0)) return {low};
   const double power = std::pow(10, std::floor(std::log10(rough)));
-  double step = 10 * power;
-  for (const double factor : {1.0, 2.0, 5.0}) {
-    if (factor * power < rough * (1 - 1e-9)) continue;
-    step = factor * power;
-    break;
-  }
-  std::vector<double> ticks;
-  // A count, because beyond 2^53 steps from zero the next number is the same one.
-  const double first = std::ceil(low / step - 1e-9);
-  for (int i = 0; i < kMostTicks && (first + i) * step <= high + 1e-9 * step; ++i) ticks.push_back((first + i) * step);
+  constexpr std::array kSteps = {0.2, 0.5, 1.0, 2.0, 5.0, 10.0};
+  std::size_t at = 2;
+  while (at + 1 < kSteps.size() && kSteps[at] * power < rough * (1 - 1e-9)) ++at;
+  std::vector<double> ticks = multiples(kSteps[at] * power, low, high);
+  const auto least = static_cast<std::size_t>(std::clamp(count, 2, 3));
+  while (ticks.size() < least && at > 0) ticks = multiples(kSteps[--at] * power, low, high);
   return ticks;
 }
 

@@ -102,6 +102,12 @@ TEST(PlotAxis, OfFewDecadesHasTicksBetweenThem) {
   EXPECT_EQ(texts(Scale::kLinear, -1e6, 2e6), (Texts{"-1M", "0", "1M", "2M"}));
 }
 
+TEST(PlotAxis, OfANarrowPlaceHasThreeTicksAtLeast) {
+  std::vector<std::string> texts;
+  for (const Tick& tick : PlotAxis(Scale::kLinear, {0.06, 0.4}, {0, 100}).ticks(3)) texts.push_back(tick.text);
+  EXPECT_EQ(texts, (std::vector<std::string>{"0.1", "0.2", "0.3", "0.4"})) << "0.2 and 0.4 would be rounder";
+}
+
 // Means of the same numbers in another order differ in their last digit; between them there is no room for a tick.
 TEST(PlotAxes, OfNumbersThatNearlyCoincideHaveRoomAroundThem) {
   const double low = 0.19999999999999998, high = 0.20000000000000004;
