@@ -13,7 +13,6 @@
 #include "harness/spec/case_policy.h"
 #include "harness/subject.h"
 #include "kernels/error.h"
-#include "kernels/half.h"
 #include "sim/io/safetensors.h"
 #include "sim/io/stored_path.h"
 
@@ -152,11 +151,6 @@ class WeightsCheck {
   std::map<fs::path, Writer> readers_, writers_;
 };
 
-// As f16 holds them, or as they are where they are beyond that.
-bool same_number(float x, float y) {
-  return x == y || (f32_to_f16(x) == f32_to_f16(y) && std::isfinite(f16_to_f32(f32_to_f16(x))));
-}
-
 bool holds(const fs::path& path, const LearnedFile& learned) {
   if (std::error_code error; !fs::exists(stored_file(path), error)) return false;
   try {
@@ -164,7 +158,7 @@ bool holds(const fs::path& path, const LearnedFile& learned) {
     return there.learner == learned.learner && there.fingerprint == learned.fingerprint &&
            there.settings == learned.settings && there.layers == learned.layers && there.kv_heads == learned.kv_heads &&
            trained_alike(there.origin, learned.origin) &&
-           std::ranges::equal(parameters_as(there, learned.parts, learned.learner), learned.parameters, same_number);
+           parameters_as(there, learned.parts, learned.learner) == as_stored(learned);
   } catch (const UserError&) {
     return false;  // something else, which gives way
   }

@@ -123,14 +123,14 @@ void read_owners(const SafetensorsFile& file, LearnedFile& learned, std::string_
 
 LearnedPart part_of(const SafetensorsFile& file, const TensorInfo& tensor, const LearnedFile& learned,
                     std::string_view owner) {
-  const bool is_float = tensor.dtype == Dtype::kF16 || tensor.dtype == Dtype::kF32;
+  const bool is_float = tensor.dtype == Dtype::kF16 || tensor.dtype == Dtype::kBF16 || tensor.dtype == Dtype::kF32;
   const LearnedScope scope = scope_of(file, tensor.name, owner);
   const std::vector<int64_t> axes = owner_axes(learned, scope);
   const bool fits = tensor.shape.size() >= axes.size() && std::equal(axes.begin(), axes.end(), tensor.shape.begin());
   const bool plausible = learned.layers > 0 && int64_t{learned.layers} * learned.kv_heads <= kMostHeads;
   if (!is_float || !plausible || !fits) {
     constexpr std::string_view kExpected[] = {"[layers, KV heads, …]", "[layers, …]", "[…]"};
-    throw UserError(fmt::format("{}: {}: tensor '{}' is {} {}, expected F16 or F32 {} as the others", owner,
+    throw UserError(fmt::format("{}: {}: tensor '{}' is {} {}, expected F16, BF16 or F32 {} as the others", owner,
                                 file.name(), tensor.name, dtype_name(tensor.dtype), shape_text(tensor.shape),
                                 kExpected[static_cast<size_t>(scope)]));
   }
@@ -150,18 +150,13 @@ void read_part(const SafetensorsFile& file, size_t index, LearnedFile& learned, 
   });
 }
 
-bool fits_f16(float value) { return !std::isfinite(value) || std::isfinite(f16_to_f32(f32_to_f16(value))); }
+bool is_matrix(const LearnedPart& part) { return part.shape.size() >= 2; }
 
-// One dtype for all parts: f16 but where a number is beyond it.
-Dtype stored_dtype(std::span<const float> parameters) {
-  return std::all_of(parameters.begin(), parameters.end(), fits_f16) ? Dtype::kF16 : Dtype::kF32;
-}
-
-void write_part(SafetensorsWriter& writer, const std::string& part, Dtype dtype, std::span<const float> values) {
-  if (dtype == Dtype::kF32) return writer.write_values(part, values);
+void write_part(SafetensorsWriter& writer, const LearnedPart& part, std::span<const float> values) {
+  if (!is_matrix(part)) return writer.write_values(part.name, values);
   std::vector<uint16_t> narrow(values.size());
-  std::transform(values.begin(), values.end(), narrow.begin(), f32_to_f16);
-  writer.write_values<uint16_t>(part, narrow);
+  std::transform(values.begin(), values.end(), narrow.begin(), f32_to_bf16);
+  writer.write_values<uint16_t>(part.name, narrow);
 }
 
 LearnedFile parse(const SafetensorsFile& file, std::string_view owner) {
@@ -222,19 +217,31 @@ void write_learned(const std::filesystem::path& path, const LearnedFile& learned
     metadata["kv_heads"] = std::to_string(learned.kv_heads);
   }
   std::vector<TensorDecl> tensors;
-  const Dtype dtype = stored_dtype(learned.parameters);
   for (const LearnedPart& part : learned.parts) {
+    const Dtype dtype = is_matrix(part) ? Dtype::kBF16 : Dtype::kF32;
     tensors.push_back({.name = part.name, .dtype = dtype, .shape = stored_shape(learned, part)});
     if (part.scope != LearnedScope::kHead) metadata[std::string(kScope) + part.name] = scope_name(part.scope);
   }
   SafetensorsWriter writer(path, std::move(tensors), std::move(metadata));
   for (size_t i = 0; i < learned.parts.size(); ++i) {
     for_each_owner(learned, i, [&](int64_t, int64_t from, int64_t count) {
-      write_part(writer, learned.parts[i].name, dtype,
+      write_part(writer, learned.parts[i],
                  std::span(learned.parameters).subspan(static_cast<size_t>(from), static_cast<size_t>(count)));
     });
   }
   writer.finish();
+}
+
+std::vector<float> as_stored(const LearnedFile& learned) {
+  std::vector<float> stored = learned.parameters;
+  for (size_t i = 0; i < learned.parts.size(); ++i) {
+    if (!is_matrix(learned.parts[i])) continue;
+    for_each_owner(learned, i, [&](int64_t, int64_t at, int64_t count) {
+      const std::span<float> of_owner = std::span(stored).subspan(static_cast<size_t>(at), static_cast<size_t>(count));
+      std::ranges::transform(of_owner, of_owner.begin(), [](float value) { return bf16_to_f32(f32_to_bf16(value)); });
+    });
+  }
+  return stored;
 }
 
 LearnedFile read_learned(const std::filesystem::path& path, std::string_view owner) {

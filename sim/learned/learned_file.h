@@ -15,9 +15,9 @@ namespace kv {
 
 // What was learned for a slot on one model: <model folder>/learned/<name>.safetensors. One tensor a part, by its scope
 // [layers, kv_heads, …], [layers, …] or […]; what it is of stands in the metadata, there, too, the parts that are not
-// of heads and then, since a tensor no longer says them, layers and KV heads. Numbers are written as f16, whose eleven
-// bits are finer than what two trainings differ by, or as f32 where one is beyond 65504. Checkpoints of a training keep
-// f32.
+// of heads and then, since a tensor no longer says them, layers and KV heads. Matrices, nearly all of a file, are
+// written as bf16, whose rounding averages out in their products; vectors and numbers, where a bias of ten would lose
+// what sets it apart from the next one, as f32. Read are f16, bf16 and f32. Checkpoints of a training keep f32.
 struct LearnedFile {
   std::string learner;                          // the slot that reads it: "foresight-kv"
   std::string model, fingerprint;               // the model's name; SHA-256 of its files
@@ -40,6 +40,9 @@ inline constexpr std::string_view kInitialWeights = "initial";
 std::filesystem::path learned_path(const std::filesystem::path& model_folder, std::string_view name);
 
 void write_learned(const std::filesystem::path& path, const LearnedFile& learned);
+
+// The parameters as a file of them holds them.
+std::vector<float> as_stored(const LearnedFile& learned);
 
 // Throws UserError "<owner>: <path> …" for whatever is not as write_learned writes it: another format, version, dtype
 // or shape, numbers that are not finite.

@@ -31,7 +31,7 @@ struct Weights {
     const int64_t elements = elements_of(shape.parts(info));
     for (uint32_t head = 0; head < 2; ++head) {
       of_heads.push_back(random_values(elements, 31 + head));
-      for (float& weight : of_heads.back()) weight = f16_to_f32(f32_to_f16(0.5F * weight));  // as a file holds them
+      for (float& weight : of_heads.back()) weight = bf16_to_f32(f32_to_bf16(0.5F * weight));  // as a file holds them
     }
   }
   std::vector<float> parameters() const {

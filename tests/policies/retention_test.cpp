@@ -105,7 +105,7 @@ std::vector<float> drawn_parameters(const RetentionShape& shape, const SourceInf
   const std::vector<LearnedPart> parts = network.parts(info);
   const LearnedLayout layout(parts, info.layers, info.kv_heads);
   std::vector<float> parameters = random_values(static_cast<size_t>(layout.elements()), 3);
-  for (float& value : parameters) value = f16_to_f32(f32_to_f16(0.5F * value));
+  for (float& value : parameters) value = bf16_to_f32(f32_to_bf16(0.5F * value));
   return parameters;
 }
 

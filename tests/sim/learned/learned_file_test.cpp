@@ -163,7 +163,7 @@ TEST_F(LearnedFiles, AreRefusedWhereOwnersAreNotAsTheySay) {
   EXPECT_EQ(refusal_of({{"scope.w", "layer"}, {"kv_heads", "1"}}),
             start + " lacks 'layers' in its metadata; `kvlab train SPEC` makes one");
   EXPECT_EQ(refusal_of({{"scope.w", "layer"}, {"layers", "3"}, {"kv_heads", "1"}}),
-            start + ": tensor 'w' is F32 [2, 2], expected F16 or F32 [layers, …] as the others");
+            start + ": tensor 'w' is F32 [2, 2], expected F16, BF16 or F32 [layers, …] as the others");
   EXPECT_EQ(refusal_of({{"scope.w", "layer"}, {"layers", "2x"}, {"kv_heads", "1"}}),
             start + " says layers: '2x', expected a number from 1 to 65536; `kvlab train SPEC` makes one");
   EXPECT_EQ(refusal_of({{"scope.w", "group"}, {"layers", "2"}, {"kv_heads", "1"}}),
@@ -180,25 +180,37 @@ TEST_F(LearnedFiles, MayLiePacked) {
   std::filesystem::remove(path_);
   const std::vector<InputFile> packed = check_learned(path_, "learner", identity(2, 2), {});
   EXPECT_EQ(packed.front().sha256, plain.front().sha256) << "results state the same weights";
-  EXPECT_EQ(load_learned(packed.front(), "learner").parameters, learned.parameters);
+  EXPECT_EQ(parameters_as(load_learned(packed.front(), "learner"), learned.parts, "learner"), learned.parameters);
 }
 
-TEST_F(LearnedFiles, HoldNumbersOfElevenBits) {
+TEST_F(LearnedFiles, HoldMatricesOfEightBitsAndTheRestAsItIs) {
   LearnedFile learned = example();
-  learned.parameters[0] = 1 + 0x1p-11F;  // halfway, to the even one
-  learned.parameters[1] = -0.1F;
+  learned.parameters[0] = 1 + 0x1p-8F;  // of the matrix; halfway, to the even one
+  learned.parameters[1] = -70001;
+  learned.parameters[6] = 1 + 0x1p-8F;  // of the vector
+  learned.parameters[8] = 70001;        // the number
   written(learned);
   const std::vector<float> read = parameters_as(read_learned(path_, "learner"), learned.parts, "learner");
   EXPECT_EQ(read[0], 1);
-  EXPECT_NEAR(read[1], -0.1F, 0.1F * 0x1p-11F);
+  EXPECT_NEAR(read[1], -70001, 70001 * 0x1p-8F);
+  EXPECT_NE(read[1], -70001);
+  EXPECT_EQ(read[6], 1 + 0x1p-8F);
+  EXPECT_EQ(read[8], 70001);
+  EXPECT_EQ(read, as_stored(learned));
 }
 
-TEST_F(LearnedFiles, HoldSinglePrecisionWhereHalfIsTooSmall) {
-  LearnedFile learned = example();
-  learned.parameters[0] = 1 + 0x1p-11F;
-  learned.parameters[1] = 70000;
-  written(learned);
-  EXPECT_EQ(parameters_as(read_learned(path_, "learner"), learned.parts, "learner"), learned.parameters);
+// As they were written before matrices had eight bits.
+TEST_F(LearnedFiles, OfElevenBitsAreRead) {
+  const std::vector<uint16_t> values = {0x3c00, 0x3c01, 0xc000, 0};
+  const TensorData tensors[] = {{.name = "w", .dtype = Dtype::kF16, .shape = {2, 2}, .data = values.data()}};
+  write_safetensors(path_, tensors,
+                    {{"format", "kvlab-learned"},
+                     {"version", "1"},
+                     {"learner", "learner"},
+                     {"model", "tiny"},
+                     {"model_sha256", "0"},
+                     {"made", "{}"}});
+  EXPECT_EQ(read_learned(path_, "learner").parameters, (std::vector<float>{1, 1 + 0x1p-10F, -2, 0}));
 }
 
 TEST_F(LearnedFiles, GiveTheirPartsInAnyOrder) {
@@ -277,8 +289,8 @@ TEST_F(LearnedFiles, AreRefusedWhereTheyAreNotOfTheFormat) {
   write(nameless, {2, 2});
   EXPECT_EQ(refusal(), "learner: " + file + " lacks 'model' in its metadata; `kvlab train SPEC` makes one");
   write(good, {4});
-  EXPECT_EQ(refusal(),
-            "learner: " + file + ": tensor 'w' is F32 [4], expected F16 or F32 [layers, KV heads, …] as the others");
+  EXPECT_EQ(refusal(), "learner: " + file +
+                           ": tensor 'w' is F32 [4], expected F16, BF16 or F32 [layers, KV heads, …] as the others");
 }
 
 TEST_F(LearnedFiles, AreRefusedWhereTheyChangeBetweenCheckAndUse) {
