@@ -169,6 +169,17 @@ __device__ __forceinline__ void product(float (&sums)[64], Operand left, Operand
       : "l"(left), "l"(right), "r"(add));
 }
 
+// N = 64: both operands by rows. `add` = 0 overwrites the sums.
+__device__ __forceinline__ void product(float (&sums)[32], Operand left, Operand right, int add) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
+      "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+      "%32, %33, p, 1, 1, 0, 0;\n}\n"
+      : KV_SUMS_32(sums, 0)
+      : "l"(left), "l"(right), "r"(add));
+}
+
 // N = 128: left in registers, as mma.sync's m16k16 fragments; right by columns.
 __device__ __forceinline__ void product_by_columns(float (&sums)[64], const uint32_t* left, Operand right, int add) {
   asm volatile(
