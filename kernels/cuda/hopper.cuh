@@ -151,6 +151,19 @@ __device__ __forceinline__ void pin(uint32_t (&x)[N]) {
   for (int i = 0; i < N; ++i) asm volatile("" : "+r"(x[i])::"memory");
 }
 
+// Has what the numbers come from computed before the next product_wait(). The compiler knows no reason to: it would
+// wait first, and then compute with no products in flight. None of the numbers is negative; were one, `nowhere` in
+// shared memory would be written.
+template <int N>
+__device__ __forceinline__ void compute_now(const float (&x)[N], uint32_t& nowhere) {
+  uint32_t bits = 0;
+#pragma unroll
+  for (int i = 0; i < N; ++i) bits |= __float_as_uint(x[i]);
+  asm volatile("{\n.reg .pred p;\nsetp.lt.s32 p, %0, 0;\n@p st.volatile.shared.u32 [%1], %0;\n}\n" ::"r"(bits),
+               "r"(shared_address(&nowhere))
+               : "memory");
+}
+
 #define KV_SUMS_8(x, i)                                                                                       \
   "+f"(x[i]), "+f"(x[i + 1]), "+f"(x[i + 2]), "+f"(x[i + 3]), "+f"(x[i + 4]), "+f"(x[i + 5]), "+f"(x[i + 6]), \
       "+f"(x[i + 7])

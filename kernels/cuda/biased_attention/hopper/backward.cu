@@ -29,14 +29,20 @@ struct Shape {
   static constexpr int kOwnedBytes = kPanels * kPanelBytes<64>;  // of one tensor and one warpgroup
   static constexpr int kTileBytes = kPanels * kPanelBytes<kStep>;
   static constexpr size_t kSharedBytes = kPanelAlignment + 2 * kGroups * kOwnedBytes + 2 * kStages * kTileBytes;
-  using Column = std::conditional_t<kOfKeys, QueryState, float>;
-  using Ring = cuda::Ring<kStep, kStages, Column>;
+  static constexpr int kNumbers = kOfKeys ? 2 : 1;  // of a column: a query's state, a key's b
+  using Ring = cuda::Ring<kStep, kStages, kNumbers>;
 };
 
 // The first and the second of what is owned and of what passes by.
 struct Operands {
   const bf16* owned[2];
   const bf16* passing[2];
+};
+
+// Of what passes by.
+struct Maps {
+  CUtensorMap queries, gradients;  // of keys
+  CUtensorMap keys, values;        // of queries
 };
 
 // What a thread block computes. Of keys the queries pass by, head after head of the group, from the block's first key
@@ -82,33 +88,59 @@ __device__ __forceinline__ void mask(float (&x)[N], int distance) {
   }
 }
 
-// Products q · k become probabilities, products dy · v slopes.
-template <Owner kOwner, Form kForm, int N, class Column>
-__device__ __forceinline__ void to_slopes(float (&x)[N], float (&dp)[N], const Column* columns, const OwnedRows& owned,
-                                          const Weights<kForm>& weights, float scale, int lane,
-                                          float (&bias_gradients)[2]) {
+// The first two of the numbers of two neighbouring columns.
+__device__ __forceinline__ float2 columns_of(const float* numbers, int n, int lane) {
+  return *reinterpret_cast<const float2*>(numbers + n * 8 + lane % 4 * 2);
+}
+
+// Products q · k become probabilities.
+template <Owner kOwner, Form kForm, int N, int kNumbers, int kStep>
+__device__ __forceinline__ void to_probabilities(float (&x)[N], const float (&columns)[kNumbers][kStep],
+                                                 const OwnedRows& owned, const Weights<kForm>& weights, float scale,
+                                                 int lane) {
 #pragma unroll
   for (int n = 0; n < N / 4; ++n) {
-    Column of[2];
-#pragma unroll
-    for (int c = 0; c < 2; ++c) of[c] = columns[n * 8 + lane % 4 * 2 + c];
+    float2 of{};  // of keys the queries' log_sum, of queries the keys' b
+    if (kOwner == Owner::kKeys || kForm != Form::kNone) of = columns_of(columns[0], n, lane);
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      QueryState query;
-      float b;
-      if constexpr (kOwner == Owner::kKeys) {
-        query = of[e % 2], b = owned.biases[e / 2];
-      } else {
-        query = owned.states[e / 2], b = of[e % 2];
-      }
-      const float weight = weights.at(apart<kOwner>(n, e));
-      const float from = kForm == Form::kNone ? -query.log_sum : weight * b - query.log_sum;
-      const float p = exp2_fast(x[4 * n + e] * scale + from);
-      const float slope = p * (dp[4 * n + e] - query.mean_slope);
-      x[4 * n + e] = p;
-      dp[4 * n + e] = slope;
-      if (kOwner == Owner::kKeys && kForm != Form::kNone) bias_gradients[e / 2] += weight * slope;
+      const float of_column = e % 2 ? of.y : of.x;
+      const float log_sum = kOwner == Owner::kKeys ? of_column : owned.states[e / 2].log_sum;
+      const float b = kOwner == Owner::kKeys ? owned.biases[e / 2] : of_column;
+      const float from = kForm == Form::kNone ? -log_sum : weights.at(apart<kOwner>(n, e)) * b - log_sum;
+      x[4 * n + e] = exp2_fast(x[4 * n + e] * scale + from);
     }
+  }
+}
+
+// And products dy · v slopes. Of biases' gradients, Σ ∂bias / ∂b · slope, that of kDistance is taken apart, for other
+// instructions than in Weights: the compiler would keep all weights in registers.
+template <Owner kOwner, Form kForm, int N, int kNumbers, int kStep>
+__device__ __forceinline__ void to_slopes(const float (&p)[N], float (&dp)[N], const float (&columns)[kNumbers][kStep],
+                                          const OwnedRows& owned, const KeyBias& bias, int distance, int lane,
+                                          float (&bias_gradients)[2]) {
+  float sums[2] = {}, moments[2] = {};
+#pragma unroll
+  for (int n = 0; n < N / 4; ++n) {
+    float2 of{};
+    if constexpr (kOwner == Owner::kKeys) of = columns_of(columns[1], n, lane);
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const float mean_slope = kOwner == Owner::kKeys ? (e % 2 ? of.y : of.x) : owned.states[e / 2].mean_slope;
+      const float slope = p[4 * n + e] * (dp[4 * n + e] - mean_slope);
+      dp[4 * n + e] = slope;
+      if (kOwner == Owner::kQueries) continue;
+      if (kForm == Form::kOutsideWindow && distance + apart<kOwner>(n, e) >= bias.window) sums[e / 2] += slope;
+      if (kForm == Form::kDistance) {
+        sums[e / 2] += slope;
+        moments[e / 2] += static_cast<float>(apart<kOwner>(n, e)) * slope;
+      }
+    }
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    if (kForm == Form::kDistance) sums[half] = static_cast<float>(distance) * sums[half] + moments[half];
+    bias_gradients[half] += sums[half];
   }
 }
 
@@ -172,12 +204,21 @@ __device__ __forceinline__ void consume(const BiasedAttentionBackwardArgs& args,
     add_by_columns<kStep>(of_first, slopes, first_tiles + stage * Shape::kTileBytes);
     product_commit();
   };
-  // Logits become left operands.
+  const auto distance_of = [&](int first) {
+    const int column = first + lane % 4 * 2;
+    return kOfKeys ? column - row : row - column;
+  };
+  // The slopes' products may be in flight.
   const auto weigh = [&](int first, int stage) {
-    const int column = first + lane % 4 * 2, distance = kOfKeys ? column - row : row - column;
+    const int distance = distance_of(first);
     const int least = kOfKeys ? first - (first_row + 63) : first_row - (first + kStep - 1);
     if (least < 0) mask<kOwner>(x, distance);
-    to_slopes<kOwner, kForm>(x, dp, ring.columns[stage], rows, Weights<kForm>(attention.bias, distance), scale, lane,
+    to_probabilities<kOwner>(x, ring.columns[stage], rows, Weights<kForm>(attention.bias, distance), scale, lane);
+    compute_now(x, ring.nowhere);
+  };
+  // Afterwards both are left operands.
+  const auto slope = [&](int first, int stage) {
+    to_slopes<kOwner, kForm>(x, dp, ring.columns[stage], rows, attention.bias, distance_of(first), lane,
                              bias_gradients);
     if constexpr (kOfKeys) pack(x, weights);
     pack(dp, slopes);
@@ -185,41 +226,40 @@ __device__ __forceinline__ void consume(const BiasedAttentionBackwardArgs& args,
 
   int first = step_of<kOwner>(tile, 0, kStep).first;
   ring.full[0][0].wait(0);
-  ring.full[1][0].wait(0);
-  multiply_first(0);
-  multiply_second(0);
-  product_wait<0>();
   pin(x);
+  multiply_first(0);
+  ring.full[1][0].wait(0);
   pin(dp);
-  if (!kOfKeys) release(ring.empty[1][0]);
-  weigh(first, 0);
+  multiply_second(0);
+  for (int t = 0;; ++t) {
+    const int stage = t % Shape::kStages, next = (t + 1) % Shape::kStages;
+    product_wait<1>();
+    pin(x);
+    weigh(first, stage);
+    product_wait<0>();
+    pin(dp);
+    if (!kOfKeys) release(ring.empty[1][stage]);
+    slope(first, stage);
+    add(stage);
+    if (t + 1 == tile.steps) break;
 
-  for (int t = 1; t < tile.steps; ++t) {
-    const int stage = t % Shape::kStages, last = (t - 1) % Shape::kStages;
-    const uint32_t filled = t / Shape::kStages % 2;
+    const uint32_t filled = (t + 1) / Shape::kStages % 2;
     if (kOfKeys) {
       first = first + kStep < tile.end ? first + kStep : tile.first;
     } else {
       first -= kStep;
     }
-    add(last);
-    ring.full[0][stage].wait(filled);
+    ring.full[0][next].wait(filled);
     pin(x);
-    multiply_first(stage);
+    multiply_first(next);
     product_wait<1>();
     pin_sums();
-    release(ring.empty[0][last]);
-    if (kOfKeys) release(ring.empty[1][last]);
-    ring.full[1][stage].wait(filled);
+    release(ring.empty[0][stage]);
+    if (kOfKeys) release(ring.empty[1][stage]);
+    ring.full[1][next].wait(filled);
     pin(dp);
-    multiply_second(stage);
-    product_wait<0>();
-    pin(x);
-    pin(dp);
-    if (!kOfKeys) release(ring.empty[1][stage]);
-    weigh(first, stage);
+    multiply_second(next);
   }
-  add((tile.steps - 1) % Shape::kStages);
   product_wait<0>();
   pin_sums();
 
@@ -243,7 +283,7 @@ __device__ __forceinline__ void consume(const BiasedAttentionBackwardArgs& args,
 
 template <int D, Owner kOwner, Form kForm>
 __device__ void differentiate_tile(const BiasedAttentionBackwardArgs& args, const QueryState* states, int tiles,
-                                   const CUtensorMap& first_map, const CUtensorMap& second_map) {
+                                   unsigned block, const CUtensorMap& first_map, const CUtensorMap& second_map) {
   using Shape = Shape<D, kOwner>;
   constexpr bool kOfKeys = Shape::kOfKeys;
   extern __shared__ unsigned char unaligned[];
@@ -253,7 +293,7 @@ __device__ void differentiate_tile(const BiasedAttentionBackwardArgs& args, cons
   const PackedAttention& attention = args.attention;
   const int heads = kOfKeys ? attention.kv_heads : attention.q_heads;
   const int passing_heads = kOfKeys ? attention.q_heads : attention.kv_heads;
-  const Place place(attention, heads);
+  const Place place(attention, heads, block);
   const int first_row = (kOfKeys ? place.tile : tiles - 1 - place.tile) * Shape::kRows;
   if (first_row >= place.segment.count) return;
   __shared__ __align__(16) unsigned char shared_tile_bytes[sizeof(Tile)];
@@ -275,8 +315,8 @@ __device__ void differentiate_tile(const BiasedAttentionBackwardArgs& args, cons
   const auto data_of = [](ConstRef vectors) { return static_cast<const bf16*>(vectors.data); };
   const bf16 *queries = data_of(attention.queries), *keys = data_of(attention.keys);
   const bf16 *values = data_of(attention.values), *gradients = data_of(args.output_gradient);
-  const Operands operands = kOfKeys ? Operands{{keys, values}, {queries, gradients}}
-                                    : Operands{{queries, gradients}, {keys, values}};
+  const Operands operands =
+      kOfKeys ? Operands{{keys, values}, {queries, gradients}} : Operands{{queries, gradients}, {keys, values}};
 
   unsigned char* owned = align_panels(unaligned);
   unsigned char* first_tiles = owned + 2 * Shape::kGroups * Shape::kOwnedBytes;
@@ -289,43 +329,57 @@ __device__ void differentiate_tile(const BiasedAttentionBackwardArgs& args, cons
     if (threadIdx.x >= 32) return;
     fill<D>(
         ring, tile.segment, passing_heads, tile.steps, {operands.passing[0], first_map, first_tiles},
-        {operands.passing[1], second_map, second_tiles},
-        [&](int t) { return step_of<kOwner>(tile, t, Shape::kStep); },
+        {operands.passing[1], second_map, second_tiles}, [&](int t) { return step_of<kOwner>(tile, t, Shape::kStep); },
         [&](const Step& step, int i) {
           if constexpr (kOfKeys) {
-            return i < tile.segment.count ? states[vector_of(tile.segment, passing_heads, step.head, i)] : no_query();
+            const QueryState state =
+                i < tile.segment.count ? states[vector_of(tile.segment, passing_heads, step.head, i)] : no_query();
+            return Column<2>{state.log_sum, state.mean_slope};
           } else {
-            return fmaxf(bias_of(attention, tile.segment, step.head, i), kLeastBias);
+            return Column<1>{fmaxf(bias_of(attention, tile.segment, step.head, i), kLeastBias)};
           }
         });
   } else {
     grow_registers<Shape::kGroups == 2 ? 240 : 160>();
     const int group = static_cast<int>(threadIdx.x) / kWarpgroup - 1;
-    consume<D, kOwner, kForm>(args, operands, states, shared_tile, heads, owned + 2 * group * Shape::kOwnedBytes, first_tiles,
-                       second_tiles, ring);
+    consume<D, kOwner, kForm>(args, operands, states, shared_tile, heads, owned + 2 * group * Shape::kOwnedBytes,
+                              first_tiles, second_tiles, ring);
   }
 }
 
-template <int D, Owner kOwner, Form kForm>
-__global__ void __launch_bounds__(Shape<D, kOwner>::kThreads, 1)
+// Blocks of keys come first: each does the work of a group's heads.
+template <int D, Form kForm>
+__global__ void __launch_bounds__(Shape<D, Owner::kKeys>::kThreads, 1)
     differentiate(const __grid_constant__ BiasedAttentionBackwardArgs args, const QueryState* states, int tiles,
-                  const __grid_constant__ CUtensorMap first_map, const __grid_constant__ CUtensorMap second_map) {
-  if constexpr (kHopperCode) differentiate_tile<D, kOwner, kForm>(args, states, tiles, first_map, second_map);
+                  unsigned key_blocks, const __grid_constant__ Maps maps) {
+  if constexpr (kHopperCode) {
+    if (blockIdx.x < key_blocks) {
+      differentiate_tile<D, Owner::kKeys, kForm>(args, states, tiles, blockIdx.x, maps.queries, maps.gradients);
+    } else {
+      differentiate_tile<D, Owner::kQueries, kForm>(args, states, tiles, blockIdx.x - key_blocks, maps.keys,
+                                                    maps.values);
+    }
+  }
 }
 
-template <int D, Owner kOwner, Form kForm>
+template <int D, Form kForm>
 void run(const BiasedAttentionBackwardArgs& args, const QueryState* states) {
-  using Shape = Shape<D, kOwner>;
+  using OfKeys = Shape<D, Owner::kKeys>;
+  using OfQueries = Shape<D, Owner::kQueries>;
+  static_assert(OfKeys::kThreads == OfQueries::kThreads && OfKeys::kRows == OfQueries::kRows);
   const PackedAttention& attention = args.attention;
-  const int heads = Shape::kOfKeys ? attention.kv_heads : attention.q_heads;
-  const int passing_heads = Shape::kOfKeys ? attention.q_heads : attention.kv_heads;
-  const int64_t tiles = ceil_div(attention.max_count, Shape::kRows);
-  const auto map = [&](ConstRef vectors) {
-    return tensor_map(vectors.as<bf16>(), int64_t{passing_heads} * D, Shape::kStep);
+  const int64_t tiles = ceil_div(attention.max_count, OfKeys::kRows);
+  const int64_t key_blocks = tiles * attention.segment_count * attention.kv_heads;
+  const int64_t query_blocks = tiles * attention.segment_count * attention.q_heads;
+  const auto map = [](ConstRef vectors, int heads, int rows) {
+    return tensor_map(vectors.as<bf16>(), int64_t{heads} * D, rows);
   };
-  launch(differentiate<D, kOwner, kForm>, tiles * attention.segment_count * heads, Shape::kThreads, Shape::kSharedBytes, args,
-         states, tiles, map(Shape::kOfKeys ? attention.queries : attention.keys),
-         map(Shape::kOfKeys ? args.output_gradient : attention.values));
+  const Maps maps{.queries = map(attention.queries, attention.q_heads, OfKeys::kStep),
+                  .gradients = map(args.output_gradient, attention.q_heads, OfKeys::kStep),
+                  .keys = map(attention.keys, attention.kv_heads, OfQueries::kStep),
+                  .values = map(attention.values, attention.kv_heads, OfQueries::kStep)};
+  launch(differentiate<D, kForm>, key_blocks + query_blocks, OfKeys::kThreads,
+         std::max(OfKeys::kSharedBytes, OfQueries::kSharedBytes), args, states, tiles, key_blocks, maps);
 }
 
 }  // namespace
@@ -334,11 +388,9 @@ void run_hopper_backward(const BiasedAttentionBackwardArgs& args, const QuerySta
   KV_CHECK(has_warpgroup_products(args.attention));
   with_form(args.attention.bias.form, [&](auto form) {
     if (args.attention.head_dim == 64) {
-      run<64, Owner::kKeys, form>(args, states);
-      run<64, Owner::kQueries, form>(args, states);
+      run<64, form>(args, states);
     } else {
-      run<128, Owner::kKeys, form>(args, states);
-      run<128, Owner::kQueries, form>(args, states);
+      run<128, form>(args, states);
     }
   });
 }

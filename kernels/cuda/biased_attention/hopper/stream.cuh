@@ -14,12 +14,13 @@ namespace kv::cuda {
 
 inline constexpr unsigned kLoaderThreads = kWarpgroup;  // of which one warp works: registers move by warpgroups
 
-// `full` counts the bytes of a tile, `empty` the warps that have read it: [0] of the first tensor, with the columns, and
-// [1] of the second.
-template <int kStep, int kStages, class Column>
+// `full` counts the bytes of a tile, `empty` the warps that have read it: [0] of the first tensor, with the columns,
+// and [1] of the second.
+template <int kStep, int kStages, int kNumbers>
 struct Ring {
   Barrier full[2][kStages], empty[2][kStages];
-  alignas(16) Column columns[kStages][kStep];
+  alignas(16) float columns[kStages][kNumbers][kStep];
+  uint32_t nowhere;  // compute_now()'s
 
   // One thread.
   __device__ void init(int warps) {
@@ -30,6 +31,12 @@ struct Ring {
     }
     publish_barriers();
   }
+};
+
+// The numbers of a column.
+template <int kNumbers>
+struct Column {
+  float number[kNumbers];
 };
 
 // One of the two tensors that pass by.
@@ -62,13 +69,13 @@ __device__ __forceinline__ void copy_last_rows(unsigned char* tile, const bf16* 
 }
 
 // The warp that fills the ring. step_of(t) is where step t's rows are, column_of(step, i) the column of row i.
-template <int D, int kStep, int kStages, class Column, class StepOf, class ColumnOf>
-__device__ __forceinline__ void fill(Ring<kStep, kStages, Column>& ring, const Segment& segment, int heads, int steps,
+template <int D, int kStep, int kStages, int kNumbers, class StepOf, class ColumnOf>
+__device__ __forceinline__ void fill(Ring<kStep, kStages, kNumbers>& ring, const Segment& segment, int heads, int steps,
                                      const Passing& first, const Passing& second, const StepOf& step_of,
                                      const ColumnOf& column_of) {
   constexpr int kPanels = D / kPanelColumns, kTileBytes = kPanels * kPanelBytes<kStep>, kColumns = kStep / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  Column next[kColumns];
+  Column<kNumbers> next[kColumns];
   const auto fetch = [&](const Step& step) {
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) next[i] = column_of(step, step.first + lane + 32 * i);
@@ -98,7 +105,10 @@ __device__ __forceinline__ void fill(Ring<kStep, kStages, Column>& ring, const S
     ring.empty[0][stage].wait(emptied);
     bring(first, ring.full[0][stage]);
 #pragma unroll
-    for (int i = 0; i < kColumns; ++i) ring.columns[stage][lane + 32 * i] = next[i];
+    for (int i = 0; i < kColumns; ++i) {
+#pragma unroll
+      for (int n = 0; n < kNumbers; ++n) ring.columns[stage][n][lane + 32 * i] = next[i].number[n];
+    }
     __syncwarp();
     if (lane == 0) ring.full[0][stage].arrive();
     ring.empty[1][stage].wait(emptied);
@@ -156,7 +166,8 @@ __device__ __forceinline__ void add_by_columns(float (&sums)[kSums], const uint3
 
 using Form = KeyBias::Form;
 
-// b that lets a distance be negative, where pairs are masked: times that it must not become +∞. Probabilities below are 0.
+// b that lets a distance be negative, where pairs are masked: times that it must not become +∞. Probabilities below are
+// 0.
 constexpr float kLeastBias = -1e30f;
 
 // ∂bias / ∂b of a thread's pairs in a tile, all alike to the instruction: a case less for each pair. The first pair's
@@ -197,10 +208,10 @@ struct Place {
   int head;
   int tile;
 
-  __device__ Place(const PackedAttention& attention, int heads) {
+  __device__ Place(const PackedAttention& attention, int heads, unsigned block) {
     const auto of_heads = static_cast<unsigned>(heads), segments = static_cast<unsigned>(attention.segment_count);
-    const unsigned rest = blockIdx.x / of_heads;
-    head = static_cast<int>(blockIdx.x % of_heads);
+    const unsigned rest = block / of_heads;
+    head = static_cast<int>(block % of_heads);
     segment = attention.segments[rest % segments];
     tile = static_cast<int>(rest / segments);
   }
