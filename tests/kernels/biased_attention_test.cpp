@@ -317,9 +317,9 @@ TEST_P(BiasedAttention, HasTheSameBitsEveryTime) {
   KV_BACKEND_OR_SKIP(backend);
   for (const int head_dim : {64, 128}) {
     for (const Bias& bias : kBiases) {
-      const Problem problem(*backend, {2, 3, head_dim, {700, 150}}, bias);
+      const Problem problem(*backend, {1, 3, head_dim, {500, 150}}, bias);
       const std::vector<float> first = bits_of(run(*backend, problem));
-      for (int i = 0; i < 3; ++i) EXPECT_EQ(first, bits_of(run(*backend, problem)));
+      for (int i = 0; i < 2; ++i) EXPECT_EQ(first, bits_of(run(*backend, problem)));
     }
   }
 }

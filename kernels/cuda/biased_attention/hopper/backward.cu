@@ -15,8 +15,6 @@ namespace kv::cuda {
 
 namespace {
 
-enum class Owner : uint8_t { kQueries, kKeys };
-
 template <int D, Owner kOwner>
 struct Shape {
   static constexpr bool kOfKeys = kOwner == Owner::kKeys;
@@ -68,30 +66,6 @@ struct OwnedRows {
   float biases[2];
   QueryState states[2];
 };
-
-// Where column n · 8 + c of a thread's pairs lies from its first one, of a row 8 · half below: the difference of i − j.
-template <Owner kOwner>
-__device__ __forceinline__ constexpr int apart(int n, int e) {
-  const int along = n * 8 + e % 2 - e / 2 * 8;
-  return kOwner == Owner::kKeys ? along : -along;
-}
-
-// What a query does not see. `distance` is i − j of the thread's first pair.
-template <Owner kOwner, int N>
-__device__ __forceinline__ void mask(float (&x)[N], int distance) {
-#pragma unroll
-  for (int n = 0; n < N / 4; ++n) {
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      if (distance + apart<kOwner>(n, e) < 0) x[4 * n + e] = -kInfinity;
-    }
-  }
-}
-
-// The first two of the numbers of two neighbouring columns.
-__device__ __forceinline__ float2 columns_of(const float* numbers, int n, int lane) {
-  return *reinterpret_cast<const float2*>(numbers + n * 8 + lane % 4 * 2);
-}
 
 // Products q · k become probabilities.
 template <Owner kOwner, Form kForm, int N, int kNumbers, int kStep>

@@ -37,29 +37,14 @@ struct Rows {
   float sum[2] = {0, 0};
 };
 
-// What column n · 8 + c of a thread's pairs, 8 · half rows below its first one, adds to i − j.
-__device__ __forceinline__ constexpr int apart(int n, int e) { return e / 2 * 8 - n * 8 - e % 2; }
-
 template <Form kForm, int N>
 __device__ __forceinline__ void add_biases(float (&x)[N], const float* biases, const Weights<kForm>& weights,
                                            int lane) {
 #pragma unroll
   for (int n = 0; n < N / 4; ++n) {
-    const float2 of = *reinterpret_cast<const float2*>(biases + n * 8 + lane % 4 * 2);
+    const float2 of = columns_of(biases, n, lane);
 #pragma unroll
-    for (int e = 0; e < 4; ++e) x[4 * n + e] += weights.at(apart(n, e)) * (e % 2 ? of.y : of.x);
-  }
-}
-
-// What a query does not see. `distance` is i − j of the thread's first pair.
-template <int N>
-__device__ __forceinline__ void mask(float (&x)[N], int distance) {
-#pragma unroll
-  for (int n = 0; n < N / 4; ++n) {
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      if (distance + apart(n, e) < 0) x[4 * n + e] = -kInfinity;
-    }
+    for (int e = 0; e < 4; ++e) x[4 * n + e] += weights.at(apart<Owner::kQueries>(n, e)) * (e % 2 ? of.y : of.x);
   }
 }
 
@@ -134,7 +119,7 @@ __device__ __forceinline__ void consume(const BiasedAttentionArgs& args, const T
       const bool counts = kForm == Form::kDistance || first_row + 63 - first >= attention.bias.window;
       if (counts) add_biases(logits, ring.columns[stage][0], Weights<kForm>(attention.bias, distance), lane);
     }
-    if (first_row - (first + kStep - 1) < 0) mask(logits, distance);
+    if (first_row - (first + kStep - 1) < 0) mask<Owner::kQueries>(logits, distance);
     release(ring.empty[0][stage]);
   };
 

@@ -164,6 +164,33 @@ __device__ __forceinline__ void add_by_columns(float (&sums)[kSums], const uint3
   for (int k = 0; k < kStep / 16; ++k) product_by_columns(sums, left + 4 * k, right + row_step(k), 1);
 }
 
+// Whose rows a block owns, and so whose are the columns.
+enum class Owner : uint8_t { kQueries, kKeys };
+
+// By how much i − j of a thread's pair (n, e), the value 4n + e of its sums, differs from that of its first.
+template <Owner kOwner>
+__device__ __forceinline__ constexpr int apart(int n, int e) {
+  const int along = n * 8 + e % 2 - e / 2 * 8;
+  return kOwner == Owner::kKeys ? along : -along;
+}
+
+// What a query does not see. `distance` is i − j of the thread's first pair.
+template <Owner kOwner, int N>
+__device__ __forceinline__ void mask(float (&x)[N], int distance) {
+#pragma unroll
+  for (int n = 0; n < N / 4; ++n) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      if (distance + apart<kOwner>(n, e) < 0) x[4 * n + e] = -kInfinity;
+    }
+  }
+}
+
+// A number of the thread's two columns among columns 8n to 8n + 7.
+__device__ __forceinline__ float2 columns_of(const float* numbers, int n, int lane) {
+  return *reinterpret_cast<const float2*>(numbers + n * 8 + lane % 4 * 2);
+}
+
 using Form = KeyBias::Form;
 
 // b that lets a distance be negative, where pairs are masked: times that it must not become +∞. Probabilities below are
