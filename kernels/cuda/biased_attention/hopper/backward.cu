@@ -18,10 +18,10 @@ namespace {
 template <int D, Owner kOwner>
 struct Shape {
   static constexpr bool kOfKeys = kOwner == Owner::kKeys;
-  static constexpr int kGroups = D == 64 ? 3 : 2;
+  static constexpr int kGroups = 2;
   static constexpr int kRows = 64 * kGroups;
-  static constexpr int kStep = 64;
-  static constexpr int kStages = 4;
+  static constexpr int kStep = kOfKeys && D == 128 ? 64 : 128;  // as many as registers hold
+  static constexpr int kStages = D * kStep == 128 * 128 ? 2 : 4;
   static constexpr int kThreads = kWarpgroup * (kGroups + 1);
   static constexpr int kPanels = D / kPanelColumns;
   static constexpr int kOwnedBytes = kPanels * kPanelBytes<64>;  // of one tensor and one warpgroup
@@ -299,7 +299,7 @@ __device__ void differentiate_tile(const BiasedAttentionBackwardArgs& args, cons
   if (threadIdx.x == 0) ring.init(Shape::kGroups * kWarpgroup / 32);
   __syncthreads();
   if (threadIdx.x < kWarpgroup) {
-    shrink_registers<Shape::kGroups == 2 ? 24 : 32>();
+    shrink_registers<24>();
     if (threadIdx.x >= 32) return;
     fill<D>(
         ring, tile.segment, passing_heads, tile.steps, {operands.passing[0], first_map, first_tiles},
@@ -314,7 +314,7 @@ __device__ void differentiate_tile(const BiasedAttentionBackwardArgs& args, cons
           }
         });
   } else {
-    grow_registers<Shape::kGroups == 2 ? 240 : 160>();
+    grow_registers<240>();
     const int group = static_cast<int>(threadIdx.x) / kWarpgroup - 1;
     consume<D, kOwner, kForm>(args, operands, states, shared_tile, heads, owned + 2 * group * Shape::kOwnedBytes,
                               first_tiles, second_tiles, ring);

@@ -12,8 +12,6 @@
 
 namespace kv::cuda {
 
-inline constexpr unsigned kLoaderThreads = kWarpgroup;  // of which one warp works: registers move by warpgroups
-
 // `full` counts the bytes of a tile, `empty` the warps that have read it: [0] of the first tensor, with the columns,
 // and [1] of the second.
 template <int kStep, int kStages, int kNumbers>
@@ -193,8 +191,8 @@ __device__ __forceinline__ float2 columns_of(const float* numbers, int n, int la
 
 using Form = KeyBias::Form;
 
-// b that lets a distance be negative, where pairs are masked: times that it must not become +∞. Probabilities below are
-// 0.
+// b is cut off there: its products with negative distances, where pairs are masked, must not be +∞. Below it
+// probabilities are 0 anyhow.
 constexpr float kLeastBias = -1e30f;
 
 // ∂bias / ∂b of a thread's pairs in a tile, all alike to the instruction: a case less for each pair. The first pair's
