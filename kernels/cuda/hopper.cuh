@@ -151,6 +151,19 @@ __device__ __forceinline__ void pin(uint32_t (&x)[N]) {
   for (int i = 0; i < N; ++i) asm volatile("" : "+r"(x[i])::"memory");
 }
 
+// Has what the numbers come from computed before the next product_wait(). The compiler knows no reason to: it would
+// wait first, and then compute with no products in flight. None of the numbers is negative; were one, `nowhere` in
+// shared memory would be written.
+template <int N>
+__device__ __forceinline__ void compute_now(const float (&x)[N], uint32_t& nowhere) {
+  uint32_t bits = 0;
+#pragma unroll
+  for (int i = 0; i < N; ++i) bits |= __float_as_uint(x[i]);
+  asm volatile("{\n.reg .pred p;\nsetp.lt.s32 p, %0, 0;\n@p st.volatile.shared.u32 [%1], %0;\n}\n" ::"r"(bits),
+               "r"(shared_address(&nowhere))
+               : "memory");
+}
+
 #define KV_SUMS_8(x, i)                                                                                       \
   "+f"(x[i]), "+f"(x[i + 1]), "+f"(x[i + 2]), "+f"(x[i + 3]), "+f"(x[i + 4]), "+f"(x[i + 5]), "+f"(x[i + 6]), \
       "+f"(x[i + 7])
@@ -166,6 +179,17 @@ __device__ __forceinline__ void product(float (&sums)[64], Operand left, Operand
       "%62, %63}, "
       "%64, %65, p, 1, 1, 0, 0;\n}\n"
       : KV_SUMS_32(sums, 0), KV_SUMS_32(sums, 32)
+      : "l"(left), "l"(right), "r"(add));
+}
+
+// N = 64: both operands by rows. `add` = 0 overwrites the sums.
+__device__ __forceinline__ void product(float (&sums)[32], Operand left, Operand right, int add) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
+      "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+      "%32, %33, p, 1, 1, 0, 0;\n}\n"
+      : KV_SUMS_32(sums, 0)
       : "l"(left), "l"(right), "r"(add));
 }
 

@@ -106,6 +106,8 @@ const std::vector<Shape> kCpu = {
 };
 const std::vector<Shape> kCuda = {
     {"4K d64", 4 * kK, 64},
+    {"8K d64", 8 * kK, 64},
+    {"32K d64", 32 * kK, 64},
     {"1K d128", kK, 128},
     {"4K d128", 4 * kK, 128},
     {"8K d128", 8 * kK, 128},

@@ -148,6 +148,16 @@ Result run(Backend& backend, const Problem& problem) {
           ref::download_activations(value_gradient), ref::download_array<float>(bias_gradient)};
 }
 
+// All results behind each other. Untouched places are NaN, which equals nothing: −1 there.
+std::vector<float> bits_of(const Result& result) {
+  std::vector<float> all;
+  for (const auto* part : {&result.output, &result.log_sums, &result.query_gradient, &result.key_gradient,
+                           &result.value_gradient, &result.bias_gradient}) {
+    for (const float value : *part) all.push_back(std::isnan(value) ? -1 : value);
+  }
+  return all;
+}
+
 void expect_reference(const Backend& backend, const Problem& problem, const Result& got) {
   const ref::BiasedAttention want = ref::biased_attention(problem.in_double(), problem.output_gradient_in_double());
   const double seen = problem.max_count(), seeing = seen * problem.q_heads / problem.kv_heads;
@@ -172,9 +182,13 @@ std::vector<Shape> shapes() {
       {2, 4, 64, {300}},            // several tiles, and shares of them
       {1, 5, 16, {257, 100, 1}},
       {1, 4, 128, {290, 20}},
-      {1, 2, 80, {130, 50}},  // heads that are no whole panels
-      {1, 3, 20, {70}},       // nor whole pieces of 16 bytes
-      {1, 2, 64, {200}, 30},  // sharp: maxima rise from tile to tile, probabilities vanish
+      {1, 3, 64, {191, 192, 193}},      // around what a block of Hopper's owns
+      {2, 2, 128, {127, 0, 129, 256}},  // the same, and nothing but whole tiles
+      {1, 1, 128, {600, 1}},            // more steps than its rings have places
+      {1, 2, 48, {130}},                // heads that Hopper's kernels leave to others
+      {1, 2, 80, {130, 50}},            // heads that are no whole panels
+      {1, 3, 20, {70}},                 // nor whole pieces of 16 bytes
+      {1, 2, 64, {200}, 30},            // sharp: maxima rise from tile to tile, probabilities vanish
   };
 }
 
@@ -281,17 +295,31 @@ TEST_P(BiasedAttention, AKeyOfLowestBiasHasNoWeightWhereItCounts) {
   constexpr float kLowest = std::numeric_limits<float>::lowest(), kNothing = -std::numeric_limits<float>::infinity();
   for (const float low : {-1e4F, -1e30F, kLowest, kNothing}) {
     for (const Bias& bias : {Bias{Form::kOutsideWindow, 1}, Bias{Form::kOutsideWindow, 20}, Bias{Form::kDistance}}) {
-      SCOPED_TRACE(::testing::Message() << low << ", window " << bias.window);
-      Problem problem(*backend, {1, 2, 64, {300, 40}}, bias);
-      // Whole tiles of them, the first one's too: sums begin with nothing.
-      const Segment& segment = problem.segments[1];
-      for (int32_t j = 0; j < segment.count; ++j) {
-        if (j < 140 || j % 3 == 0) problem.biases[segment.first_token + j] = low;
+      for (const int head_dim : {64, 128}) {
+        SCOPED_TRACE(::testing::Message() << low << ", window " << bias.window << ", dim " << head_dim);
+        Problem problem(*backend, {1, 2, head_dim, {300, 40}}, bias);
+        // Whole tiles of them, the first one's too: sums begin with nothing.
+        const Segment& segment = problem.segments[1];
+        for (int32_t j = 0; j < segment.count; ++j) {
+          if (j < 140 || j % 3 == 0) problem.biases[segment.first_token + j] = low;
+        }
+        const Result got = run(*backend, problem);
+        expect_reference(*backend, problem, got);
+        EXPECT_EQ(got.bias_gradient[segment.first_token], 0);
+        if (::testing::Test::HasFailure()) return;
       }
-      const Result got = run(*backend, problem);
-      expect_reference(*backend, problem, got);
-      EXPECT_EQ(got.bias_gradient[segment.first_token], 0);
-      if (::testing::Test::HasFailure()) return;
+    }
+  }
+}
+
+// Nothing is added up in an order that depends on timing.
+TEST_P(BiasedAttention, HasTheSameBitsEveryTime) {
+  KV_BACKEND_OR_SKIP(backend);
+  for (const int head_dim : {64, 128}) {
+    for (const Bias& bias : kBiases) {
+      const Problem problem(*backend, {1, 3, head_dim, {500, 150}}, bias);
+      const std::vector<float> first = bits_of(run(*backend, problem));
+      for (int i = 0; i < 2; ++i) EXPECT_EQ(first, bits_of(run(*backend, problem)));
     }
   }
 }
@@ -311,14 +339,7 @@ TEST(BiasedAttentionOnCpu, HasTheSameBitsWithAnyNumberOfThreads) {
     const Problem problem(*backend, {1, 2, 64, {400, 150}}, bias);
     const auto with = [&](int threads) {
       const ref::Threads set(threads);
-      Result result = run(*backend, problem);
-      std::vector<float> all;
-      for (const auto* part : {&result.output, &result.log_sums, &result.query_gradient, &result.key_gradient,
-                               &result.value_gradient, &result.bias_gradient}) {
-        // Untouched places are NaN, which equals nothing.
-        for (const float value : *part) all.push_back(std::isnan(value) ? -1 : value);
-      }
-      return all;
+      return bits_of(run(*backend, problem));
     };
     const std::vector<float> alone = with(1);
     EXPECT_EQ(alone, with(2));

@@ -38,6 +38,7 @@ struct Tile {
 template <int kStages>
 struct Ring {
   Barrier full_keys[kStages], full_values[kStages], empty_keys[kStages], empty_values[kStages];
+  uint32_t nowhere;  // compute_now()'s
 };
 
 // A page that is only partly in use may hold NaN beyond the row's length, and 0 · NaN would reach the output: its valid
@@ -308,6 +309,7 @@ __device__ void consume(const AttendArgs& args, const AttendWork& work, const At
     release(ring.empty_keys[stage]);
     if (kMasked) hide(logits, tile.steps - 1 - t);
     softmax<kMasked>(logits, scale, rows, shrink);
+    compute_now(rows.sum, ring.nowhere);
     product_wait<0>();
     pin(output);
     pin(weights);

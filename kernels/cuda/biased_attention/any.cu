@@ -1,23 +1,16 @@
-#include "kernels/biased_attention.h"
-
-#include <cfloat>
-#include <climits>
-
 #include "kernels/cuda/attend/step.cuh"
+#include "kernels/cuda/biased_attention/biased_attention.cuh"
 
-// Backward goes over the logits twice: once a thread block owns queries and keys pass by (query_gradients), once it
-// owns keys and the queries of all heads of the group pass by (key_gradients). So every gradient has one owner and sums
-// of fixed order, for a third more products than with gradients that blocks add to in memory. What a block owns, a
-// warp's 16·M rows of it, stays in registers as left operands; probabilities and slopes go from accumulators to
-// operands without leaving them, sixteen rows of what passes by at a time, because registers are scarce.
+// What a block owns in backward, a warp's 16·M rows of it, stays in registers as left operands; probabilities and
+// slopes go from accumulators to operands without leaving them, sixteen rows of what passes by at a time, because
+// registers are scarce.
 
 namespace kv::cuda {
 
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kWidest = 128;                   // head dimension
-constexpr float kToLog = 0.6931471805599453f;  // log x = log2 x · kToLog
+constexpr int kWidest = 128;  // head dimension
 
 // Query heads are split into blocks, or KV heads, and segments into tiles. What takes longest starts first.
 struct Place {
@@ -30,33 +23,6 @@ struct Place {
         head(static_cast<int>(blockIdx.x % heads)),
         tile(static_cast<int>(blockIdx.x / (heads * attention.segment_count))) {}
 };
-
-// In the packed tensors, of a segment's i-th token: times head_dim for the vectors.
-__device__ int64_t vector_of(const Segment& segment, int heads, int head, int i) {
-  return (int64_t{segment.first_token} + i) * heads + head;
-}
-
-__device__ const bf16* row_of(ConstRef vectors, const PackedAttention& attention, int64_t vector) {
-  return static_cast<const bf16*>(vectors.data) + vector * attention.head_dim;
-}
-
-// b of a key in units of log 2; 0 where there is none. Below the lowest finite number is −∞, of which 0 times is no
-// number.
-__device__ float bias_of(const PackedAttention& attention, const Segment& segment, int kv_head, int key) {
-  if (!attention.bias.values || key >= segment.count) return 0;
-  const float b = attention.bias.values[vector_of(segment, attention.kv_heads, kv_head, key)] * kToLog2;
-  return b < -FLT_MAX ? -FLT_MAX : b;
-}
-
-// ∂bias / ∂b at i − j = distance.
-__device__ __forceinline__ float bias_weight(const KeyBias& bias, int distance) {
-  if (bias.form == KeyBias::Form::kDistance) return static_cast<float>(distance);
-  return distance >= bias.window ? 1.0f : 0.0f;
-}
-
-__device__ __forceinline__ void write_pair(Ref to, int64_t at, float a, float b) {
-  *reinterpret_cast<uint32_t*>(static_cast<bf16*>(to.data) + at) = to_bf16_pair(a, b);
-}
 
 // Writes 16·M rows of a warp's sums, times `factor`: vector(row) is where, or negative where there is none.
 template <int D, int M, class Vector>
@@ -172,30 +138,6 @@ __global__ void __launch_bounds__(kThreads, 2) attend_biased(BiasedAttentionArgs
     const int query = first_query + first_row + row;
     return query < end ? vector_of(segment, attention.q_heads, place.head, query) : -1;
   });
-}
-
-// What the slopes of a query's logits are made of.
-struct QueryState {
-  float log_sum;     // in units of log 2
-  float mean_slope;  // D
-};
-// A query that is not there has no probabilities.
-__device__ QueryState no_query() { return {kInfinity, 0}; }
-
-// A warp for each vector of the packed tensors, those of no segment among them.
-__global__ void query_states(BiasedAttentionBackwardArgs args, int64_t vectors, QueryState* states) {
-  const int64_t vector = (blockIdx.x * int64_t{kThreads} + threadIdx.x) / 32;
-  if (vector >= vectors) return;
-  const PackedAttention& attention = args.attention;
-  const int lane = threadIdx.x % 32;
-  float output[kLaneValues], gradient[kLaneValues];
-  load_lanes(row_of(args.output, attention, vector), attention.head_dim, lane, output);
-  load_lanes(row_of(args.output_gradient, attention, vector), attention.head_dim, lane, gradient);
-  float sum = 0;
-#pragma unroll
-  for (int e = 0; e < kLaneValues; ++e) sum += output[e] * gradient[e];
-  sum = warp_reduce(sum, Add());
-  if (lane == 0) states[vector] = {args.log_sums[vector] * kToLog2, sum};
 }
 
 // Rows that a block owns, 16·M a warp: as many as leave room for their sums.
@@ -462,17 +404,6 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 }
 
-void check(const PackedAttention& attention) {
-  KV_CHECK(attention.kv_heads > 0 && attention.q_heads % attention.kv_heads == 0);
-  KV_CHECK(attention.head_dim % 2 == 0 && attention.head_dim <= kWidest);
-  const KeyBias& bias = attention.bias;
-  KV_CHECK((bias.form == KeyBias::Form::kNone) == (bias.values == nullptr));
-  KV_CHECK(bias.form != KeyBias::Form::kOutsideWindow || bias.window >= 1);
-  for (const ConstRef& vectors : {attention.queries, attention.keys, attention.values}) {
-    check_vectors(vectors.as<bf16>(), attention.head_dim);
-  }
-}
-
 template <class Call>
 void with_served_width(int dim, const Call& call) {
   with_width(dim, [&](auto width) {
@@ -482,10 +413,8 @@ void with_served_width(int dim, const Call& call) {
 
 }  // namespace
 
-void biased_attention(const BiasedAttentionArgs& args) {
+void run_any_forward(const BiasedAttentionArgs& args) {
   const PackedAttention& attention = args.attention;
-  check(attention);
-  KV_CHECK(is_aligned(args.output.as<bf16>(), 4));
   with_served_width(attention.head_dim, [&](auto width) {
     constexpr int kM = 2, kRows = 64 * kM;
     const int64_t tiles = ceil_div(attention.max_count, kRows);
@@ -494,23 +423,12 @@ void biased_attention(const BiasedAttentionArgs& args) {
   });
 }
 
-void biased_attention_backward(const BiasedAttentionBackwardArgs& args) {
+void run_any_backward(const BiasedAttentionBackwardArgs& args, const QueryState* states) {
   const PackedAttention& attention = args.attention;
-  check(attention);
-  KV_CHECK((attention.bias.form == KeyBias::Form::kNone) == (args.bias_gradient == nullptr));
-  for (const ConstRef& vectors : {args.output, args.output_gradient}) {
-    check_vectors(vectors.as<bf16>(), attention.head_dim);
-  }
-  for (const Ref& vectors : {args.query_gradient, args.key_gradient, args.value_gradient}) {
-    KV_CHECK(is_aligned(vectors.as<bf16>(), 4));
-  }
-  const int64_t vectors = attention.tokens * attention.q_heads;
-  const Scratch<QueryState> states(vectors);
-  launch(query_states, ceil_div(vectors * 32, kThreads), kThreads, 0, args, vectors, states.data());
   with_served_width(attention.head_dim, [&](auto width) {
     const int64_t tiles = ceil_div(attention.max_count, Owned<width>::kRows) * attention.segment_count;
-    launch(key_gradients<width>, tiles * attention.kv_heads, kThreads, Owned<width>::kSharedBytes, args, states.data());
-    launch(query_gradients<width>, tiles * attention.q_heads, kThreads, Owned<width>::kSharedBytes, args, states.data(),
+    launch(key_gradients<width>, tiles * attention.kv_heads, kThreads, Owned<width>::kSharedBytes, args, states);
+    launch(query_gradients<width>, tiles * attention.q_heads, kThreads, Owned<width>::kSharedBytes, args, states,
            ceil_div(attention.max_count, Owned<width>::kRows));
   });
 }

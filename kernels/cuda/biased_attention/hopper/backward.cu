@@ -1,0 +1,372 @@
+#include "kernels/cuda/biased_attention/hopper/stream.cuh"
+
+// Gradients of attention in training on Hopper, head dimensions 64 and 128. One kernel for both passes: the owner's 64
+// rows a warpgroup are the left operands, so that probabilities and slopes go from accumulators to left operands
+// without leaving the registers:
+//
+//                   owned              passing             logits    slopes      sums
+//   query gradients queries, gradients keys, values        q · k     dy · v      Σ ds k
+//   key gradients   keys, values       queries, gradients  k · q     v · dy      Σ ds q, Σ p dy
+//
+// A step's sums and the next one's logits are in flight together. Products of slopes come after the sums, because there
+// are no registers for both; meanwhile another warpgroup has the tensor cores.
+
+namespace kv::cuda {
+
+namespace {
+
+template <int D, Owner kOwner>
+struct Shape {
+  static constexpr bool kOfKeys = kOwner == Owner::kKeys;
+  static constexpr int kGroups = 2;
+  static constexpr int kRows = 64 * kGroups;
+  static constexpr int kStep = kOfKeys && D == 128 ? 64 : 128;  // as many as registers hold
+  static constexpr int kStages = D * kStep == 128 * 128 ? 2 : 4;
+  static constexpr int kThreads = kWarpgroup * (kGroups + 1);
+  static constexpr int kPanels = D / kPanelColumns;
+  static constexpr int kOwnedBytes = kPanels * kPanelBytes<64>;  // of one tensor and one warpgroup
+  static constexpr int kTileBytes = kPanels * kPanelBytes<kStep>;
+  static constexpr size_t kSharedBytes = kPanelAlignment + 2 * kGroups * kOwnedBytes + 2 * kStages * kTileBytes;
+  static constexpr int kNumbers = kOfKeys ? 2 : 1;  // of a column: a query's state, a key's b
+  using Ring = cuda::Ring<kStep, kStages, kNumbers>;
+};
+
+// The first and the second of what is owned and of what passes by.
+struct Operands {
+  const bf16* owned[2];
+  const bf16* passing[2];
+};
+
+// Of what passes by.
+struct Maps {
+  CUtensorMap queries, gradients;  // of keys
+  CUtensorMap keys, values;        // of queries
+};
+
+// What a thread block computes. Of keys the queries pass by, head after head of the group, from the block's first key
+// on; of queries the keys, from the newest to the oldest. So the first step has masks, whoever owns.
+struct Tile {
+  Segment segment;
+  int owner_head;
+  int passing_head;  // the first
+  int first;         // owned row
+  int end;           // of what passes by
+  int steps_a_head;
+  int steps;
+};
+
+template <Owner kOwner>
+__device__ __forceinline__ Step step_of(const Tile& tile, int t, int rows) {
+  if (kOwner == Owner::kQueries) return {(tile.steps - 1 - t) * rows, tile.passing_head};
+  return {tile.first + t % tile.steps_a_head * rows, tile.passing_head + t / tile.steps_a_head};
+}
+
+// What the thread's two rows bring into every pair: of keys their biases, of queries their states.
+struct OwnedRows {
+  float biases[2];
+  QueryState states[2];
+};
+
+// Products q · k become probabilities.
+template <Owner kOwner, Form kForm, int N, int kNumbers, int kStep>
+__device__ __forceinline__ void to_probabilities(float (&x)[N], const float (&columns)[kNumbers][kStep],
+                                                 const OwnedRows& owned, const Weights<kForm>& weights, float scale,
+                                                 int lane) {
+#pragma unroll
+  for (int n = 0; n < N / 4; ++n) {
+    float2 of{};  // of keys the queries' log_sum, of queries the keys' b
+    if (kOwner == Owner::kKeys || kForm != Form::kNone) of = columns_of(columns[0], n, lane);
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const float of_column = e % 2 ? of.y : of.x;
+      const float log_sum = kOwner == Owner::kKeys ? of_column : owned.states[e / 2].log_sum;
+      const float b = kOwner == Owner::kKeys ? owned.biases[e / 2] : of_column;
+      const float from = kForm == Form::kNone ? -log_sum : weights.at(apart<kOwner>(n, e)) * b - log_sum;
+      x[4 * n + e] = exp2_fast(x[4 * n + e] * scale + from);
+    }
+  }
+}
+
+// And products dy · v slopes. Of biases' gradients, Σ ∂bias / ∂b · slope, that of kDistance is taken apart, for other
+// instructions than in Weights: the compiler would keep all weights in registers.
+template <Owner kOwner, Form kForm, int N, int kNumbers, int kStep>
+__device__ __forceinline__ void to_slopes(const float (&p)[N], float (&dp)[N], const float (&columns)[kNumbers][kStep],
+                                          const OwnedRows& owned, const KeyBias& bias, int distance, int lane,
+                                          float (&bias_gradients)[2]) {
+  float sums[2] = {}, moments[2] = {};
+#pragma unroll
+  for (int n = 0; n < N / 4; ++n) {
+    float2 of{};
+    if constexpr (kOwner == Owner::kKeys) of = columns_of(columns[1], n, lane);
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const float mean_slope = kOwner == Owner::kKeys ? (e % 2 ? of.y : of.x) : owned.states[e / 2].mean_slope;
+      const float slope = p[4 * n + e] * (dp[4 * n + e] - mean_slope);
+      dp[4 * n + e] = slope;
+      if (kOwner == Owner::kQueries) continue;
+      if (kForm == Form::kOutsideWindow && distance + apart<kOwner>(n, e) >= bias.window) sums[e / 2] += slope;
+      if (kForm == Form::kDistance) {
+        sums[e / 2] += slope;
+        moments[e / 2] += static_cast<float>(apart<kOwner>(n, e)) * slope;
+      }
+    }
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    if (kForm == Form::kDistance) sums[half] = static_cast<float>(distance) * sums[half] + moments[half];
+    bias_gradients[half] += sums[half];
+  }
+}
+
+// One of the warpgroups that compute: 64 of the block's rows.
+template <int D, Owner kOwner, Form kForm>
+__device__ __forceinline__ void consume(const BiasedAttentionBackwardArgs& args, const Operands& operands,
+                                        const QueryState* states, const Tile& tile, int heads, unsigned char* owned,
+                                        const unsigned char* first_tiles, const unsigned char* second_tiles,
+                                        typename Shape<D, kOwner>::Ring& ring) {
+  using Shape = Shape<D, kOwner>;
+  constexpr bool kOfKeys = Shape::kOfKeys;
+  constexpr int kStep = Shape::kStep;
+  const PackedAttention& attention = args.attention;
+  const int group = __shfl_sync(kWarp, static_cast<int>(threadIdx.x) / kWarpgroup, 0) - 1;
+  const int thread = static_cast<int>(threadIdx.x) % kWarpgroup, lane = thread % 32;
+  const int first_row = tile.first + 64 * group;
+  const int row = first_row + thread / 32 * 16 + lane / 4;
+
+  take_rows<D>(owned, operands.owned[0], tile.segment, heads, tile.owner_head, first_row, thread);
+  take_rows<D>(owned + Shape::kOwnedBytes, operands.owned[1], tile.segment, heads, tile.owner_head, first_row, thread);
+  publish_to_async();
+  named_sync(1 + group, kWarpgroup);
+  OwnedRows rows;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int i = row + 8 * half;
+    if (kOfKeys) {
+      rows.biases[half] = fmaxf(bias_of(attention, tile.segment, tile.owner_head, i), kLeastBias);
+    } else {
+      rows.states[half] =
+          i < tile.segment.count ? states[vector_of(tile.segment, heads, tile.owner_head, i)] : no_query();
+    }
+  }
+
+  const float scale = attention.scale * kToLog2;
+  float x[kStep / 2], dp[kStep / 2], bias_gradients[2] = {};
+  float of_first[D / 2] = {}, of_second[kOfKeys ? D / 2 : 1] = {};
+  uint32_t slopes[kStep / 4], weights[kOfKeys ? kStep / 4 : 1];
+
+  const auto release = [&](Barrier& barrier) {
+    if (lane == 0) barrier.arrive();
+  };
+  const auto multiply_first = [&](int stage) {
+    multiply_rows<D, 64, kStep>(x, anew(owned), first_tiles + stage * Shape::kTileBytes);
+  };
+  const auto multiply_second = [&](int stage) {
+    multiply_rows<D, 64, kStep>(dp, anew(owned) + Shape::kOwnedBytes, second_tiles + stage * Shape::kTileBytes);
+  };
+  const auto pin_sums = [&] {
+    pin(of_first);
+    pin(slopes);
+    if constexpr (kOfKeys) {
+      pin(of_second);
+      pin(weights);
+    }
+  };
+  const auto add = [&](int stage) {
+    pin_sums();
+    product_fence();
+    if constexpr (kOfKeys) add_by_columns<kStep>(of_second, weights, second_tiles + stage * Shape::kTileBytes);
+    add_by_columns<kStep>(of_first, slopes, first_tiles + stage * Shape::kTileBytes);
+    product_commit();
+  };
+  const auto distance_of = [&](int first) {
+    const int column = first + lane % 4 * 2;
+    return kOfKeys ? column - row : row - column;
+  };
+  // The slopes' products may be in flight.
+  const auto weigh = [&](int first, int stage) {
+    const int distance = distance_of(first);
+    const int least = kOfKeys ? first - (first_row + 63) : first_row - (first + kStep - 1);
+    if (least < 0) mask<kOwner>(x, distance);
+    to_probabilities<kOwner>(x, ring.columns[stage], rows, Weights<kForm>(attention.bias, distance), scale, lane);
+    compute_now(x, ring.nowhere);
+  };
+  // Afterwards both are left operands.
+  const auto slope = [&](int first, int stage) {
+    to_slopes<kOwner, kForm>(x, dp, ring.columns[stage], rows, attention.bias, distance_of(first), lane,
+                             bias_gradients);
+    if constexpr (kOfKeys) pack(x, weights);
+    pack(dp, slopes);
+  };
+
+  int first = step_of<kOwner>(tile, 0, kStep).first;
+  ring.full[0][0].wait(0);
+  pin(x);
+  multiply_first(0);
+  ring.full[1][0].wait(0);
+  pin(dp);
+  multiply_second(0);
+  for (int t = 0;; ++t) {
+    const int stage = t % Shape::kStages, next = (t + 1) % Shape::kStages;
+    product_wait<1>();
+    pin(x);
+    weigh(first, stage);
+    product_wait<0>();
+    pin(dp);
+    if (!kOfKeys) release(ring.empty[1][stage]);
+    slope(first, stage);
+    add(stage);
+    if (t + 1 == tile.steps) break;
+
+    const uint32_t filled = (t + 1) / Shape::kStages % 2;
+    if (kOfKeys) {
+      first = first + kStep < tile.end ? first + kStep : tile.first;
+    } else {
+      first -= kStep;
+    }
+    ring.full[0][next].wait(filled);
+    pin(x);
+    multiply_first(next);
+    product_wait<1>();
+    pin_sums();
+    release(ring.empty[0][stage]);
+    if (kOfKeys) release(ring.empty[1][stage]);
+    ring.full[1][next].wait(filled);
+    pin(dp);
+    multiply_second(next);
+  }
+  product_wait<0>();
+  pin_sums();
+
+  const float factors[2] = {attention.scale, attention.scale};
+  write_sums<D>(kOfKeys ? args.key_gradient : args.query_gradient, tile.segment, heads, tile.owner_head, row, lane,
+                factors, of_first);
+  if constexpr (kOfKeys) {
+    const float ones[2] = {1, 1};
+    write_sums<D>(args.value_gradient, tile.segment, heads, tile.owner_head, row, lane, ones, of_second);
+    if (!args.bias_gradient) return;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float sum = sum_of_four_lanes(bias_gradients[half]);
+      const int key = row + 8 * half;
+      if (lane % 4 == 0 && key < tile.segment.count) {
+        args.bias_gradient[vector_of(tile.segment, heads, tile.owner_head, key)] = sum;
+      }
+    }
+  }
+}
+
+template <int D, Owner kOwner, Form kForm>
+__device__ void differentiate_tile(const BiasedAttentionBackwardArgs& args, const QueryState* states, int tiles,
+                                   unsigned block, const CUtensorMap& first_map, const CUtensorMap& second_map) {
+  using Shape = Shape<D, kOwner>;
+  constexpr bool kOfKeys = Shape::kOfKeys;
+  extern __shared__ unsigned char unaligned[];
+  __shared__ typename Shape::Ring ring;
+
+  // What takes longest starts first: early keys are seen by the most queries, late queries see the most keys.
+  const PackedAttention& attention = args.attention;
+  const int heads = kOfKeys ? attention.kv_heads : attention.q_heads;
+  const int passing_heads = kOfKeys ? attention.q_heads : attention.kv_heads;
+  const Place place(attention, heads, block);
+  const int first_row = (kOfKeys ? place.tile : tiles - 1 - place.tile) * Shape::kRows;
+  if (first_row >= place.segment.count) return;
+  __shared__ __align__(16) unsigned char shared_tile_bytes[sizeof(Tile)];
+  Tile& shared_tile = reinterpret_cast<Tile&>(shared_tile_bytes);
+  Tile tile;
+  tile.segment = place.segment;
+  tile.owner_head = place.head;
+  tile.first = first_row;
+  if (kOfKeys) {
+    tile.passing_head = place.head * attention.group();
+    tile.end = tile.segment.count;
+    tile.steps_a_head = (tile.end - tile.first + Shape::kStep - 1) / Shape::kStep;
+    tile.steps = tile.steps_a_head * attention.group();
+  } else {
+    tile.passing_head = place.head / attention.group();
+    tile.end = min(tile.segment.count, tile.first + Shape::kRows);
+    tile.steps_a_head = tile.steps = (tile.end + Shape::kStep - 1) / Shape::kStep;
+  }
+  const auto data_of = [](ConstRef vectors) { return static_cast<const bf16*>(vectors.data); };
+  const bf16 *queries = data_of(attention.queries), *keys = data_of(attention.keys);
+  const bf16 *values = data_of(attention.values), *gradients = data_of(args.output_gradient);
+  const Operands operands =
+      kOfKeys ? Operands{{keys, values}, {queries, gradients}} : Operands{{queries, gradients}, {keys, values}};
+
+  unsigned char* owned = align_panels(unaligned);
+  unsigned char* first_tiles = owned + 2 * Shape::kGroups * Shape::kOwnedBytes;
+  unsigned char* second_tiles = first_tiles + Shape::kStages * Shape::kTileBytes;
+  if (threadIdx.x == 0) shared_tile = tile;
+  if (threadIdx.x == 0) ring.init(Shape::kGroups * kWarpgroup / 32);
+  __syncthreads();
+  if (threadIdx.x < kWarpgroup) {
+    shrink_registers<24>();
+    if (threadIdx.x >= 32) return;
+    fill<D>(
+        ring, tile.segment, passing_heads, tile.steps, {operands.passing[0], first_map, first_tiles},
+        {operands.passing[1], second_map, second_tiles}, [&](int t) { return step_of<kOwner>(tile, t, Shape::kStep); },
+        [&](const Step& step, int i) {
+          if constexpr (kOfKeys) {
+            const QueryState state =
+                i < tile.segment.count ? states[vector_of(tile.segment, passing_heads, step.head, i)] : no_query();
+            return Column<2>{state.log_sum, state.mean_slope};
+          } else {
+            return Column<1>{fmaxf(bias_of(attention, tile.segment, step.head, i), kLeastBias)};
+          }
+        });
+  } else {
+    grow_registers<240>();
+    const int group = static_cast<int>(threadIdx.x) / kWarpgroup - 1;
+    consume<D, kOwner, kForm>(args, operands, states, shared_tile, heads, owned + 2 * group * Shape::kOwnedBytes,
+                              first_tiles, second_tiles, ring);
+  }
+}
+
+// Blocks of keys come first: each does the work of a group's heads.
+template <int D, Form kForm>
+__global__ void __launch_bounds__(Shape<D, Owner::kKeys>::kThreads, 1)
+    differentiate(const __grid_constant__ BiasedAttentionBackwardArgs args, const QueryState* states, int tiles,
+                  unsigned key_blocks, const __grid_constant__ Maps maps) {
+  if constexpr (kHopperCode) {
+    if (blockIdx.x < key_blocks) {
+      differentiate_tile<D, Owner::kKeys, kForm>(args, states, tiles, blockIdx.x, maps.queries, maps.gradients);
+    } else {
+      differentiate_tile<D, Owner::kQueries, kForm>(args, states, tiles, blockIdx.x - key_blocks, maps.keys,
+                                                    maps.values);
+    }
+  }
+}
+
+template <int D, Form kForm>
+void run(const BiasedAttentionBackwardArgs& args, const QueryState* states) {
+  using OfKeys = Shape<D, Owner::kKeys>;
+  using OfQueries = Shape<D, Owner::kQueries>;
+  static_assert(OfKeys::kThreads == OfQueries::kThreads && OfKeys::kRows == OfQueries::kRows);
+  const PackedAttention& attention = args.attention;
+  const int64_t tiles = ceil_div(attention.max_count, OfKeys::kRows);
+  const int64_t key_blocks = tiles * attention.segment_count * attention.kv_heads;
+  const int64_t query_blocks = tiles * attention.segment_count * attention.q_heads;
+  const auto map = [](ConstRef vectors, int heads, int rows) {
+    return tensor_map(vectors.as<bf16>(), int64_t{heads} * D, rows);
+  };
+  const Maps maps{.queries = map(attention.queries, attention.q_heads, OfKeys::kStep),
+                  .gradients = map(args.output_gradient, attention.q_heads, OfKeys::kStep),
+                  .keys = map(attention.keys, attention.kv_heads, OfQueries::kStep),
+                  .values = map(attention.values, attention.kv_heads, OfQueries::kStep)};
+  launch(differentiate<D, kForm>, key_blocks + query_blocks, OfKeys::kThreads,
+         std::max(OfKeys::kSharedBytes, OfQueries::kSharedBytes), args, states, tiles, key_blocks, maps);
+}
+
+}  // namespace
+
+void run_hopper_backward(const BiasedAttentionBackwardArgs& args, const QueryState* states) {
+  KV_CHECK(has_warpgroup_products(args.attention));
+  with_form(args.attention.bias.form, [&](auto form) {
+    if (args.attention.head_dim == 64) {
+      run<64, form>(args, states);
+    } else {
+      run<128, form>(args, states);
+    }
+  });
+}
+
+}  // namespace kv::cuda
