@@ -139,7 +139,10 @@ BiasedAttention biased_attention(const BiasedProblem& problem, const std::vector
       }
       if (problem.form == KeyBias::Form::kNone) continue;
       const double weight = bias_weight(problem, i - j);
-      add(result.bias_gradient, key, weight * ds, weight * size, roundings + dim + 4);
+      // A distance may be a difference of two places in a tile, times which slopes are summed apart: of a query's own
+      // key both are there, and all that is left of them is how they were rounded.
+      const double size_of_weight = problem.form == KeyBias::Form::kDistance ? weight + 1 : weight;
+      add(result.bias_gradient, key, weight * ds, size_of_weight * size, roundings + dim + 4);
     }
   });
   for (Sums* sums : {&result.output, &result.log_sums, &result.query_gradient, &result.key_gradient,
