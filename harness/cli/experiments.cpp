@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "harness/cli/compared_values.h"
 #include "harness/shipped.h"
 #include "harness/spec/spec_reader.h"
 #include "kernels/error.h"
@@ -24,7 +25,11 @@ std::vector<std::filesystem::path> experiment_files() {
 
 Spec load_named_spec(const std::string& file, std::span<const std::string> overrides) {
   std::error_code error;
-  if (std::filesystem::exists(file, error)) return load_spec(file, overrides);
+  if (std::filesystem::exists(file, error)) {
+    Spec spec = load_spec(file, overrides);
+    check_compared_values(spec);
+    return spec;
+  }
   const std::string name = std::filesystem::path(file).stem().string();
   std::vector<std::string> names;
   for (const std::filesystem::path& known : experiment_files()) names.push_back(known.stem().string());

@@ -8,6 +8,7 @@
 
 #include "harness/clusters.h"
 #include "harness/report/equal_size.h"
+#include "harness/report/partners.h"
 #include "harness/report/pile.h"
 #include "kernels/check.h"
 
@@ -39,25 +40,12 @@ std::vector<std::string> free_columns(const RowTable& table, const Question& que
   return columns;
 }
 
-// The cell that this one is compared with; none for that cell itself.
-BestFit<Pile> partner_of(const Key& key, const std::map<Key, Pile>& piles, const Question& question) {
+// What a cell's difference is taken from; nothing where the question asks for none.
+Partners partners_of(const Key& key, const std::map<Key, Pile>& piles, const Question& question) {
   if (const auto given = question.partners.find(key); given != question.partners.end()) {
-    BestFit<Pile> only;
-    only.offer(KeyMatch::kExact, piles.at(given->second));
-    return only;
+    return {.terms = {{.pile = &piles.at(given->second)}}};
   }
-  if (!question.paired) return {};
-  const auto column = std::find(question.columns.begin(), question.columns.end(), question.paired->column);
-  KV_CHECK(column != question.columns.end());
-  const auto paired = static_cast<std::size_t>(column - question.columns.begin());
-  Key wanted = key;
-  wanted[paired] = question.paired->with;
-  BestFit<Pile> best;
-  if (match(wanted, key) == KeyMatch::kExact) return best;
-  for (const auto& [other, pile] : piles) {
-    if (same_value(other[paired], wanted[paired])) best.offer(match(wanted, other), pile);
-  }
-  return best;
+  return question.paired ? partners_of(key, piles, question.columns, *question.paired) : Partners();
 }
 
 // The places of rows in their samples (pile.h), numbered as they come.
@@ -83,18 +71,20 @@ bool takes_differences(const Question& question) { return question.paired || !qu
 
 bool relative(const Question& question) { return question.relative || (question.paired && question.paired->relative); }
 
-Cell make_cell(const Pile& pile, const Pile* partner, std::span<const Key> places, const Question& question) {
+Cell make_cell(const Pile& pile, std::span<const Term> partners, std::span<const Key> places,
+               const Question& question) {
   Cell cell{.unit = pile.unit, .skipped = skipped_of(pile), .outside = pile.outside};
-  if (!partner) {
+  if (partners.empty()) {
     cell.estimate = estimate(pile, question.measure, question.intervals);
     return cell;
   }
-  const Difference difference =
-      estimate_difference(pile, *partner, places, question.measure, relative(question), question.intervals);
+  Difference difference =
+      estimate_difference(pile, partners, places, question.measure, relative(question), question.intervals);
   cell.estimate = difference.estimate;
-  cell.unpaired = difference.unpaired;
-  cell.partner_skipped = skipped_of(*partner);
-  cell.partner_outside = partner->outside;
+  cell.unpaired = std::move(difference.unpaired);
+  for (const Term& partner : partners) {
+    cell.partners.push_back({.skipped = skipped_of(*partner.pile), .outside = partner.pile->outside});
+  }
   if (relative(question)) cell.unit = "%";
   return cell;
 }
@@ -141,13 +131,13 @@ class Collector {
     const bool differences = takes_differences(question_);
     std::vector<bool> averaged(free_columns_.size());
     for (const auto& [key, pile] : piles_) {
-      const BestFit<Pile> partner = differences ? partner_of(key, piles_, question_) : BestFit<Pile>();
-      if (differences && !partner.found()) {
-        if (partner.several()) cells_.unclear.push_back(key);
+      const Partners partners = partners_of(key, piles_, question_);
+      if (differences && partners.terms.empty()) {
+        if (partners.several) cells_.unclear.push_back(key);
         std::erase(cells_.keys, key);
         continue;
       }
-      cells_.cells[key] = make_cell(pile, partner.found(), places_.keys(), question_);
+      cells_.cells[key] = make_cell(pile, partners.terms, places_.keys(), question_);
       for (std::size_t i = 0; i < pile.spread.size(); ++i) averaged[i] = averaged[i] || pile.spread[i].size() > 1;
     }
     for (std::size_t i = 0; i < averaged.size(); ++i) {
@@ -161,9 +151,7 @@ class Collector {
  private:
   // Each pile of settings becomes one a size, whose key it has where the metric stands.
   void take_at_sizes() {
-    const auto column = std::find(question_.columns.begin(), question_.columns.end(), question_.at->metric);
-    KV_CHECK(column != question_.columns.end());
-    const auto place = static_cast<std::size_t>(column - question_.columns.begin());
+    const std::size_t place = place_among(question_.columns, question_.at->metric);
     std::map<Key, Pile> piles;
     std::vector<Key> keys;
     for (const Key& key : cells_.keys) {

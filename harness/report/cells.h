@@ -35,7 +35,7 @@ struct Question {
   std::optional<EqualSize> at = {};
   // Differences instead: of each cell from the one with that value in that column (of `columns`), which itself is left
   // out, as are cells without such a partner, or with several that fit no better than each other. Rows are paired: same
-  // sample, and same value of every free column.
+  // sample, and same value of every free column. Of an interaction all three partners are needed.
   std::optional<Pairing> paired = {};
   // So, too, for these cells only, each with the one that it is taken from.
   std::map<Key, Key> partners = {};

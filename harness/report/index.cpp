@@ -121,9 +121,10 @@ std::string items_markdown(const std::vector<IndexItem>& items, const std::vecto
 
 std::string index_markdown(const std::vector<IndexItem>& items, const std::vector<IndexEntry>& entries,
                            const std::string& specs, const std::string& models_page) {
-  std::string out = std::string(kIndexStart) +
-                    " from each folder's spec, manifest and rows; do not edit. A folder's "
-                    "`index.html`, with all plots, is drawn by `kvlab report FOLDER`.\n\n";
+  std::string out = fmt::format(
+      "{} from each folder's spec, manifest and rows; do not edit. A folder's `index.html`, with all plots, is drawn "
+      "by `kvlab report FOLDER`.\n\n",
+      kIndexStart);
   if (!models_page.empty()) {
     out += fmt::format("The same findings under both models, side by side: [{0}]({0}).\n\n", models_page);
   }

@@ -44,37 +44,85 @@ std::optional<Estimate> resampled(const Clusters& clusters, bool intervals,
   return out;
 }
 
-// The rows that two samples share, and how many places of either are left over.
+// What stands for a place among another side's.
+BestFit<Places::value_type> fit(std::size_t place, const Places& places, std::span<const Key> keys) {
+  BestFit<Places::value_type> best;
+  if (const auto same = places.find(place); same != places.end()) {
+    best.offer(KeyMatch::kExact, *same);
+  } else {
+    for (const auto& other : places) best.offer(match(keys[place], keys[other.first]), other);
+  }
+  return best;
+}
+
+using Sides = std::vector<const Places*>;  // one sample of a cell, and of each that it is compared with
+
+// The rows that all sides have.
 struct Shared {
-  std::array<Sum, 2> sums, partner_sums;
-  std::size_t left = 0, partner_left = 0;
-  bool unclear = false;  // some of those left have several partners
+  std::vector<std::array<Sum, 2>> sums;  // of each side
+  bool partly = false;                   // some rows are left over
+  bool unclear = false;                  // some of those have several partners
 };
 
-Shared share(const Places& places, const Places& partner_places, std::span<const Key> keys) {
-  Shared out;
-  std::set<std::size_t> used;
-  for (const auto& [place, sums] : places) {
-    BestFit<Places::value_type> best;
-    if (const auto same = partner_places.find(place); same != partner_places.end()) {
-      best.offer(KeyMatch::kExact, *same);
-    } else {
-      for (const auto& other : partner_places) best.offer(match(keys[place], keys[other.first]), other);
+Shared share(const Sides& sides, std::span<const Key> keys) {
+  Shared out{.sums = std::vector<std::array<Sum, 2>>(sides.size())};
+  std::vector<std::set<std::size_t>> used(sides.size());
+  std::vector<const Places::value_type*> row;  // of each side
+  for (const auto& own : *sides[0]) {
+    row = {&own};
+    for (std::size_t side = 1; side < sides.size(); ++side) {
+      const BestFit<Places::value_type> best = fit(own.first, *sides[side], keys);
+      out.unclear = out.unclear || best.several();
+      if (best.found()) row.push_back(best.found());
     }
-    const Places::value_type* partner = best.found();
-    out.unclear = out.unclear || best.several();
-    if (!partner) {
-      ++out.left;
-      continue;
-    }
-    used.insert(partner->first);
-    for (std::size_t i = 0; i < sums.size(); ++i) {
-      out.sums[i].add(sums[i]);
-      out.partner_sums[i].add(partner->second[i]);
+    if (row.size() < sides.size()) continue;
+    for (std::size_t side = 0; side < sides.size(); ++side) {
+      used[side].insert(row[side]->first);
+      for (std::size_t i = 0; i < out.sums[side].size(); ++i) out.sums[side][i].add(row[side]->second[i]);
     }
   }
-  out.partner_left = partner_places.size() - used.size();
+  for (std::size_t side = 0; side < sides.size(); ++side) {
+    out.partly = out.partly || used[side].size() < sides[side]->size();
+  }
   return out;
+}
+
+// The sample of all sides; none where one of them lacks it.
+std::optional<Sides> sides_of(const Key& sample, const Places& own, std::span<const Term> others) {
+  Sides sides = {&own};
+  for (const Term& other : others) {
+    const auto found = other.pile->index.find(sample);
+    if (found == other.pile->index.end()) return std::nullopt;
+    sides.push_back(&other.pile->samples[found->second]);
+  }
+  return sides;
+}
+
+// The number of each side; none where one of them lacks what it needs.
+std::optional<Values> numbers_of(const Shared& shared, const Measure& measure) {
+  Values numbers;
+  for (const auto& sums : shared.sums) {
+    const auto number = number_of(sums, measure);
+    if (!number) return std::nullopt;
+    numbers.push_back(*number);
+  }
+  return numbers;
+}
+
+// Of numbers that cancel out only their rounding is left, which would be shown as a difference.
+constexpr double kRounding = 1e-12;
+
+// What the sides make together, over the samples picked. values: of the cell's own samples, then each other's.
+double combined(std::span<const Values> values, std::span<const Term> others, std::span<const int> picks,
+                const Measure& measure, bool relative) {
+  double number = statistic(values[0], picks, measure), size = std::abs(number), last = 0;
+  for (std::size_t i = 0; i < others.size(); ++i) {
+    last = statistic(values[i + 1], picks, measure);
+    number += others[i].sign * last;
+    size += std::abs(last);
+  }
+  if (std::abs(number) < kRounding * size) number = 0;
+  return relative ? 100 * number / std::abs(last) : number;
 }
 
 }  // namespace
@@ -118,38 +166,37 @@ std::optional<Estimate> estimate(const Pile& pile, const Measure& measure, bool 
   return resampled(clusters, intervals, [&](std::span<const int> picks) { return statistic(values, picks, measure); });
 }
 
-Difference estimate_difference(const Pile& pile, const Pile& other, std::span<const Key> keys, const Measure& measure,
-                               bool relative, bool intervals) {
-  Values values, partner_values;
+Difference estimate_difference(const Pile& pile, std::span<const Term> others, std::span<const Key> keys,
+                               const Measure& measure, bool relative, bool intervals) {
+  std::vector<Values> values(1 + others.size());  // of each side, the same samples
   Clusters clusters;
   Difference out;
   int all_unclear = 0;  // samples
   for (const auto& [sample, place] : pile.index) {
-    const auto partner = other.index.find(sample);
-    if (partner == other.index.end()) continue;
-    const Shared shared = share(pile.samples[place], other.samples[partner->second], keys);
-    const auto a = number_of(shared.sums, measure);
-    const auto b = number_of(shared.partner_sums, measure);
-    if (!a || !b) {
+    const std::optional<Sides> sides = sides_of(sample, pile.samples[place], others);
+    if (!sides) continue;
+    const Shared shared = share(*sides, keys);
+    const std::optional<Values> numbers = numbers_of(shared, measure);
+    if (!numbers) {
       if (shared.unclear) ++all_unclear;
       continue;
     }
-    values.push_back(*a);
-    partner_values.push_back(*b);
+    for (std::size_t side = 0; side < values.size(); ++side) values[side].push_back((*numbers)[side]);
     clusters.add(pile.documents[place]);
     if (shared.unclear) {
       ++out.unpaired.unclear;
-    } else if (shared.left + shared.partner_left > 0) {
+    } else if (shared.partly) {
       ++out.unpaired.partly;
     }
   }
   out.unpaired.unclear += all_unclear;
-  out.unpaired.samples = static_cast<int>(pile.samples.size() - values.size()) - all_unclear;
-  out.unpaired.partner_samples = static_cast<int>(other.samples.size() - values.size()) - all_unclear;
+  const auto left_out = [&](const Pile& side) {
+    return static_cast<int>(side.samples.size() - values[0].size()) - all_unclear;
+  };
+  out.unpaired.samples = left_out(pile);
+  for (const Term& other : others) out.unpaired.partner_samples.push_back(left_out(*other.pile));
   out.estimate = resampled(clusters, intervals, [&](std::span<const int> picks) {
-    const double reference = statistic(partner_values, picks, measure);
-    const double less = statistic(values, picks, measure) - reference;
-    return relative ? 100 * less / std::abs(reference) : less;
+    return combined(values, others, picks, measure, relative);
   });
   if (out.estimate && !std::isfinite(out.estimate->value)) out.estimate.reset();  // in % of nothing
   return out;

@@ -71,14 +71,20 @@ class BestFit {
 // The cell's number with its bootstrap interval over samples; absent without a sample that has all it needs.
 std::optional<Estimate> estimate(const Pile& pile, const Measure& measure, bool intervals);
 
-// What that number differs by from the other cell's. Only rows that both have count: of the same sample, and of the
-// same place in it (`keys`, a key a place; the best fit). Each draw of the bootstrap takes the same samples of both, so
-// what is hard for both does not widen the interval. relative: in % of the other's number.
+// Another cell's number in a difference, less it or plus it.
+struct Term {
+  const Pile* pile = nullptr;
+  int sign = -1;
+};
+
+// What that number makes with the other cells' numbers, at least one. Only rows that all of them have count: of the
+// same sample, and of the same place in it (`keys`, a key a place; the best fit). Each draw of the bootstrap takes the
+// same samples of all, so what is hard for all does not widen the interval. relative: in % of the last one's number.
 struct Difference {
   std::optional<Estimate> estimate;
   Unpaired unpaired;
 };
-Difference estimate_difference(const Pile& pile, const Pile& other, std::span<const Key> keys, const Measure& measure,
-                               bool relative, bool intervals);
+Difference estimate_difference(const Pile& pile, std::span<const Term> others, std::span<const Key> keys,
+                               const Measure& measure, bool relative, bool intervals);
 
 }  // namespace kv

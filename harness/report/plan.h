@@ -39,11 +39,22 @@ struct Measure {
       unit{};  // "ms", "GB" or "%": how seconds, bytes and plain numbers are shown; empty: as the rows have them
 };
 
+// A value of a column that others are compared with. where: its place in the spec.
+struct Level {
+  std::string column{}, with{}, where{};
+};
+
 // A table of differences: each cell's number less that of the cell with the value `with` in `column` and the same other
 // keys, over the rows that both have. relative: in % of the latter.
+//
+// beside: of interactions of two columns. The difference that `column` makes in a cell, less the one that it makes
+// where the other column has its level: [x(a, b) - x(with, b)] - [x(a, level) - x(with, level)], over the rows that all
+// four have. relative: in % of the last, so that effects that add up make 0.
 struct Pairing {
   std::string column{}, with{};
   bool relative = false;
+  std::optional<Level> beside{};
+  std::string where{};  // the place of `with` in the spec
 };
 
 // A comparison at equal realised size: cells hold the table's number at each of the values of `metric`, of which every

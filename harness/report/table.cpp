@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <tuple>
 
 #include "harness/report/table_grid.h"
 
@@ -25,15 +24,24 @@ std::string format_interval(const Estimate& estimate, const TablePlan& plan) {
   return "[" + format_number(low, plan.digits) + ", " + format_number(high, plan.digits) + "]";
 }
 
+// Of a cell without a number: why it, or else one that it is compared with, was skipped.
+std::string why_skipped(const TablePlan& plan, const Cell& cell) {
+  if (cell.skipped.samples > 0) return "skipped: " + cell.skipped.reason;
+  const std::vector<std::string> names = partner_names(plan);
+  for (std::size_t i = 0; i < cell.partners.size(); ++i) {
+    const Skipped& skipped = cell.partners[i].skipped;
+    if (skipped.samples > 0) return names[i] + " skipped: " + skipped.reason;
+  }
+  return "";
+}
+
 TableCell our_cell(const TablePlan& plan, const Cell* cell, const Cell* best, const Estimate* from_best, bool ranked) {
   if (cell == nullptr) return {.kind = Kind::kEmpty, .text = kMissing};
   if (!cell->estimate) {
     const std::string outside = outside_text(plan, *cell);
     if (!outside.empty()) return {.kind = Kind::kSkipped, .text = outside};
-    const auto& [skipped, partner] = std::tie(cell->skipped, cell->partner_skipped);
-    if (skipped.samples > 0) return {.kind = Kind::kSkipped, .text = "skipped: " + skipped.reason};
-    if (partner.samples > 0)
-      return {.kind = Kind::kSkipped, .text = partner_name(plan) + " skipped: " + partner.reason};
+    const std::string skipped = why_skipped(plan, *cell);
+    if (!skipped.empty()) return {.kind = Kind::kSkipped, .text = skipped};
     return {.kind = Kind::kEmpty, .text = kMissing};
   }
   const std::string text = format_number(cell->estimate->value, plan.digits);

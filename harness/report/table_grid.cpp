@@ -135,9 +135,12 @@ bool excludes_zero(const Estimate& difference) {
          (difference.interval->low > 0 || difference.interval->high < 0);
 }
 
-// What differences are taken from.
-std::string partner_name(const TablePlan& plan) {
-  return plan.paired ? label_of(plan.labels, plan.paired->column, plan.paired->with) : "";
+std::vector<std::string> partner_names(const TablePlan& plan) {
+  if (!plan.paired) return {};
+  const std::string other = label_of(plan.labels, plan.paired->column, plan.paired->with);
+  if (!plan.paired->beside) return {other};
+  const std::string beside = label_of(plan.labels, plan.paired->beside->column, plan.paired->beside->with);
+  return {other, beside, other + " with " + beside};
 }
 
 }  // namespace kv

@@ -31,8 +31,8 @@ bool is_ranked(const TablePlan& plan, const Key& row);
 const Key* best_row(const TablePlan& plan, const CellGrid& grid, const Key& column);
 // Whether a paired interval says that there is a difference.
 bool excludes_zero(const Estimate& difference);
-// What the differences of a paired table are taken from.
-std::string partner_name(const TablePlan& plan);
+// What the differences of a paired table are taken from, in the order of Cell::partners; nothing of another table.
+std::vector<std::string> partner_names(const TablePlan& plan);
 
 // Appends a key that is not there yet.
 void add_new(std::vector<Key>& keys, Key key);

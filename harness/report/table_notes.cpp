@@ -2,7 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
+#include <numeric>
 
 #include "harness/report/table.h"
 #include "harness/report/table_grid.h"
@@ -35,10 +35,13 @@ std::string number_note(const TablePlan& plan, const CellGrid& grid) {
     return fmt::format("Each number: {} over samples, {}{}.", what, count_note(grid),
                        interval("95 % bootstrap interval"));
   }
-  return fmt::format("Each number: {} over samples less that of {} on the same {}samples{}, {}{}.", what,
-                     partner_name(plan), plan.at ? "" : "rows of the same ",
-                     plan.paired->relative ? ", in % of the latter" : "", count_note(grid),
-                     interval("95 % interval of the paired bootstrap"));
+  const std::vector<std::string> names = partner_names(plan);
+  const bool interaction = names.size() > 1;
+  return fmt::format("Each number: {} over samples less that of {}{} on the same {}samples{}, {}{}.", what, names[0],
+                     interaction ? fmt::format(", less the same difference at {},", names[1]) : "",
+                     plan.at ? "" : "rows of the same ",
+                     plan.paired->relative ? ", in % of " + (interaction ? names.back() : "the latter") : "",
+                     count_note(grid), interval("95 % interval of the paired bootstrap"));
 }
 
 // How numbers at an equal size come about.
@@ -52,9 +55,10 @@ std::string size_note(const TablePlan& plan, const CellGrid& grid) {
 
 std::string better_note(const TablePlan& plan) {
   const bool lower = plan.better == Better::kLower;
-  if (plan.paired) {
-    return fmt::format("{} 0: {} is better.", lower ? "Above" : "Below", partner_name(plan));
+  if (plan.paired && plan.paired->beside) {
+    return fmt::format("{} 0: the two help each other; at 0 their effects add up.", lower ? "Below" : "Above");
   }
+  if (plan.paired) return fmt::format("{} 0: {} is better.", lower ? "Above" : "Below", partner_names(plan)[0]);
   std::string note = lower ? "\xe2\x86\x93 lower is better" : "\xe2\x86\x91 higher is better";
   if (!plan.unranked.empty()) note += fmt::format("; not ranked: {}", fmt::join(plan.unranked, ", "));
   return note + ".";
@@ -62,9 +66,9 @@ std::string better_note(const TablePlan& plan) {
 
 // What bold and the dagger mean.
 void add_mark_notes(const TablePlan& plan, const CellGrid& grid, std::vector<std::string>& notes) {
-  const std::string interval =
-      fmt::format("the 95 % interval of the paired difference excludes zero ({} of at least 8)",
-                  counts_of(grid.cells).clustered() ? "documents" : "n");
+  const std::string interval = fmt::format("the 95 % interval of the {} excludes zero ({} of at least 8)",
+                                           plan.paired && plan.paired->beside ? "interaction" : "paired difference",
+                                           counts_of(grid.cells).clustered() ? "documents" : "n");
   if (plan.paired) {
     if (plan.interval != IntervalStyle::kNone) notes.push_back(fmt::format("{}: {}.", kDagger, interval));
     return;
@@ -81,8 +85,8 @@ void add_unclear_note(const TablePlan& plan, const CellGrid& grid, std::vector<s
   std::vector<std::string> columns = plan.rows, labels;
   columns.insert(columns.end(), plan.columns.begin(), plan.columns.end());
   for (const Key& key : grid.cells.unclear) labels.push_back(label_of(plan.labels, columns, key));
-  notes.push_back(
-      fmt::format("Left out, because each fits several cells of {}: {}.", partner_name(plan), fmt::join(labels, "; ")));
+  notes.push_back(fmt::format("Left out, because each fits several cells of {}: {}.",
+                              fmt::join(partner_names(plan), " or of "), fmt::join(labels, "; ")));
 }
 
 // A table without a row of ours.
@@ -94,8 +98,11 @@ std::string empty_note(const TablePlan& plan, const CellGrid& grid) {
                        label_of(plan.labels, plan.at->metric));
   }
   if (!plan.paired) return no_rows(plan.measure);
-  return fmt::format("No row can be compared: {} = {} has no value for metric {} where another row has one.",
-                     plan.paired->column, plan.paired->with,
+  std::string with = fmt::format("{} = {}", plan.paired->column, plan.paired->with);
+  if (plan.paired->beside) {
+    with += fmt::format(", {} = {} or both together", plan.paired->beside->column, plan.paired->beside->with);
+  }
+  return fmt::format("No row can be compared: {} has no value for metric {} where another row has one.", with,
                      fmt::join(plan.measure.ratio.empty() ? plan.measure.metrics : plan.measure.ratio, ", "));
 }
 
@@ -121,39 +128,67 @@ std::string left_out_text(const TablePlan& plan, const Outside& outside, const s
   return fmt::format("{} of {} left out, whose {}.", outside.samples, of, sizes_text(plan, outside));
 }
 
-std::string unpaired_text(const Cell& cell, const std::string& partner) {
-  const auto& [samples, partner_samples, partly, unclear] = cell.unpaired;
-  std::string text;
-  if (samples + partner_samples > 0) {
-    text = fmt::format("{} pairs; {} of its samples and {} of {}'s have no partner.",
-                       cell.estimate ? cell.estimate->samples : 0, samples, partner_samples, partner);
+// "1 of its samples and 0 of lu-kv's have no partner"
+std::string alone_text(const Unpaired& unpaired, const std::vector<std::string>& partners) {
+  std::string text = fmt::format("{} of its samples", unpaired.samples);
+  for (std::size_t i = 0; i < partners.size(); ++i) {
+    const char* comma = i + 1 < partners.size() ? "," : " and";
+    text += fmt::format("{} {} of {}'s", comma, unpaired.partner_samples[i], partners[i]);
   }
-  if (partly > 0) {
-    text += fmt::format("{}In {} of its pairs rows that one side lacks are left out.", text.empty() ? "" : " ", partly);
+  return text + " have no partner";
+}
+
+std::string unpaired_text(const Cell& cell, const std::vector<std::string>& partners) {
+  const Unpaired& unpaired = cell.unpaired;
+  const bool interaction = partners.size() > 1;
+  std::vector<std::string> texts;
+  if (std::accumulate(unpaired.partner_samples.begin(), unpaired.partner_samples.end(), unpaired.samples) > 0) {
+    texts.push_back(fmt::format("{} {}; {}.", cell.estimate ? cell.estimate->samples : 0,
+                                interaction ? "samples in all four" : "pairs", alone_text(unpaired, partners)));
   }
-  if (unclear > 0) {
-    text += fmt::format("{}In {} of its samples rows are left out that fit several of {}'s.", text.empty() ? "" : " ",
-                        unclear, partner);
+  if (unpaired.partly > 0) {
+    texts.push_back(fmt::format("In {} of its {} rows that one side lacks are left out.", unpaired.partly,
+                                interaction ? "samples" : "pairs"));
   }
-  return text;
+  if (unpaired.unclear > 0) {
+    texts.push_back(fmt::format("In {} of its samples rows are left out that fit several of {}'s.", unpaired.unclear,
+                                fmt::join(partners, "'s or of ")));
+  }
+  return fmt::format("{}", fmt::join(texts, " "));
+}
+
+// What was skipped on any side; once where that is the same on all.
+void add_skipped_texts(const TablePlan& plan, const Cell& cell, std::vector<std::string>& texts) {
+  const std::vector<std::string> names = partner_names(plan);
+  const bool alike =
+      !cell.partners.empty() && std::all_of(cell.partners.begin(), cell.partners.end(),
+                                            [&](const Partner& partner) { return partner.skipped == cell.skipped; });
+  const std::string all = names.size() > 1 ? "the samples of all four" : "the samples of both";
+  texts.push_back(skipped_text(plan, cell.skipped, alike ? all : "the samples"));
+  for (std::size_t i = 0; i < cell.partners.size() && !alike; ++i) {
+    texts.push_back(skipped_text(plan, cell.partners[i].skipped, names[i] + "'s samples"));
+  }
+}
+
+bool has_skipped(const Cell& cell) {
+  return cell.skipped.samples > 0 || std::any_of(cell.partners.begin(), cell.partners.end(),
+                                                 [](const Partner& partner) { return partner.skipped.samples > 0; });
 }
 
 // What its number lacks; of a cell that stands as skipped, that says enough.
 std::string lack_text(const TablePlan& plan, const Cell& cell) {
   if (!outside_text(plan, cell).empty()) return skipped_text(plan, cell.skipped, "the samples");
-  if (!cell.estimate && cell.skipped.samples + cell.partner_skipped.samples > 0) return "";
-  const std::string partner = partner_name(plan);
-  const bool alike = cell.skipped == cell.partner_skipped;
-  const std::array<std::string, 5> texts = {
-      skipped_text(plan, cell.skipped, alike ? "the samples of both" : "the samples"),
-      alike ? "" : skipped_text(plan, cell.partner_skipped, partner + "'s samples"),
-      left_out_text(plan, cell.outside, "the samples"),
-      left_out_text(plan, cell.partner_outside, partner + "'s samples"), unpaired_text(cell, partner)};
-  std::string all;
-  for (const std::string& text : texts) {
-    if (!text.empty()) all += (all.empty() ? "" : " ") + text;
+  if (!cell.estimate && has_skipped(cell)) return "";
+  const std::vector<std::string> names = partner_names(plan);
+  std::vector<std::string> texts;
+  add_skipped_texts(plan, cell, texts);
+  texts.push_back(left_out_text(plan, cell.outside, "the samples"));
+  for (std::size_t i = 0; i < cell.partners.size(); ++i) {
+    texts.push_back(left_out_text(plan, cell.partners[i].outside, names[i] + "'s samples"));
   }
-  return all;
+  texts.push_back(unpaired_text(cell, names));
+  std::erase(texts, "");
+  return fmt::format("{}", fmt::join(texts, " "));
 }
 
 // Samples that numbers lack; once for a column where all of its numbers lack the same.
@@ -182,13 +217,20 @@ void add_lack_notes(const TablePlan& plan, const CellGrid& grid, const Key& colu
 }  // namespace
 
 std::string outside_text(const TablePlan& plan, const Cell& cell) {
-  const bool of_partner = cell.unpaired.samples > 0;  // it has samples at that size itself
-  const Outside& outside = of_partner ? cell.partner_outside : cell.outside;
-  if (cell.estimate || outside.samples == 0 || (of_partner && cell.unpaired.partner_samples > 0)) return "";
-  const std::string whose = of_partner ? partner_name(plan) + ": " : "";
-  if (outside.settings == 0) return fmt::format("{}no {}", whose, label_of(plan.labels, plan.at->metric));
-  return fmt::format("{}not bracketed: in {} setting{} {}", whose, outside.settings, outside.settings == 1 ? "" : "s",
-                     sizes_text(plan, outside));
+  const Outside* outside = &cell.outside;
+  std::string whose;
+  // It has samples at that size itself: the first of its partners that has none.
+  if (cell.unpaired.samples > 0) {
+    const auto& counts = cell.unpaired.partner_samples;
+    const auto lacking = std::find(counts.begin(), counts.end(), 0) - counts.begin();
+    if (lacking == std::ssize(counts)) return "";
+    outside = &cell.partners[static_cast<std::size_t>(lacking)].outside;
+    whose = partner_names(plan)[static_cast<std::size_t>(lacking)] + ": ";
+  }
+  if (cell.estimate || outside->samples == 0) return "";
+  if (outside->settings == 0) return fmt::format("{}no {}", whose, label_of(plan.labels, plan.at->metric));
+  return fmt::format("{}not bracketed: in {} setting{} {}", whose, outside->settings, outside->settings == 1 ? "" : "s",
+                     sizes_text(plan, *outside));
 }
 
 std::vector<std::string> notes_without_rows(const TablePlan& plan, const CellGrid& grid) {

@@ -48,23 +48,48 @@ void check_paper(const MapReader& map, const TablePlan& table, const std::map<st
   check_paper_values(table, block->second, map);
 }
 
+constexpr const char* kBeside = "beside";
+
 Pairing read_pairing(MapReader& map) {
   Pairing pairing;
   pairing.column = map.required_text("column", "the column whose values are compared: one of the rows and columns");
   pairing.with = map.required_text("with", "the value of that column that is taken from each other one");
-  pairing.relative = map.flag("relative", false, "differences in % of the latter");
+  pairing.relative = map.flag("relative", false, "in % of the latter; beside another column, of both their values");
+  map.find(kBeside, "map", "instead the interaction with another column: the difference less that at its value");
+  if (map.has("with")) pairing.where = map.where("with");
   return pairing;
 }
 
-void check_pairing(MapReader& map, const TablePlan& table, const MapReader& pair, const Pairing& pairing) {
+Level read_beside(MapReader& map) {
+  Level level;
+  level.column = map.required_text("column", "the other column: one of the rows and columns, too");
+  level.with = map.required_text("with", "its value at which the difference is taken from that at each other one");
+  if (map.has("with")) level.where = map.where("with");
+  return level;
+}
+
+void check_compared_column(const TablePlan& table, const MapReader& map, const std::string& column) {
   std::vector<std::string> keys = table.rows;
   keys.insert(keys.end(), table.columns.begin(), table.columns.end());
-  if (!holds(keys, pairing.column)) {
-    pair.fail("column", fmt::format("expected one of the table's rows and columns: {}", fmt::join(keys, ", ")));
-  }
+  if (holds(keys, column)) return;
+  map.fail("column", fmt::format("expected one of the table's rows and columns{} ({})", did_you_mean(column, keys),
+                                 fmt::join(keys, ", ")));
+}
+
+void check_pairing(MapReader& map, const TablePlan& table, const MapReader& pair, const Pairing& pairing) {
+  check_compared_column(table, pair, pairing.column);
   if (table.kind == TableKind::kListing) map.fail("paired", "expected no such key in a listing");
   if (!table.paper.empty()) map.fail("paired", "expected no such key beside 'paper', which prints no differences");
   if (!table.unranked.empty()) map.fail("paired", "expected no such key beside 'unranked': differences have no rank");
+}
+
+Level beside_of(const MapReader& pair, const TablePlan& table) {
+  MapReader map(pair.document(), pair.node()[kBeside], fmt::format("{}: {}", pair.owner(), kBeside));
+  Level level = read_beside(map);
+  map.finish();
+  check_compared_column(table, map, level.column);
+  if (level.column == table.paired->column) map.fail("column", "expected another column than that of 'paired'");
+  return level;
 }
 
 constexpr const char* kPaired = "paired";
@@ -142,6 +167,7 @@ TablePlan read_table(ReportReader map, const std::map<std::string, PaperBlock>& 
     table.paired = read_pairing(pair);
     pair.finish();
     check_pairing(map, table, pair, *table.paired);
+    if (pair.has(kBeside)) table.paired->beside = beside_of(pair, table);
   }
   check_paper(map, table, paper);
   return table;
@@ -151,9 +177,12 @@ std::vector<KeySection> table_keys() {
   ReportReader table(MapReader::blank());
   std::set<std::string> names;
   read_keys(table, names);
-  MapReader pair = MapReader::blank();
+  MapReader pair = MapReader::blank(), beside = MapReader::blank();
   read_pairing(pair);
-  return {{"an entry of 'tables'", table.declared()}, {"'paired' of a table", pair.declared()}};
+  read_beside(beside);
+  return {{"an entry of 'tables'", table.declared()},
+          {"'paired' of a table", pair.declared()},
+          {"'beside' of 'paired'", beside.declared()}};
 }
 
 }  // namespace kv

@@ -182,13 +182,48 @@ TEST(ReportPlan, RefusesAPairingThatComparesNothing) {
   };
   EXPECT_EQ(error_of(table("paired: {column: policy}")), "x.yaml:2:48: table 't': paired: lacks the key 'with'");
   EXPECT_EQ(error_of(table("paired: {column: budget, with: 5}")),
-            "x.yaml:2:57: table 't': paired: column = budget: expected one of the table's rows and columns: policy");
+            "x.yaml:2:57: table 't': paired: column = budget: expected one of the table's rows and columns (policy)");
   EXPECT_EQ(error_of(table("paired: {column: policy, with: full, to: 1}")),
-            "x.yaml:2:77: table 't': paired: unknown key 'to' (expected one of: column, with, relative)");
+            "x.yaml:2:77: table 't': paired: unknown key 'to' (expected one of: column, with, relative, "
+            "beside)");
   EXPECT_EQ(error_of(table("unranked: full, paired: {column: policy, with: full}")),
             "x.yaml:2:64: table 't': paired = a map: expected no such key beside 'unranked': differences have no rank");
   EXPECT_EQ(error_of(table("paper: p, paired: {column: policy, with: full}") + "paper: {p: {values: []}}\n"),
             "x.yaml:2:58: table 't': paired = a map: expected no such key beside 'paper', which prints no differences");
+}
+
+TEST(ReportPlan, ReadsAnInteraction) {
+  const ReportPlan plan = parse(
+      "tables:\n  - {name: t, metric: m, rows: policy, columns: budget, paired: {column: policy, with: full, "
+      "beside: {column: budget, with: 64}}}\n");
+  const Level& beside = plan.tables[0].paired.value().beside.value();
+  EXPECT_EQ(beside.column, "budget");
+  EXPECT_EQ(beside.with, "64");
+}
+
+TEST(ReportPlan, RefusesAnInteractionOfNothing) {
+  const auto error = [](const std::string& beside) {
+    return error_of(
+        "tables:\n  - {name: t, metric: m, rows: [policy, budget], paired: {column: policy, with: full, "
+        "beside: " +
+        beside + "}}\n");
+  };
+  const std::string owner = "table 't': paired: beside: ";
+  EXPECT_EQ(error("{column: policy, with: h2o}"),
+            "x.yaml:2:104: " + owner + "column = policy: expected another column than that of 'paired'");
+  EXPECT_EQ(
+      error("{column: bugdet, with: 64}"),
+      "x.yaml:2:104: " + owner +
+          "column = bugdet: expected one of the table's rows and columns, did you mean 'budget'? (policy, budget)");
+  EXPECT_EQ(
+      error("{column: interval, with: 64}"),
+      "x.yaml:2:104: " + owner + "column = interval: expected one of the table's rows and columns (policy, budget)");
+  EXPECT_EQ(error("{column: budget}"), "x.yaml:2:95: " + owner + "lacks the key 'with'");
+  EXPECT_EQ(error("{column: budget, with: 64, colunm: budget}"),
+            "x.yaml:2:122: " + owner + "unknown key 'colunm', did you mean 'column'? (expected one of: column, with)");
+  EXPECT_EQ(error("{column: budget, with: 64, relative: yes}"),
+            "x.yaml:2:122: " + owner + "unknown key 'relative' (expected one of: column, with)");
+  EXPECT_EQ(error("budget"), "x.yaml:2:95: " + owner + "expected a map of keys and values, got budget");
 }
 
 TEST(ReportPlan, ReadsAComparisonAtEqualSize) {
@@ -286,6 +321,9 @@ TEST(ReportPlan, EveryKeyThatIsReadIsPrinted) {
   EXPECT_EQ(
       accepted(error_of("tables: [{name: t, metric: m, rows: policy, paired: {column: policy, with: a, zzz: 1}}]")),
       printed(table_keys()[1]));
+  EXPECT_EQ(accepted(error_of("tables: [{name: t, metric: m, rows: [policy, budget], paired: {column: policy, with: a, "
+                              "beside: {column: budget, with: 1, zzz: 1}}}]")),
+            printed(table_keys()[2]));
   EXPECT_EQ(accepted(error_of("plots: [{name: t, kind: curve, x: budget, metric: m, zzz: 1}]")),
             printed(plot_keys()[0]));
   EXPECT_EQ(accepted(error_of("paper: {p: {values: [], zzz: 1}}")), printed(paper_keys()[0]));
