@@ -42,12 +42,16 @@ class Retention final : public Scorer {
 
   std::vector<InputFile> check(const ModelIdentity& model, std::string_view) const override {
     if (weights_ == kInitialWeights) return {};
-    return check_learned(learned_path(model.folder(), weights_), kName, model, network_.shape().settings(),
+    return check_learned(learned_path(model.folder(), weights_), kName, model, network_.shape().expected_settings(),
                          "`kvlab train SPEC` makes one, weights: initial does without");
   }
 
   void load(std::span<const InputFile> files) override {
-    if (!files.empty()) learned_ = load_learned(files.front(), kName);
+    if (files.empty()) return;
+    learned_ = load_learned(files.front(), kName);
+    RetentionShape shape = network_.shape();
+    shape.take_width(learned_, kName);
+    network_ = RetentionNetwork(shape);
   }
 
   void begin(const BatchShape& shape) override {

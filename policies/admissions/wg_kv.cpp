@@ -27,6 +27,7 @@ namespace kv {
 namespace {
 
 constexpr const char* kName = "wg-kv";
+constexpr double kFirstExpand = 1.5, kMostExpand = 16;
 
 class WgKv final : public WindowedAdmission {
  public:
@@ -34,7 +35,8 @@ class WgKv final : public WindowedAdmission {
       : WindowedAdmission(params, 0, 256),
         threshold_(read_threshold(params)),
         drop_(read_drop(params)),
-        expand_(read_expand(params)),
+        asked_expand_(read_expand(params)),
+        expand_(asked_expand_ > 0 ? asked_expand_ : kFirstExpand),
         weights_(read_weights(params, drop_ > 0)),
         network_(expand_),
         training_(expand_, {.window = window(), .threshold = threshold_}, settings(), weights_) {}
@@ -43,12 +45,17 @@ class WgKv final : public WindowedAdmission {
 
   std::vector<InputFile> check(const ModelIdentity& model, std::string_view) const override {
     if (weights_ == kInitialWeights) return {};
-    return check_learned(learned_path(model.folder(), weights_), kName, model, settings(),
+    std::map<std::string, std::string> expected = settings();
+    if (asked_expand_ == 0) expected.erase("expand");
+    return check_learned(learned_path(model.folder(), weights_), kName, model, expected,
                          "`kvlab train SPEC` makes one, weights: initial or drop do without");
   }
 
   void load(std::span<const InputFile> files) override {
-    if (!files.empty()) learned_ = load_learned(files.front(), kName);
+    if (files.empty()) return;
+    learned_ = load_learned(files.front(), kName);
+    expand_ = learned_setting(learned_, "expand", 1 / 128.0, kMostExpand, kName);
+    network_ = WriteGateNetwork(expand_);
   }
 
   void begin(const BatchShape& shape) override {
@@ -88,9 +95,10 @@ class WgKv final : public WindowedAdmission {
     return static_cast<float>(drop);
   }
   static double read_expand(Params& params) {
-    const double expand =
-        params.get("expand", 1.5, "hidden units over the head dimension (004: 1.5 for Qwen3-4B, 4 for Llama-3.1-8B)");
-    if (!(expand > 0 && expand <= 16)) params.fail("expand", "expected a number above 0, at most 16");
+    const double expand = params.get("expand", 0.0,
+                                     "hidden units over the head dimension, 0: what the weights have, 1.5 where a "
+                                     "training begins (004: 1.5 for Qwen3-4B, 4 for Llama-3.1-8B)");
+    if (!(expand >= 0 && expand <= kMostExpand)) params.fail("expand", "expected a number from 0 to 16");
     return expand;
   }
   static std::string read_weights(Params& params, bool is_drawn) {
@@ -116,7 +124,7 @@ class WgKv final : public WindowedAdmission {
   }
 
   float threshold_, drop_;
-  double expand_;
+  double asked_expand_, expand_;
   std::string weights_;
   WriteGateNetwork network_;
   WriteGateTraining training_;

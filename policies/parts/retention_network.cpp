@@ -63,8 +63,12 @@ std::string_view name_of(RetentionShape::Tying tying) {
 
 RetentionShape RetentionShape::read(Params& params) {
   RetentionShape shape;
-  shape.hidden = params.get("hidden", 64, "units of each hidden layer of a gate (003: 512)");
-  if (shape.hidden < 1 || shape.hidden > kMostHidden) params.fail("hidden", "expected a number from 1 to 4096");
+  const int hidden = params.get(
+      "hidden", 0,
+      "units of each hidden layer of a gate, 0: as many as the weights have, 64 where a training begins (003: 512)");
+  if (hidden < 0 || hidden > kMostHidden) params.fail("hidden", "expected a number from 0 to 4096");
+  if (hidden > 0) shape.hidden = hidden;
+  shape.has_any_hidden = hidden == 0;
   shape.has_second_layer = params.get("gate", "rg10", {"rg", "rg10"},
                                       "hidden layers of a gate: one (rg, TRIM-KV) or two (rg10, 003)") == "rg10";
   const std::string tying =
@@ -88,6 +92,16 @@ std::map<std::string, std::string> RetentionShape::settings() const {
   return {{"hidden", std::to_string(hidden)},
           {"gate", has_second_layer ? "rg10" : "rg"},
           {"tying", std::string(name_of(tying))}};
+}
+
+std::map<std::string, std::string> RetentionShape::expected_settings() const {
+  std::map<std::string, std::string> expected = settings();
+  if (has_any_hidden) expected.erase("hidden");
+  return expected;
+}
+
+void RetentionShape::take_width(const LearnedFile& learned, std::string_view owner) {
+  hidden = static_cast<int>(learned_setting(learned, "hidden", 1, kMostHidden, owner));
 }
 
 std::vector<LearnedPart> RetentionNetwork::parts(const SourceInfo& info) const {

@@ -8,6 +8,7 @@
 
 #include "kernels/retention_gate.h"
 #include "kernels/tensor.h"
+#include "sim/learned/learned_file.h"
 #include "sim/learned/learner.h"
 #include "sim/learned/named_parts.h"
 #include "sim/model/projections.h"
@@ -26,11 +27,15 @@ struct RetentionShape {
   enum class Tying : uint8_t { kShared, kLayer, kNone };
   Tying tying = Tying::kLayer;
   int hidden = 64;
+  bool has_any_hidden = false;  // as many as the weights have; `hidden` where a training begins
   bool has_second_layer = true;
   double output_bias = 10;  // at the beginning of a training; files know nothing of it
 
   static RetentionShape read(Params& params);
   std::map<std::string, std::string> settings() const;
+  // Those that a file must have.
+  std::map<std::string, std::string> expected_settings() const;
+  void take_width(const LearnedFile& learned, std::string_view owner);
   // How many second layers a layer's heads have.
   int embeddings(const SourceInfo& info) const { return tying == Tying::kShared ? info.kv_heads : 1; }
 };

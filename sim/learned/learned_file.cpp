@@ -275,6 +275,20 @@ LearnedFile load_learned(const InputFile& checked, std::string_view owner) {
   return parse(SafetensorsFile::from_bytes(bytes.bytes(), checked.path.string()), owner);
 }
 
+double learned_setting(const LearnedFile& learned, const std::string& name, double least, double most,
+                       std::string_view owner) {
+  const auto found = learned.settings.find(name);
+  const std::string text = found == learned.settings.end() ? "" : found->second;
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || !(value >= least && value <= most)) {
+    throw UserError(
+        fmt::format("{}: what was learned for {} says {}: '{}', expected a number from {:.4g} to {:.4g}; {}", owner,
+                    learned.model, name, text, least, most, kTrainMakesOne));
+  }
+  return value;
+}
+
 std::vector<float> parameters_as(const LearnedFile& learned, std::span<const LearnedPart> parts,
                                  std::string_view owner) {
   const LearnedLayout from = learned.layout(), to(parts, learned.layers, learned.kv_heads);

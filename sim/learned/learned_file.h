@@ -59,6 +59,10 @@ std::vector<InputFile> check_learned(const std::filesystem::path& path, std::str
 // What load() gets must still be what check_learned() saw.
 LearnedFile load_learned(const InputFile& checked, std::string_view owner);
 
+// A setting that is a number; UserError where it is none from `least` to `most`.
+double learned_setting(const LearnedFile& learned, const std::string& name, double least, double most,
+                       std::string_view owner);
+
 // The parameters in the order of `parts`; UserError where the file's have other names, shapes or
 // owners.
 std::vector<float> parameters_as(const LearnedFile& learned, std::span<const LearnedPart> parts,

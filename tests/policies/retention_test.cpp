@@ -167,7 +167,9 @@ TEST_P(RetentionOn, ScoresAreTheGatesOfTheEntries) {
     const std::vector<float> parameters = drawn_parameters(shape, info);
     write(path, shape, info, parameters);
     Options options = {{"weights", path, ""}, {"horizon", std::to_string(kHorizon), ""}};
-    for (const auto& [key, value] : settings) options.push_back({key, value, ""});
+    for (const auto& [key, value] : settings) {
+      if (key != "hidden") options.push_back({key, value, ""});  // which the file says
+    }
     const PolicyRun run = run_policy(source, *backend, decode_run("retention", options, {0, 1}, {70, 51}, 24, 12));
     ASSERT_GT(run.events.size(), 8U);
     for (const Event& event : run.events) {
@@ -241,22 +243,26 @@ TEST(Retention, FilesAreThoseOfItsShape) {
   const std::string path = (folder / "gates.safetensors").string();
   const RetentionShape shape{.hidden = 16};
   write(path, shape, info, drawn_parameters(shape, info));
-  EXPECT_EQ(refusal({{"weights", path, ""}}), "retention: " + path +
-                                                  " was learned with hidden: 16, expected 64; `kvlab train SPEC` "
-                                                  "makes one, weights: initial does without");
+  EXPECT_EQ(
+      refusal({{"weights", path, ""}, {"hidden", "32", ""}}),
+      "retention: " + path +
+          " was learned with hidden: 16, expected 32; `kvlab train SPEC` makes one, weights: initial does without");
   EXPECT_NE(refusal({{"weights", path, ""}, {"hidden", "16", ""}, {"tying", "none", ""}}).find("tying: layer"),
             std::string::npos);
   EXPECT_NE(refusal({{"weights", path, ""}, {"hidden", "16", ""}, {"gate", "rg", ""}}).find("gate: rg10"),
             std::string::npos);
   EXPECT_NE(refusal({}).find("there are no learned weights learned/retention.safetensors"), std::string::npos);
-  const Options good = {{"weights", path, ""}, {"hidden", "16", ""}, {"bias", "18", ""}, {"horizon", "128", ""}};
-  EXPECT_EQ(make_policy("retention", good)
-                .check(ModelIdentity({},
-                                     [] {
-                                       return ModelIdentity::Shape{2, 2};
-                                     }))
-                .size(),
-            1U);
+  for (const char* hidden : {"16", "0"}) {  // 0: whatever it has
+    const Options good = {{"weights", path, ""}, {"hidden", hidden, ""}, {"bias", "18", ""}, {"horizon", "128", ""}};
+    EXPECT_EQ(make_policy("retention", good)
+                  .check(ModelIdentity({},
+                                       [] {
+                                         return ModelIdentity::Shape{2, 2};
+                                       }))
+                  .size(),
+              1U)
+        << hidden;
+  }
 }
 
 TEST(Retention, InputsMustBeThere) {
@@ -272,7 +278,7 @@ TEST(Retention, WhatIsNoGateIsRefused) {
   expect_bad_option("retention", {{"gate", "rg", ""}, {"tying", "shared", ""}},
                     "retention: tying = shared: expected layer or none with gate: rg, whose heads read the same hidden "
                     "layer");
-  expect_bad_option("retention", {{"hidden", "0", ""}}, "retention: hidden = 0: expected a number from 1 to 4096");
+  expect_bad_option("retention", {{"hidden", "-1", ""}}, "retention: hidden = -1: expected a number from 0 to 4096");
   expect_bad_option("retention", {{"age_offset", "3", ""}}, "retention: age_offset = 3: expected 0, 1 or 2");
   expect_bad_option("retention", {{"bias", "51", ""}}, "retention: bias = 51: expected a number from -50 to 50");
   expect_bad_option("retention", {{"horizon", "0", ""}}, "retention: horizon = 0: expected at least 1");

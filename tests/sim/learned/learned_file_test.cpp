@@ -213,6 +213,18 @@ TEST_F(LearnedFiles, OfElevenBitsAreRead) {
   EXPECT_EQ(read_learned(path_, "learner").parameters, (std::vector<float>{1, 1 + 0x1p-10F, -2, 0}));
 }
 
+TEST(LearnedSetting, IsANumberInItsRange) {
+  LearnedFile learned = example();
+  learned.settings = {{"width", "0.75"}, {"word", "wide"}, {"cut", "2x"}};
+  EXPECT_EQ(learned_setting(learned, "width", 0.5, 16, "learner"), 0.75);
+  EXPECT_EQ(user_error([&] { learned_setting(learned, "width", 1, 16, "learner"); }),
+            "learner: what was learned for tiny says width: '0.75', expected a number from 1 to 16; `kvlab train SPEC` "
+            "makes one");
+  for (const char* none : {"word", "cut", "absent"}) {
+    EXPECT_NE(user_error([&] { learned_setting(learned, none, 0, 16, "learner"); }).find(none), std::string::npos);
+  }
+}
+
 TEST_F(LearnedFiles, GiveTheirPartsInAnyOrder) {
   const LearnedFile learned = example();
   const std::vector<LearnedPart> turned = {learned.parts[2], learned.parts[0], learned.parts[1]};
