@@ -49,7 +49,6 @@ void check_names(const Spec& spec) {
   }
   check_labels(spec.policies, "policy");
   for (const Component& metric : spec.metrics) check_metric_names(metric);
-  check_labels(spec.metrics, "metric");
   for (const DataSpec& data : spec.data) {
     if (data.kind != DataKind::kTask) continue;
     at(data.source.where, [&] { refuse_data_set_task(data.source.text); });

@@ -192,7 +192,7 @@ TEST(Grid, TwoPoliciesOrMetricsHaveTwoLabels) {
   EXPECT_EQ(error("full, {policy: full, label: b}, {policy: full, admission: local}"), "no error");
   EXPECT_EQ(error("full", "loss, loss"), "s.yaml:4:17: metric: 'loss' appears twice");
   EXPECT_EQ(error("full, {policy: full, admision: local}").substr(0, 74),
-            "s.yaml:3:43: full: admision = local: unknown option, did you mean 'admissio");
+            "s.yaml:3:43: full: admision = local: unknown option, did you mean 'admissi");
 }
 
 TEST(Grid, AnOptionOfASlotBesideItIsSentThere) {
