@@ -45,7 +45,7 @@ void add(KeyText& key, const Component& component) {
 }
 
 void add(KeyText& key, std::string_view kind, const SlotChoice& slot) {
-  const auto& [name, options] = slot;
+  const auto& [name, options, where] = slot;  // wherever it was written
   key.add(kind, name);
   add(key, "options", options);
 }

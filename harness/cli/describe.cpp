@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "harness/cli/experiments.h"
+#include "harness/cli/kinds.h"
 #include "harness/cli/verbs.h"
 #include "harness/metrics/metric.h"
 #include "harness/protocols/protocol.h"
@@ -191,6 +192,11 @@ void describe(const std::string& name) {
     topic.print();
   }
   if (found) return;
+  for (const Kind& kind : kKinds) {
+    if (name != kind.one && name != kind.all) continue;
+    throw UserError(
+        fmt::format("describe: '{}' is a kind, expected the name of one; kvlab list {} prints them", name, kind.all));
+  }
   throw UserError(
       fmt::format("describe: '{}' is no part of a spec, protocol, policy, allocation, admission, selection, metric, "
                   "task, model shape or experiment{}; see kvlab list",

@@ -9,6 +9,7 @@
 #include "harness/files.h"
 #include "harness/model_folder.h"
 #include "harness/model_tokenizer.h"
+#include "harness/spec/component_check.h"
 #include "harness/spec/component_reader.h"
 #include "harness/subject.h"
 #include "kernels/error.h"
@@ -81,6 +82,7 @@ void refuse_veils(const Policy& policy, const std::string& where) {
 }
 
 Policy policy_of(const Component& component) {
+  check_policy_names(component);
   Policy policy = make_policy(component.name, component.options, component.slots);
   require_meaning(*policy.allocation, component.slots.allocation.name);
   return policy;

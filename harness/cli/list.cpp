@@ -2,12 +2,12 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <memory>
 
 #include "harness/cli/experiments.h"
 #include "harness/cli/inputs.h"
+#include "harness/cli/kinds.h"
 #include "harness/cli/verbs.h"
 #include "harness/metrics/metric.h"
 #include "harness/protocols/protocol.h"
@@ -53,9 +53,6 @@ void print_tasks() {
   print_entries(tasks);
 }
 
-constexpr std::array kKinds = {"protocols", "policies", "allocations", "admissions", "selections",
-                               "metrics",   "tasks",    "models",      "experiments"};
-
 void list_kind(std::string_view kind) {
   if (kind == "protocols") print_entries(protocols());
   if (kind == "policies") print_entries(policies());
@@ -70,9 +67,9 @@ void list_kind(std::string_view kind) {
 
 void list(const std::string& choice) {
   if (!choice.empty()) return list_kind(choice);
-  for (const char* kind : kKinds) {
-    fmt::print("{}{}:\n", kind == kKinds.front() ? "" : "\n", kind);
-    list_kind(kind);
+  for (const Kind& kind : kKinds) {
+    fmt::print("{}{}:\n", &kind == kKinds.data() ? "" : "\n", kind.all);
+    list_kind(kind.all);
   }
 }
 
@@ -80,13 +77,15 @@ void list(const std::string& choice) {
 
 void add_list(CLI::App& app, Verbs&) {
   auto kind = std::make_shared<std::string>();
+  std::vector<std::string> kinds;
+  for (const Kind& known : kKinds) kinds.emplace_back(known.all);
   CLI::App* verb = app.add_subcommand(
       "list",
       "Lists protocols, policies, allocations, admissions, selections, metrics, tasks, model shapes and experiments");
   verb->add_option("KIND", *kind,
                    "protocols | policies | allocations | admissions | selections | metrics | tasks | models | "
                    "experiments (default: all)")
-      ->check(any_word_of({kKinds.begin(), kKinds.end()}));
+      ->check(any_word_of(kinds));
   verb->footer("Examples:\n  kvlab list\n  kvlab list policies\nkvlab describe NAME explains what is listed.");
   verb->callback([kind] { list(*kind); });
 }

@@ -2,7 +2,6 @@
 #include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <filesystem>
 #include <memory>
 
@@ -11,10 +10,11 @@
 #include "harness/files.h"
 #include "harness/protocols/protocol.h"
 #include "harness/run.h"
+#include "harness/spec/component_check.h"
+#include "harness/spec/names.h"
 #include "harness/spec/spec_reader.h"
 #include "kernels/error.h"
 #include "sim/policy/policy.h"
-#include "sim/policy/spelling.h"
 
 namespace kv {
 namespace {
@@ -28,13 +28,7 @@ struct NewArguments {
 };
 
 void check_policies(const std::vector<std::string>& names) {
-  std::vector<std::string> known;
-  for (const PolicyEntry* entry : policies()) known.push_back(entry->name);
-  for (const std::string& name : names) {
-    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
-    throw UserError(fmt::format("--policies: unknown policy '{}'{} (expected one of: {})", shown(name),
-                                did_you_mean(name, known), fmt::join(known, ", ")));
-  }
+  for (const std::string& name : names) check_name({name, "--policies"}, "policy", names_of(policies()));
 }
 
 // The keys that the template leaves at their defaults, as comments.

@@ -7,6 +7,7 @@
 
 #include "harness/protocols/protocol.h"
 #include "harness/spec/case_check.h"
+#include "harness/spec/slot_kinds.h"
 #include "kernels/error.h"
 #include "sim/policy/policy.h"
 #include "sim/policy/spelling.h"
@@ -36,28 +37,6 @@ void refuse_of_another(const GivenParam& param, const Protocol& protocol) {
   if (std::none_of(all.begin(), all.end(), [&](const Protocol* other) { return other->find_axis(param.key); })) return;
   throw UserError(fmt::format("{}: axes: {} does not belong to protocol {} (expected {})", param.where, param.key,
                               protocol.name, fmt::join(protocol.axis_names(), " and ")));
-}
-
-struct SlotKind {
-  std::string_view axis;
-  SlotChoice SlotChoices::*slot;
-  std::vector<DeclaredParam> (*describe)(std::string_view name);
-  bool (*knows)(const std::string& name);
-};
-
-template <class Entries>
-bool has_name(const Entries& entries, const std::string& name) {
-  return std::any_of(entries.begin(), entries.end(), [&](const auto* entry) { return entry->name == name; });
-}
-
-const std::vector<SlotKind>& slot_kinds() {
-  static const std::vector<SlotKind> kKinds = {{kAllocationAxis, &SlotChoices::allocation, describe_allocation,
-                                                [](const std::string& name) { return has_name(allocations(), name); }},
-                                               {kAdmissionAxis, &SlotChoices::admission, describe_admission,
-                                                [](const std::string& name) { return has_name(admissions(), name); }},
-                                               {kSelectionAxis, &SlotChoices::selection, describe_selection,
-                                                [](const std::string& name) { return has_name(selections(), name); }}};
-  return kKinds;
 }
 
 }  // namespace
@@ -170,12 +149,14 @@ std::map<std::string, std::vector<DeclaredParam>> AxisOwners::slot_parts() const
     for (const Axis& axis : spec_.axes) {
       for (const auto& point : axis.points) {
         for (const GivenParam& param : point) {
-          if (param.key == kind.axis) names.push_back(param.text);
+          if (param.key == kind.name) names.push_back(param.text);
         }
       }
     }
+    const std::vector<std::string> known = kind.known();
     for (const std::string& name : names) {
-      if (kind.knows(name)) parts[name] = kind.describe(name);  // others are refused where they are used
+      if (std::find(known.begin(), known.end(), name) == known.end()) continue;  // refused where it is used
+      parts[name] = kind.describe(name);
     }
   }
   return parts;

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <set>
-
 #include "harness/files.h"
 
 namespace kv {
@@ -24,12 +22,13 @@ std::map<std::string, std::vector<std::string>> read_only(const YamlDocument& do
 
 // A name, or {name: {option: value}}.
 SlotChoice read_slot(const YamlDocument& document, const YAML::Node& node, const std::string& kind) {
-  if (node.IsScalar() && !node.Scalar().empty()) return {node.Scalar()};
+  if (node.IsScalar() && !node.Scalar().empty()) return {.name = node.Scalar(), .where = document.where(node)};
   if (!node.IsMap() || node.size() != 1 || !node.begin()->second.IsMap()) {
     document.fail(node, fmt::format("{0}: expected a name or {{NAME: {{option: value}}}}", kind));
   }
+  const YAML::Node name = node.begin()->first;
   MapReader map(document, node.begin()->second, kind);
-  return {node.begin()->first.Scalar(), map.options()};
+  return {.name = name.Scalar(), .options = map.options(), .where = document.where(name)};
 }
 
 Component read_keys(MapReader& map, const std::string& kind) {
@@ -71,14 +70,7 @@ Component read_component(const YamlDocument& document, const YAML::Node& node, c
 
 std::vector<Component> read_components(const YamlDocument& document, const YAML::Node& list, const std::string& kind) {
   std::vector<Component> components;
-  std::set<std::string> labels;
-  for (const YAML::Node& item : items_of(list)) {
-    components.push_back(read_component(document, item, kind));
-    const std::string& label = components.back().label;
-    if (labels.insert(label).second) continue;
-    document.fail(item, fmt::format("{}: '{}' appears twice{}", kind, label,
-                                    kind == "policy" ? ", expected a label of its own for each" : ""));
-  }
+  for (const YAML::Node& item : items_of(list)) components.push_back(read_component(document, item, kind));
   return components;
 }
 

@@ -9,7 +9,7 @@
 namespace kv {
 
 // Reads a list of policies, metrics or tasks (`kind`), each a name or {<kind>: name, option: value}; a single entry
-// stands for a list of one. Labels that appear twice are UserErrors.
+// stands for a list of one.
 std::vector<Component> read_components(const YamlDocument& document, const YAML::Node& list, const std::string& kind);
 
 Component read_component(const YamlDocument& document, const YAML::Node& node, const std::string& kind);

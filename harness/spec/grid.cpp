@@ -10,12 +10,13 @@
 #include "harness/spec/axis_owners.h"
 #include "harness/spec/case_check.h"
 #include "harness/spec/case_policy.h"
+#include "harness/spec/component_check.h"
 #include "harness/spec/model_choice.h"
+#include "harness/spec/names.h"
 #include "harness/spec/own_options.h"
 #include "harness/spec/places.h"
 #include "harness/spec/task_options.h"
 #include "kernels/error.h"
-#include "sim/policy/spelling.h"
 #include "sim/tasks/draw_task.h"
 
 namespace kv {
@@ -26,36 +27,11 @@ constexpr int kStatisticsBlock = 64;
 
 using Point = std::vector<GivenParam>;  // one a column
 
-void check_name(const Component& component, const char* kind, const std::vector<std::string>& known) {
-  if (std::find(known.begin(), known.end(), component.name) != known.end()) return;
-  throw UserError(fmt::format("{}: unknown {} '{}'{} (expected one of: {})", component.where, kind, component.name,
-                              did_you_mean(component.name, known), fmt::join(known, ", ")));
-}
-
-template <class Entries>
-std::vector<std::string> names_of(const Entries& entries) {
-  std::vector<std::string> names;
-  for (const auto* entry : entries) names.push_back(entry->name);
-  return names;
-}
-
 // Drawn tasks, and the one whose texts a model wrote.
 std::vector<std::string> task_names() {
   std::vector<std::string> names = names_of(all_tasks());
   names.emplace_back(kOwnTask);
   return names;
-}
-
-void check_allocation_name(const std::string& name, const std::string& where) {
-  check_name({.name = name, .where = where}, "allocation", names_of(allocations()));
-}
-
-void check_admission_name(const std::string& name, const std::string& where) {
-  check_name({.name = name, .where = where}, "admission", names_of(admissions()));
-}
-
-void check_selection_name(const std::string& name, const std::string& where) {
-  check_name({.name = name, .where = where}, "selection", names_of(selections()));
 }
 
 void check_only(const Component& policy, const std::vector<std::string>& axes) {
@@ -68,17 +44,15 @@ void check_only(const Component& policy, const std::vector<std::string>& axes) {
 
 void check_names(const Spec& spec) {
   for (const Component& policy : spec.policies) {
-    check_name(policy, "policy", names_of(policies()));
-    check_allocation_name(policy.slots.allocation.name, policy.where);
-    check_admission_name(policy.slots.admission.name, policy.where);
-    check_selection_name(policy.slots.selection.name, policy.where);
+    check_policy_names(policy);
     check_only(policy, spec.axis_columns());
   }
-  for (const Component& metric : spec.metrics) check_name(metric, "metric", names_of(metrics()));
+  check_labels(spec.policies, "policy");
+  for (const Component& metric : spec.metrics) check_metric_names(metric);
   for (const DataSpec& data : spec.data) {
     if (data.kind != DataKind::kTask) continue;
     at(data.source.where, [&] { refuse_data_set_task(data.source.text); });
-    check_name({.name = data.source.text, .where = data.source.where}, "task", task_names());
+    check_name(data.source, "task", task_names());
   }
 }
 
@@ -290,16 +264,16 @@ class GridMaker {
         target.options.push_back(param);
         return true;
       case AxisOwner::kAllocation:
-        check_allocation_name(param.text, param.where);
-        if (evicts) target.slots.allocation = {param.text};
+        check_name({param.text, param.where}, kAllocationAxis, names_of(allocations()));
+        if (evicts) target.slots.allocation = {.name = param.text, .where = param.where};
         return evicts;
       case AxisOwner::kAdmission:
-        check_admission_name(param.text, param.where);
-        target.slots.admission = {param.text};
+        check_name({param.text, param.where}, kAdmissionAxis, names_of(admissions()));
+        target.slots.admission = {.name = param.text, .where = param.where};
         return true;
       case AxisOwner::kSelection:
-        check_selection_name(param.text, param.where);
-        target.slots.selection = {param.text};
+        check_name({param.text, param.where}, kSelectionAxis, names_of(selections()));
+        target.slots.selection = {.name = param.text, .where = param.where};
         return true;
       case AxisOwner::kSlotOption: {
         const SlotOption axis = slot_option(param.key);

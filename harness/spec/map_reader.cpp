@@ -209,11 +209,15 @@ std::vector<GivenParam> MapReader::written() const {
 
 std::vector<GivenParam> MapReader::options() {
   std::vector<GivenParam> options;
+  const std::vector<std::string> known = keys_of(declared_);
   for (const auto& entry : node_) {
     const std::string& key = entry.first.Scalar();
-    if (has_declared(key)) continue;
+    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
+    if (!entry.second.IsScalar()) {  // no option has such a value, one of the keys may
+      if (!nearest(key, known).empty()) refuse_unknown(entry.first, known);
+      fail(key, "expected a single value");
+    }
     declare(key, "", "", "");
-    if (!entry.second.IsScalar()) fail(key, "expected a single value");
     options.push_back({.key = key, .text = entry.second.Scalar(), .where = document_->where(entry.second)});
   }
   return options;
@@ -224,9 +228,13 @@ void MapReader::finish() const {
   for (const auto& entry : node_) {
     const std::string& key = entry.first.Scalar();
     if (std::find(known.begin(), known.end(), key) != known.end()) continue;
-    document_->fail(entry.first, fmt::format("{}unknown key '{}'{} (expected one of: {})", prefix(), shown(key),
-                                             did_you_mean(key, known), fmt::join(known, ", ")));
+    refuse_unknown(entry.first, known);
   }
+}
+
+void MapReader::refuse_unknown(const YAML::Node& key, const std::vector<std::string>& known) const {
+  document_->fail(key, fmt::format("{}unknown key '{}'{} (expected one of: {})", prefix(), shown(key.Scalar()),
+                                   did_you_mean(key.Scalar(), known), fmt::join(known, ", ")));
 }
 
 bool is_given(const YAML::Node& node) { return node.IsDefined() && !node.IsNull(); }

@@ -88,6 +88,7 @@ class MapReader {
  private:
   MapReader();
 
+  [[noreturn]] void refuse_unknown(const YAML::Node& key, const std::vector<std::string>& known) const;
   int integer_of(const std::string& key, IntegerRange range, std::string_view alternative = "") const;
   std::string prefix() const { return owner_.empty() ? "" : owner_ + ": "; }
   YAML::Node value_of(const std::string& key) const { return node_[key]; }

@@ -10,6 +10,7 @@
 #include "harness/metrics/metric.h"
 #include "harness/protocols/protocol.h"
 #include "harness/spec/axis_reader.h"
+#include "harness/spec/component_check.h"
 #include "harness/spec/component_reader.h"
 #include "harness/spec/data_reader.h"
 #include "harness/spec/default_report.h"
@@ -174,6 +175,7 @@ void read_keys(MapReader& map, Spec& spec) {
   spec.axes = read_axes(document, map.find("axes", "{name: [values]}", "what is varied: kvlab describe axes"));
   spec.metrics =
       read_components(document, map.find("metrics", "list", "what is measured: kvlab list metrics"), "metric");
+  check_labels(spec.metrics, "metric");  // kvlab's own tables name each once
   spec.seed = map.seed("seed", spec.seed, "of samples, of policies that draw and of random weights");
   spec.batch = map.integer_or_word("batch", {.word = "auto", .value = spec.batch}, {.low = 1},
                                    "samples that run together; auto: 1 on the CPU, else what model, lengths, policies "

@@ -125,18 +125,18 @@ class CpuBackend final : public Backend {
   }
   std::unique_ptr<GrowingMemory> growing_memory() override { return std::make_unique<CpuGrowingMemory>(use_); }
   void upload(void* to, const void* host, size_t bytes) override {
-    KV_CHECK(!recording_);
+    refuse_to_record("upload");
     if (bytes > 0) std::memcpy(to, host, bytes);  // nothing may come from nowhere, which memcpy forbids
   }
   void download(void* host, const void* from, size_t bytes) override {
-    KV_CHECK(!recording_);
+    refuse_to_record("download");
     if (bytes > 0) std::memcpy(host, from, bytes);
   }
   void copy(void* to, const void* from, size_t bytes) override { std::memmove(to, from, bytes); }
   void fill_zero(void* data, size_t bytes) override { std::memset(data, 0, bytes); }
-  void synchronize() override { KV_CHECK(!recording_); }
+  void synchronize() override { refuse_to_record("synchronize"); }
   std::unique_ptr<Moment> mark() override {
-    KV_CHECK(!recording_);
+    refuse_to_record("mark");
     return std::make_unique<ClockMoment>();
   }
   size_t bytes_in_use() const override { return use_.now; }
@@ -155,11 +155,18 @@ class CpuBackend final : public Backend {
 #undef KV_METHOD
 
   void check_pages(const PagedView& cache) override {
-    KV_CHECK(!recording_);
+    refuse_to_record("check_pages");
     cpu::check_pages(cache);
   }
 
  private:
+  // Says what the work of a recording did wrong: the author of a policy may be the first to meet it.
+  void refuse_to_record(const char* call) const {
+    if (!recording_) return;
+    check_failed(__FILE__, __LINE__,
+                 ("ops alone inside a recording (Backend::record), no " + std::string(call)).c_str());
+  }
+
   // Every op comes through here.
   template <class Args>
   void run(void (*op)(const Args&), const Args& args) {

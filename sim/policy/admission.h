@@ -19,7 +19,8 @@ class Admission : public Slot {
   virtual int window() const { return 0; }
   // Before the block's keys and values are appended: writes [tokens, kv_heads], the position from which on queries no
   // longer see the entry (kernels/expiry.h): position + window() or kNeverExpires. A pure function of a token's
-  // position, projections and sample, not of how tokens lie in blocks. Ops alone.
+  // position, projections and sample, not of how tokens lie in blocks. Ops alone, since a step of generation may be
+  // recorded: what the host knows goes up in begin(), or needs() asks for host_steps.
   virtual void admit(const LayerView&, int32_t* /*expires*/) {}
 };
 

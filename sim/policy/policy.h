@@ -49,10 +49,11 @@ struct Policy {
 // What the scorer wants prepared; nothing without one.
 Needs scorer_needs(const Policy& policy);
 
-// A slot's filling by name.
+// A slot's filling by name. `where` is that of the name, as an option's (GivenParam).
 struct SlotChoice {
   std::string name;
   std::vector<GivenParam> options{};
+  std::string where{};
 };
 
 // The slots beside the scorer.

@@ -37,9 +37,9 @@ struct Needs {
   bool pre_rope_keys = false;
   bool inputs = false;       // of attention blocks (Projections)
   bool page_bounds = false;  // of the cache's keys (PagedView::bounds; selections)
-  // observe() works on the host (its lengths, its segments, uploads) at every step. Without it observe() only calls
-  // ops, which generation may record once for many steps; view.lengths and view.segments are then those of the
-  // recording.
+  // observe(), admit() or select() works on the host (its lengths, its segments, uploads) at every step. Without it
+  // they only call ops, which generation may record once for many steps (Backend::record, which stops at an upload);
+  // view.lengths and view.segments are then those of the recording.
   bool host_steps = false;
   std::optional<BaselineNeeds> future{};  // the full-cache pass with at least that: an oracle
 

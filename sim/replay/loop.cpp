@@ -185,7 +185,7 @@ void Loop::decode(std::span<const int32_t> active, int steps, int pause_every, c
   if (pass_.cache().wants_sweep()) pass_.sweep();
   // The first step has left every buffer as large as the others need it.
   std::unique_ptr<Recording> recording;
-  if (steps > kLeastRecorded && pass_.is_recordable()) recording = args_.backend.record([this] { pass_.run_next(); });
+  if (steps > kLeastRecorded && pass_.is_recordable()) recording = pass_.record_next();
   bool goes_on = pause(1, false);
   for (int finished = 1; goes_on && finished < steps;) {
     const int stretch = std::min(pause_every, steps - finished);

@@ -62,6 +62,7 @@ void Pass::resume(Cache cache, std::vector<int32_t> done) {
 
 void Pass::start(std::span<const int32_t> counts, int steps, bool decodes) {
   decodes_ = decodes;
+  recorded_segments_.clear();
   block_ = make_block(args_.backend, done_, counts);
   for (size_t s = 0; s < done_.size(); ++s) done_[s] += counts[s];
   cache_.grow(block_.segments, steps);
@@ -97,9 +98,16 @@ void Pass::run_next() {
   run(losses);
 }
 
+std::unique_ptr<Recording> Pass::record_next() {
+  recorded_segments_ = block_.segments;
+  return args_.backend.record([this] { run_next(); });
+}
+
 bool Pass::is_recordable() const {
-  const auto on_host = [](const Ranker& ranker) { return ranker.needs().host_steps; };
-  return args_.observers.empty() && !args_.time_phases && std::none_of(rankers_.begin(), rankers_.end(), on_host);
+  bool on_host = !args_.observers.empty() || args_.time_phases;
+  for (const PolicySlot& place : args_.policy.slots()) on_host |= place.slot.needs().host_steps;
+  for (const Ranker& ranker : rankers_) on_host |= ranker.needs().host_steps;  // those of onlookers, too
+  return !on_host;
 }
 
 // Everything that happens to a layer of a block, and the only place where it does.
@@ -157,7 +165,7 @@ std::vector<int64_t> Pass::seen_pairs() const {
 
 LayerView Pass::view_of(int layer, const Projections& projections) {
   LayerView view = layer_view(args_.backend, info_, cache_, layer);
-  view.segments = block_.segments;
+  view.segments = recorded_segments_.empty() ? block_.segments : recorded_segments_;
   view.device_segments = block_.on_device();
   view.projections = projections;
   return view;

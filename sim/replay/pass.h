@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -47,6 +48,9 @@ class Pass {
   // host: the tokens and entries that it brings. On the backend: nothing but ops, which may be recorded.
   void note_next();
   void run_next();
+  // A recording of run_next(), where is_recordable(). Until the next start() views show the segments of this moment, as
+  // a GPU's recording does: what decides by them on the host goes wrong on every backend, where tests find it.
+  std::unique_ptr<Recording> record_next();
   // One layer's part of the block before attention: keys and values into the cache, queries into the windows.
   void take_up(int layer, const Projections& projections);
   // Whether blocks need nothing of the host while they run.
@@ -84,6 +88,7 @@ class Pass {
   Cache cache_;
   Block block_;
   std::vector<int32_t> done_;
+  std::vector<Segment> recorded_segments_;  // empty where nothing is recorded
   Due due_;
   bool column_sums_observed_ = false, column_sums_wanted_ = false;
   bool column_max_wanted_ = false;

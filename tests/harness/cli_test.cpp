@@ -229,6 +229,14 @@ TEST_F(Cli, AModelWhoseNumbersOverflowHasNoScores) {
 TEST_F(Cli, SuggestsTheNearestVerbAndName) {
   EXPECT_EQ(run("rnu").text.substr(0, 50), "kvlab: unknown verb 'rnu', did you mean 'run'? (ex");
   EXPECT_NE(run("describe snapvk").text.find("did you mean 'snapkv'?"), std::string::npos);
+  for (const auto& [word, kinds] :
+       {std::pair("admission", "admissions"), std::pair("policies", "policies"), std::pair("selection", "selections"),
+        std::pair("allocations", "allocations"), std::pair("experiment", "experiments")}) {
+    expect_refused(
+        std::string("describe ") + word,
+        fmt::format("describe: '{}' is a kind, expected the name of one; kvlab list {} prints them", word, kinds));
+    EXPECT_EQ(run(std::string("list ") + kinds).code, 0);
+  }
 }
 
 TEST_F(Cli, NamesTheMisspeltOptionWordOrSpecAndWhatIsNear) {
@@ -246,7 +254,10 @@ TEST_F(Cli, NamesTheMisspeltOptionWordOrSpecAndWhatIsNear) {
                  "--set policies.h3o.recent=1: no entry 'h3o' in that list of 4, did you mean 'h2o'?");
   expect_refused("report " + folder_.string(), "no result folder, it has no spec.yaml; kvlab run writes one");
   expect_refused("generate --model " + reference() + " --prompt a --policy h2oo --budget 4 --interval 4",
-                 "unknown policy 'h2oo', did you mean 'h2o'?");
+                 "--policy: unknown policy 'h2oo', did you mean 'h2o'?");
+  expect_refused("generate --model " + reference() +
+                     " --prompt a --policy '{policy: h2o, admision: local}' --budget 4 --interval 4",
+                 "--policy:1:25: h2o: admision = local: unknown option, did you mean 'admission'?");
   expect_refused("score --model " + reference() + " --out " + path("x") + " --text " + path("tiny.yaml") +
                      " --policy '{policy: h2o, admission: local}' --budget 8 --interval 4",
                  "--policy:1:1: admission 'local': expected none here yet; kvlab run takes it (docs/admissions.md)");

@@ -108,6 +108,7 @@ TEST_F(UnitKey, StaysWithWhatOnlyNamesExplainsOrDraws) {
       {"title", [](Unit& u) { u.spec.title = u.spec.question = "other"; }},
       {"report", [](Unit& u) { u.spec.report.tables.clear(); }},
       {"place", [](Unit& u) { u.unit_case().settings[0].where = "--set"; }},
+      {"place of a slot", [](Unit& u) { u.unit_case().slots.allocation.where = "--set"; }},
       {"samples", [](Unit& u) { u.spec.samples = 9; }},
       {"other policies", [](Unit& u) { u.spec.policies.pop_back(); }},
       {"needs of others", [](Unit& u) { u.grid.needs.projections = true; }},

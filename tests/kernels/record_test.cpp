@@ -1,5 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <string>
+
 #include "kernels/advance.h"
 #include "kernels/error.h"
 #include "kernels/token_loss.h"
@@ -40,6 +43,19 @@ TEST_P(Record, WorkThatThrowsLeavesTheBackendUsable) {
   const Tensor tensor = ref::upload_array(*backend, values);
   backend->synchronize();
   EXPECT_EQ(ref::download_array<int32_t>(tensor), values);
+}
+
+// A GPU cannot record it. On the CPU it would work, so there it stops the program, with its name.
+TEST(RecordOnCpu, WorkThatReachesForTheHostIsStopped) {
+  const auto backend = make_backend("cpu");
+  Tensor tensor = ref::upload_array(*backend, std::vector<int32_t>{1});
+  int32_t value = 0;
+  const auto record_and_run = [&](const std::function<void()>& work) { backend->record(work)->run(); };
+  const char* const stopped = "internal error: ops alone inside a recording \\(Backend::record\\), no ";
+  EXPECT_DEATH(record_and_run([&] { tensor.upload(&value, sizeof value); }), std::string(stopped) + "upload");
+  EXPECT_DEATH(record_and_run([&] { tensor.download(&value, sizeof value); }), std::string(stopped) + "download");
+  EXPECT_DEATH(record_and_run([&] { backend->synchronize(); }), std::string(stopped) + "synchronize");
+  EXPECT_DEATH(record_and_run([&] { backend->mark(); }), std::string(stopped) + "mark");
 }
 
 // token_loss works in scratch memory of its own; between the runs other ops use memory, too.

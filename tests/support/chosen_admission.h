@@ -10,11 +10,12 @@
 
 namespace kv::ref {
 
-// Lets stay what a function of (position, layer, KV head) says.
+// Lets stay what a function of (position, layer, KV head) says, which the host asks at every step.
 class ChosenAdmission final : public Admission {
  public:
   using Stays = std::function<bool(int32_t position, int layer, int head)>;
   ChosenAdmission(int window, Stays stays) : window_(window), stays_(std::move(stays)) {}
+  Needs needs() const override { return {.host_steps = true}; }
   int window() const override { return window_; }
   void admit(const LayerView& view, int32_t* expires) override {
     std::vector<int32_t> decided;  // [tokens, kv_heads], a segment behind the other

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "kernels/error.h"
 #include "sim/learned/learner.h"
@@ -62,20 +63,6 @@ class Recorder final : public Observer {
 
 bool names_weights(const Options& options) {
   return std::any_of(options.begin(), options.end(), [](const GivenParam& option) { return option.key == "weights"; });
-}
-
-// Slots that learn decide by what their training would begin with, but for a scorer whose weights are named; others
-// read their files.
-void prepare(Policy& policy, const SourceInfo& info, bool names_scorer_weights) {
-  const ModelIdentity identity(info.folder, [&] { return ModelIdentity::Shape{info.layers, info.kv_heads}; });
-  for (const PolicySlot& place : policy.slots()) {
-    Learner* const learner = place.slot.learner();
-    if (learner && !(names_scorer_weights && &place.slot == policy.scorer.get())) {
-      learner->use(info, learner->initial(info, 1));
-    } else if (const std::vector<InputFile> files = place.slot.check(identity, policy.scorer_name); !files.empty()) {
-      place.slot.load(files);
-    }
-  }
 }
 
 std::vector<std::vector<int32_t>> token_ids(const RunArgs& args) {
@@ -156,10 +143,26 @@ RunArgs one_shot_run(const std::string& policy, const Options& options, std::vec
           .schedule = one_shot_schedule(lengths, contexts, keep)};
 }
 
+void prepare(Policy& policy, const SourceInfo& info, const Options& options, const SlotChoices& slots) {
+  const std::map<const Slot*, const Options*> given = {{policy.scorer.get(), &options},
+                                                       {policy.allocation.get(), &slots.allocation.options},
+                                                       {policy.admission.get(), &slots.admission.options},
+                                                       {policy.selection.get(), &slots.selection.options}};
+  const ModelIdentity identity(info.folder, [&] { return ModelIdentity::Shape{info.layers, info.kv_heads}; });
+  for (const PolicySlot& place : policy.slots()) {
+    Learner* const learner = place.slot.learner();
+    if (learner && !names_weights(*given.at(&place.slot))) {
+      learner->use(info, learner->initial(info, 1));
+    } else if (const std::vector<InputFile> files = place.slot.check(identity, policy.scorer_name); !files.empty()) {
+      place.slot.load(files);
+    }
+  }
+}
+
 PolicyRun run_policy(Source& source, Backend& backend, const RunArgs& args) {
-  Policy policy = make_policy(args.policy, args.options, {args.allocation, args.admission, args.selection});
-  const SourceInfo& info = source.info();
-  prepare(policy, info, names_weights(args.options));
+  const SlotChoices slots{args.allocation, args.admission, args.selection};
+  Policy policy = make_policy(args.policy, args.options, slots);
+  prepare(policy, source.info(), args.options, slots);
   const auto ids = token_ids(args);
   const std::vector<std::span<const int32_t>> sequences(ids.begin(), ids.end());
   Baseline baseline;

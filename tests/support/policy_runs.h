@@ -56,6 +56,10 @@ RunArgs decode_run(const std::string& policy, const Options& options, std::vecto
 RunArgs one_shot_run(const std::string& policy, const Options& options, std::vector<int32_t> samples,
                      std::vector<int32_t> lengths, std::vector<int32_t> keep);
 
+// Slots that learn decide by what their training would begin with, but for those whose options (the scorer's, or those
+// of `slots`) name weights; others read their files.
+void prepare(Policy& policy, const SourceInfo& info, const Options& options, const SlotChoices& slots);
+
 // An oracle's full-cache pass has statistics of every interval, in one-shot compression of every token.
 PolicyRun run_policy(Source& source, Backend& backend, const RunArgs& args);
 

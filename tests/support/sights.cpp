@@ -26,9 +26,9 @@ class Watcher final : public Observer {
 }  // namespace
 
 Sights sights(Source& source, Backend& backend, const SlotChoice& admission, const std::vector<int32_t>& lengths) {
-  Policy policy = make_policy("full", {}, {.admission = admission});
-  const ModelIdentity identity({}, [&] { return ModelIdentity::Shape{source.info().layers, source.info().kv_heads}; });
-  policy.load(policy.check(identity));
+  const SlotChoices slots{.admission = admission};
+  Policy policy = make_policy("full", {}, slots);
+  prepare(policy, source.info(), {}, slots);
   std::vector<std::vector<int32_t>> ids;
   for (int32_t sample = 0; sample < std::ssize(lengths); ++sample) {
     ids.emplace_back(static_cast<size_t>(lengths[static_cast<size_t>(sample)]), sample);
@@ -40,7 +40,7 @@ Sights sights(Source& source, Backend& backend, const SlotChoice& admission, con
           .policy = policy,
           .sequences = std::vector<std::span<const int32_t>>(ids.begin(), ids.end()),
           .schedule = full_schedule(lengths, 1),
-          .seed = RunArgs{}.seed,  // weights that a training begins with are drawn
+          .seed = RunArgs{}.seed,
           .observers = observers});
   return watcher.seen_;
 }

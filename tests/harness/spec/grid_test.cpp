@@ -157,6 +157,63 @@ TEST(Grid, SuggestsTheNearestPolicyMetricAndTask) {
             "s.yaml:2:15: unknown task 'raeson', did you mean 'reason'?");
 }
 
+// Whatever its value, and before what it makes wrong elsewhere.
+TEST(Grid, AMisspeltKeyOfAPolicyIsNamedWithTheKeysThatItHas) {
+  const auto error = [](const std::string& keys, const std::string& axes = "") {
+    return error_of(std::string(kHead) + "policies: [{policy: " + keys + "}]\naxes: {" + axes + "}");
+  };
+  EXPECT_EQ(error("full, admision: {local: {window: 8}}"),
+            "s.yaml:3:27: policy: unknown key 'admision', did you mean 'admission'? (expected one of: policy, only, "
+            "allocation, admission, selection, label)");
+  for (const char* axes : {"", "local.window: 8"}) {
+    EXPECT_EQ(error("full, admision: local", axes),
+              "s.yaml:3:37: full: admision = local: unknown option, did you mean 'admission'? (expected one of: only, "
+              "allocation, admission, selection, label)");
+    EXPECT_EQ(error("full, admission: {local: {windw: 8}}", axes),
+              "s.yaml:3:54: local: windw = 8: unknown option, did you mean 'window'? (expected one of: sinks, window)");
+  }
+  EXPECT_EQ(error("streaming, lable: x"),
+            "s.yaml:3:39: streaming: lable = x: unknown option, did you mean 'label'? (expected one of: sinks, only, "
+            "allocation, admission, selection, label)");
+  // A list is no option's value, and no key is near.
+  EXPECT_EQ(error("snapkv, kernel: [3, 5]"), "s.yaml:3:37: policy: kernel = a list: expected a single value");
+  EXPECT_EQ(error_of(std::string(kHead) + "policies: [full]\nmetrics: [{metric: loss, lag: 1}]"),
+            "s.yaml:4:31: loss: lag = 1: unknown option (expected one of: bin)");
+}
+
+// A misspelt slot is named first: without it the labels are equal.
+TEST(Grid, TwoPoliciesOrMetricsHaveTwoLabels) {
+  const auto error = [](const std::string& policies, const std::string& metrics = "loss") {
+    return error_of(std::string(kHead) + "policies: [" + policies + "]\nmetrics: [" + metrics + "]");
+  };
+  EXPECT_EQ(error("full, full"), "s.yaml:3:18: policy: 'full' appears twice, expected a label of its own for each");
+  EXPECT_EQ(error("full, h2o, {policy: h2o, mode: original}"),
+            "s.yaml:3:23: policy: 'h2o' appears twice, expected a label of its own for each");
+  EXPECT_EQ(error("full, {policy: full, label: b}, {policy: full, admission: local}"), "no error");
+  EXPECT_EQ(error("full", "loss, loss"), "s.yaml:4:17: metric: 'loss' appears twice");
+  EXPECT_EQ(error("full, {policy: full, admision: local}").substr(0, 74),
+            "s.yaml:3:43: full: admision = local: unknown option, did you mean 'admissi");
+}
+
+TEST(Grid, AnOptionOfASlotBesideItIsSentThere) {
+  EXPECT_EQ(error_of(std::string(kHead) + "policies: [{policy: full, admission: local, window: 4}]"),
+            "s.yaml:3:53: full: window = 4: is an option of admission local, expected admission: {local: {window: 4}}");
+  // It is the policy's own, too.
+  EXPECT_EQ(error_of(std::string(kHead) + "policies: [{policy: snapkv, admission: local, window: 4}]\n"
+                                          "axes: {budget: 64, interval: 16}"),
+            "no error");
+}
+
+TEST(Grid, AnUnknownSlotIsRefusedAtItsName) {
+  const auto error = [](const std::string& keys) {
+    return error_of(std::string(kHead) + "policies: [{policy: full, " + keys + "}]").substr(0, 41);
+  };
+  EXPECT_EQ(error("admission: locl"), "s.yaml:3:38: unknown admission 'locl', di");
+  EXPECT_EQ(error("admission: {locl: {window: 8}}"), "s.yaml:3:39: unknown admission 'locl', di");
+  EXPECT_EQ(error("selection: qest"), "s.yaml:3:38: unknown selection 'qest', di");
+  EXPECT_EQ(error("allocation: adda"), "s.yaml:3:39: unknown allocation 'adda', d");
+}
+
 TEST(Grid, RefusesABudgetThatAPolicyCannotKeepAtTheAxis) {
   const std::string error = error_of(std::string(kHead) + "policies: [h2o]\naxes: {budget: 64, interval: 64}\n");
   EXPECT_EQ(error.substr(0, 14), "s.yaml:4:16: h") << error;

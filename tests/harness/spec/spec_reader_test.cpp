@@ -98,11 +98,8 @@ TEST(Spec, RefusesWrongTypesWithTheValueAndWhatWasExpected) {
 
 TEST(Spec, RefusesDoubledKeysNamesAndPoints) {
   EXPECT_EQ(error_of(with("seed: 1\nseed: 2")), "s.yaml:2:1: the key 'seed' appears twice");
-  EXPECT_EQ(error_of("model: m\ndata: [{task: reason, tokens: 8}]\npolicies: [h2o, {policy: h2o, mode: original}]"),
-            "s.yaml:3:17: policy: 'h2o' appears twice, expected a label of its own for each");
   EXPECT_EQ(error_of("model: m\ndata: [book, book]\npolicies: [h2o]"),
             "s.yaml:2:14: data: 'book' appears twice, expected a name of its own for each");
-  EXPECT_EQ(error_of(with("metrics: [loss, loss]")), "s.yaml:1:17: metric: 'loss' appears twice");
   EXPECT_EQ(error_of(with("axes: {budget: [64, 64]}")), "s.yaml:1:21: axes: budget: the same point appears twice");
   EXPECT_EQ(error_of(with("axes: {policy: [64]}")),
             "s.yaml:1:16: axes: 'policy' is a column of every result, expected another name");

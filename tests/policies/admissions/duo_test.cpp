@@ -1,21 +1,17 @@
-// DuoAttention and local attention: which heads and tokens stay, and what is refused.
+// DuoAttention: which heads stay, and what is refused.
 
 #include <gtest/gtest.h>
-
-#include <optional>
 
 #include "kernels/error.h"
 #include "sim/budget/profile_file.h"
 #include "sim/learned/learned_file.h"
-#include "sim/replay/replay.h"
-#include "tests/support/backends.h"
+#include "tests/support/entries_left.h"
 #include "tests/support/file_fixtures.h"
-#include "tests/support/tiny_source.h"
 
 namespace kv::ref {
 namespace {
 
-class Admissions : public testing::Test {
+class Duo : public testing::Test {
  protected:
   test::TempFolder folder_;
   std::string write(const std::string& text) const {
@@ -24,29 +20,6 @@ class Admissions : public testing::Test {
   }
   static ModelIdentity model() {
     return {{}, [] { return ModelIdentity::Shape{2, 2}; }};
-  }
-  // Entries of [layer, head] after 40 tokens and the sweep that the last block brings.
-  static std::vector<int32_t> left(const SlotChoice& admission) {
-    const auto backend = make_backend("cpu");
-    const SourceInfo info = tiny_info(2, 2, 2, 8);
-    TinySource source(*backend, info, {random_sample(info, 40, 1)});
-    Policy policy = make_policy("full", {}, {.admission = admission});
-    policy.load(policy.check(model()));
-    const std::vector<int32_t> ids(40, 0);
-    const std::span<const int32_t> sequences[] = {ids};
-    const int32_t length = 40;
-    std::optional<LoopState> state;
-    replay({.backend = *backend,
-            .source = source,
-            .policy = policy,
-            .sequences = sequences,
-            .schedule = full_schedule({&length, 1}, 40),
-            .left = &state});
-    std::vector<int32_t> lengths;
-    for (int layer = 0; layer < 2; ++layer) {
-      for (const int32_t of_head : state->cache.lengths(layer)) lengths.push_back(of_head);
-    }
-    return lengths;
   }
   std::string refusal(const std::string& text) const {
     const std::string file = write(text);
@@ -57,17 +30,11 @@ class Admissions : public testing::Test {
   }
 };
 
-// The newest token, at 39, saw the window's 8.
-TEST_F(Admissions, LocalLeavesSinksAndTheWindow) {
-  EXPECT_EQ(left({"local", {{"sinks", "3", ""}, {"window", "8", ""}}}), (std::vector<int32_t>{11, 11, 11, 11}));
-  EXPECT_EQ(left({"local", {{"sinks", "0", ""}, {"window", "1", ""}}}), (std::vector<int32_t>{1, 1, 1, 1}));
-  EXPECT_EQ(left({"local"}), (std::vector<int32_t>{40, 40, 40, 40}));
-}
-
-TEST_F(Admissions, DuoLeavesEverythingToTheHeadsOfTheLargestAlpha) {
+TEST_F(Duo, LeavesEverythingToTheHeadsOfTheLargestAlpha) {
   const std::string file = write("0.1\t0.9\n0.8\t0.2\n");
   const auto duo = [&](const std::string& retrieval) {
-    return left({"duo", {{"alphas", file, ""}, {"retrieval", retrieval, ""}, {"sinks", "3", ""}, {"window", "8", ""}}});
+    return entries_left(
+        {"duo", {{"alphas", file, ""}, {"retrieval", retrieval, ""}, {"sinks", "3", ""}, {"window", "8", ""}}});
   };
   EXPECT_EQ(duo("0"), (std::vector<int32_t>{11, 11, 11, 11}));
   EXPECT_EQ(duo("0.25"), (std::vector<int32_t>{11, 40, 11, 11}));
@@ -78,7 +45,7 @@ TEST_F(Admissions, DuoLeavesEverythingToTheHeadsOfTheLargestAlpha) {
 }
 
 // Heads 1 and 2 lose least when four fifths of the cache leave, 0 and 3 when half of it does.
-TEST_F(Admissions, DuoTakesABudgetProfileInPlaceOfAlphas) {
+TEST_F(Duo, TakesABudgetProfileInPlaceOfAlphas) {
   const auto text_of = [](int layers) {
     const ProfileLosses::Curve none(kProfileRatios, 0);
     BudgetProfile profile{.model = "tiny",
@@ -100,7 +67,8 @@ TEST_F(Admissions, DuoTakesABudgetProfileInPlaceOfAlphas) {
   };
   const std::string file = write(text_of(2));
   const auto duo = [&](const std::string& removed) {
-    return left({"duo", {{"profile", file, ""}, {"removed", removed, ""}, {"sinks", "3", ""}, {"window", "8", ""}}});
+    return entries_left(
+        {"duo", {{"profile", file, ""}, {"removed", removed, ""}, {"sinks", "3", ""}, {"window", "8", ""}}});
   };
   EXPECT_EQ(duo("0.8"), (std::vector<int32_t>{11, 40, 40, 11}));
   EXPECT_EQ(duo("0.5"), (std::vector<int32_t>{40, 11, 11, 40}));
@@ -118,7 +86,7 @@ TEST_F(Admissions, DuoTakesABudgetProfileInPlaceOfAlphas) {
 }
 
 // α = σ(parameter) orders heads as their parameters do; files of other sinks or another window are of another training.
-TEST_F(Admissions, DuoTakesWhatWasLearned) {
+TEST_F(Duo, TakesWhatWasLearned) {
   const LearnedFile file{.learner = "duo",
                          .model = "none",
                          .fingerprint = std::string(64, '0'),
@@ -133,16 +101,16 @@ TEST_F(Admissions, DuoTakesWhatWasLearned) {
   const auto options = [&](const char* sinks) {
     return std::vector<GivenParam>{{"weights", path, ""}, {"sinks", sinks, ""}, {"window", "8", ""}};
   };
-  EXPECT_EQ(left({"duo", options("3")}), (std::vector<int32_t>{11, 40, 40, 11}));
+  EXPECT_EQ(entries_left({"duo", options("3")}), (std::vector<int32_t>{11, 40, 40, 11}));
   EXPECT_EQ(test::user_error([&] {
-              left({"duo", options("4")});
+              entries_left({"duo", options("4")});
             }),
             "duo: " + path +
                 " was learned with sinks: 3, expected 4; `kvlab train SPEC` makes one, the options alphas and "
                 "profile do without");
 }
 
-TEST_F(Admissions, AnAlphaFileThatDoesNotFitIsRefused) {
+TEST_F(Duo, AnAlphaFileThatDoesNotFitIsRefused) {
   EXPECT_EQ(refusal("1 2\n"), "1 lines, expected 2, one for each layer");
   EXPECT_EQ(refusal("1 2\n1 2 3\n"), "line 2 has 3 numbers, expected 2, one for each KV head");
   EXPECT_EQ(refusal("1 2\n1 x\n"), "line 2: expected a number for each KV head");
@@ -152,57 +120,16 @@ TEST_F(Admissions, AnAlphaFileThatDoesNotFitIsRefused) {
       test::user_error([&] { none.check(model()); }),
       "duo: there are no learned weights learned/duo.safetensors; `kvlab train SPEC` makes one, the options alphas "
       "and profile do without");
-  EXPECT_THROW(make_policy("full", {}, {.admission = {"local", {{"window", "0", ""}}}}), UserError);
   EXPECT_THROW(make_policy("full", {}, {.admission = {"duo", {{"retrieval", "1.5", ""}}}}), UserError);
 }
 
 // Its file is not the one that was checked any more.
-TEST_F(Admissions, AnAlphaFileThatChangesMeanwhileIsRefused) {
+TEST_F(Duo, AnAlphaFileThatChangesMeanwhileIsRefused) {
   const std::string file = write("1 2\n3 4\n");
   Policy policy = make_policy("full", {}, {.admission = {"duo", {{"alphas", file, ""}}}});
   const std::vector<InputFile> files = policy.check(model());
   write("1 2\n3 5\n");
   EXPECT_EQ(test::user_error([&] { policy.load(files); }), "duo: " + file + " has changed since it was checked");
-}
-
-// What judges by more queries than the window has tokens would find an entry too few.
-TEST_F(Admissions, AScorersWindowIsNoLongerThanTheAdmissions) {
-  const auto refusal_of = [](const char* scorer, const char* queries, const char* window) {
-    std::vector<GivenParam> options;
-    if (*queries != 0) options.push_back({"window", queries, ""});
-    const Policy policy = make_policy(scorer, options, {.admission = {"local", {{"window", window, ""}}}});
-    try {
-      check_admission(policy, 32);
-    } catch (const UserError& error) {
-      return std::string(error.what());
-    }
-    return std::string();
-  };
-  for (const char* queries : {"9", "20"}) {
-    EXPECT_EQ(refusal_of("snapkv", queries, "8"),
-              std::string("snapkv: judges by the newest ") + queries +
-                  " queries, expected no more than the 8 tokens for which admission local lets all see an entry");
-  }
-  EXPECT_EQ(refusal_of("snapkv", "8", "8"), "");
-  EXPECT_EQ(refusal_of("tova", "", "1"), "");
-}
-
-// As many queries as the window has tokens find their entries in every head, though next to nothing else was let in.
-TEST_F(Admissions, AScorerWithAsManyQueriesFindsEnough) {
-  const auto backend = make_backend("cpu");
-  const SourceInfo info = tiny_info(2, 2, 2, 8);
-  TinySource source(*backend, info, {random_sample(info, 40, 1)});
-  Policy policy =
-      make_policy("snapkv", {{"window", "8", ""}}, {.admission = {"local", {{"sinks", "2", ""}, {"window", "8", ""}}}});
-  const std::vector<int32_t> ids(40, 0);
-  const std::span<const int32_t> sequences[] = {ids};
-  const int32_t length = 40, keep = 9;
-  const ReplayResult result = replay({.backend = *backend,
-                                      .source = source,
-                                      .policy = policy,
-                                      .sequences = sequences,
-                                      .schedule = one_shot_schedule({&length, 1}, {&length, 1}, {&keep, 1}, 40)});
-  EXPECT_EQ(result.sequences[0].end_entries, 9 * 4);
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "tests/support/backends.h"
 #include "tests/support/file_fixtures.h"
 #include "tests/support/initial_weights.h"
+#include "tests/support/recorded_steps.h"
 #include "tests/support/tiny_source.h"
 
 namespace kv::ref {
@@ -195,6 +196,13 @@ TEST_P(EverySelection, ReadsAloneWhatItReadsTogether) {
       for (const auto& [at, output] : alone.of_) ASSERT_EQ(output, together.of_.at(at)) << std::get<2>(at);
     }
   }
+}
+
+// A GPU's generation repeats what it recorded, without the host.
+TEST_P(EverySelection, SelectsByOpsAloneInRecordedSteps) {
+  expect_recorded_as_eager({.selection = selection()});
+  expect_recorded_as_eager(
+      {.admission = {"local", {{"sinks", "2", ""}, {"window", "16", ""}}}, .selection = selection()});
 }
 
 std::vector<std::string> names() {

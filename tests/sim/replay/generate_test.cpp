@@ -12,6 +12,7 @@
 #include "sim/model/model_files.h"
 #include "sim/replay/replay.h"
 #include "sim/replay/schedule.h"
+#include "tests/support/chosen_admission.h"
 #include "tests/support/initial_weights.h"
 #include "tests/support/packed_tensors.h"
 #include "tests/support/paths.h"
@@ -346,6 +347,19 @@ TEST_P(Generate, APolicyThatWorksOnTheHostSeesEveryStep) {
   for (const auto& stretch : result.stretches) EXPECT_FALSE(stretch.recorded);
   // The prompts take [0, 40), then up to 60 and 64: three blocks; then 39 steps, through eight layers.
   EXPECT_EQ(checker.calls, 8 * (3 + 39));
+}
+
+// What local does by an op, decided on the host.
+TEST_P(Generate, AnAdmissionThatWorksOnTheHostSeesEveryStep) {
+  KV_BACKEND_OR_SKIP(backend);
+  Bench bench(*backend);
+  Policy policy = make_policy("full", {});
+  policy.admission = std::make_unique<ref::ChosenAdmission>(24, [](int32_t p, int, int) { return p < 4; });
+  const Ask ask{.prompts = {text("code0", 0, 50), text("book0", 0, 64)},
+                .admission = {"local", {{"sinks", "4", ""}, {"window", "24", ""}}}};
+  const GenerateResult on_host = bench.generate(ask, policy), by_ops = bench.generate(ask);
+  for (const auto& stretch : on_host.stretches) EXPECT_FALSE(stretch.recorded);
+  for (size_t s = 0; s < 2; ++s) EXPECT_EQ(on_host.sequences[s].ids, by_ops.sequences[s].ids);
 }
 
 TEST_P(Generate, CountsWhatItKeepsAndHowLongItTakes) {
