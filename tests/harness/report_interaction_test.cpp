@@ -171,7 +171,8 @@ class InteractionInterval : public Interaction {
     std::mt19937_64 random(5);
     std::normal_distribution<double> noise;
     for (int s = 0; s < kSamples; ++s) {
-      const double hard = 100 + 60. * (s / 2), one = -3 + noise(random), other = -4 + noise(random);
+      const int document = s / 2;
+      const double hard = 100 + 60. * document, one = -3 + noise(random), other = -4 + noise(random);
       sums_.push_back({.none = hard,
                        .admission = hard + one,
                        .allocation = hard + other,
