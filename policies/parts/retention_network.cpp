@@ -1,9 +1,13 @@
 #include "policies/parts/retention_network.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "kernels/check.h"
+#include "kernels/error.h"
 #include "kernels/random_normal.h"
 #include "sim/model/activations.h"
 
@@ -101,7 +105,12 @@ std::map<std::string, std::string> RetentionShape::expected_settings() const {
 }
 
 void RetentionShape::take_width(const LearnedFile& learned, std::string_view owner) {
-  hidden = static_cast<int>(learned_setting(learned, "hidden", 1, kMostHidden, owner));
+  const double units = learned_setting(learned, "hidden", 1, kMostHidden, owner);
+  if (units != std::floor(units)) {
+    throw UserError(fmt::format("{}: what was learned for {} says hidden: {}, expected a whole number; {}", owner,
+                                learned.model, units, kTrainMakesOne));
+  }
+  hidden = static_cast<int>(units);
 }
 
 std::vector<LearnedPart> RetentionNetwork::parts(const SourceInfo& info) const {

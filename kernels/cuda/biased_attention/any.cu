@@ -10,7 +10,6 @@ namespace kv::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kWidest = 128;  // head dimension
 
 // Query heads are split into blocks, or KV heads, and segments into tiles. What takes longest starts first.
 struct Place {

@@ -5,7 +5,6 @@ namespace kv::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kWidest = 128;  // head dimension
 
 // A warp for each vector of the packed tensors, those of no segment among them.
 __global__ void query_states(BiasedAttentionBackwardArgs args, int64_t vectors, QueryState* states) {

@@ -17,6 +17,7 @@
 
 namespace kv::cuda {
 
+inline constexpr int kWidest = 128;                   // head dimension
 inline constexpr float kToLog = 0.6931471805599453f;  // log x = log2 x · kToLog
 
 // In the packed tensors, of a segment's i-th token: times head_dim for the vectors.

@@ -2,7 +2,7 @@
 
 // Attention in training on Hopper, head dimensions 64 and 128: the schedule of attend/prefill. The products of the next
 // keys are in flight with those of the last values, and under both runs the softmax. Key tiles go from the newest to
-// the oldest: the masked ones come first, and every query sees its own key before others can have the logit −∞.
+// the oldest: the masked ones come first. A warpgroup's first step may be all masks, which the softmax allows for.
 
 namespace kv::cuda {
 
@@ -120,6 +120,7 @@ __device__ __forceinline__ void consume(const BiasedAttentionArgs& args, const T
       if (counts) add_biases(logits, ring.columns[stage][0], Weights<kForm>(attention.bias, distance), lane);
     }
     if (first_row - (first + kStep - 1) < 0) mask<Owner::kQueries>(logits, distance);
+    __syncwarp();  // every lane has read its columns
     release(ring.empty[0][stage]);
   };
 
