@@ -104,6 +104,25 @@ void draw_line(Picture& picture, const Series& series, const PlotAxis& x, const 
   }
 }
 
+// Where a line ends, or leaves the box.
+struct Spot {
+  double x, y;
+};
+Spot end_of(const Series& series, const PlotAxis& x, const PlotAxis& y, const Box& box) {
+  if (series.points.empty()) return {box.right, y.at(series.constant->value)};
+  const auto spot_of = [&](const auto& point) { return Spot{x.at(point.x), y.at(point.y.value)}; };
+  Spot end = spot_of(series.points.back());
+  for (std::size_t i = series.points.size(); end.x > box.right && i-- > 1;) {
+    const Spot before = spot_of(series.points[i - 1]);
+    if (before.x <= box.right) {
+      const double share = (box.right - before.x) / (end.x - before.x);
+      return {box.right, before.y + share * (end.y - before.y)};
+    }
+    end = before;
+  }
+  return {std::min(end.x, box.right), end.y};
+}
+
 // Beside the ends of the lines, moved apart where they would overlap, in the order of the ends.
 void draw_direct_labels(Picture& picture, const SeriesPanel& panel, const PlotAxis& x, const PlotAxis& y,
                         const Box& box) {
@@ -113,10 +132,9 @@ void draw_direct_labels(Picture& picture, const SeriesPanel& panel, const PlotAx
   };
   std::vector<End> ends;
   for (const Series& series : panel.series) {
-    const bool line = !series.points.empty();
-    const double value = line ? series.points.back().y.value : series.constant->value;
-    const double level = std::clamp(y.at(value), box.top, box.bottom);
-    ends.push_back({&series, line ? x.at(series.points.back().x) : box.right, level, level});
+    const Spot end = end_of(series, x, y, box);
+    const double level = std::clamp(end.y, box.top, box.bottom);
+    ends.push_back({&series, end.x, level, level});
   }
   std::stable_sort(ends.begin(), ends.end(), [](const End& a, const End& b) { return a.y < b.y; });
   for (std::size_t i = 1; i < ends.size(); ++i) ends[i].y = std::max(ends[i].y, ends[i - 1].y + kLabelLine);

@@ -123,6 +123,26 @@ TEST(PlotLayout, OfCurvesKeepsTextsApart) {
   expect_readable(draw(plan, make_rows(2)), "categories");
 }
 
+// Lines that leave a range have their names where they leave it.
+TEST(PlotLayout, OfACutRangeDrawsNothingBesideIt) {
+  PlotPlan plan = make_plan(PlotKind::kCurve, {"recall"});
+  plan.x = "budget";
+  plan.series = {"policy"};
+  plan.x_range = {100, 700};  // of 128 to 4096
+  const Drawing drawing = draw(plan, make_rows(3));
+  double names = 1e9;  // where they begin
+  for (const PictureItem& item : drawing.picture.items) {
+    if (const auto* text = std::get_if<Text>(&item); text && text->text.starts_with("policy-")) {
+      names = std::min(names, text_box(*text).left);
+    }
+  }
+  for (const PictureItem& item : drawing.picture.items) {
+    const auto* shape = std::get_if<Shape>(&item);
+    if (!shape || shape->clip) continue;
+    for (const auto& point : shape->points) EXPECT_LT(point[0], names);
+  }
+}
+
 TEST(PlotLayout, OfBarsKeepsTextsApart) {
   for (const int policies : {1, 2, 11, 40}) {
     PlotPlan plan = make_plan(PlotKind::kBars, {"speed"});
