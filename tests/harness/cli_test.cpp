@@ -153,9 +153,7 @@ TEST_F(Cli, ALimitOfFileSizesIsAWriteErrorThatLeavesNothing) {
 
 TEST_F(Cli, EveryVerbThatReadsAModelNamesItsBrokenFile) {
   fs::copy(reference(), folder_ / "missing");
-  for (const char* packed : {"", ".xz"}) {
-    fs::remove(folder_ / ("missing/model-00002-of-00003.safetensors" + std::string(packed)));
-  }
+  for (const std::string end : {"", ".xz"}) fs::remove(folder_ / ("missing/model-00002-of-00003.safetensors" + end));
   fs::copy(model(), folder_ / "cut");
   const std::string weights = read_stored(folder_ / "cut/model.safetensors");
   write_atomically(folder_ / "cut/model.safetensors", weights.substr(0, 10'000));
