@@ -19,6 +19,7 @@ constexpr int kThreads = 128, kWarps = kThreads / 32;
 constexpr int kUnits = 64;  // of the hidden layer, at a time
 constexpr int kSlice = 16, kSlices = kUnits / kSlice;
 constexpr int kHalves = 2, kHalf = kUnits / kHalves;  // of a tile of units, which are added up apart
+constexpr int kTilesTogether = 8;                     // whose sums are on their way to who adds them up
 static_assert(kSlices == kWarps);
 
 template <int W>
@@ -31,7 +32,7 @@ struct ManyTokens {
 
 template <int W>
 struct FewTokens {
-  static constexpr int kTokens = 16;
+  static constexpr int kTokens = 16;  // a product's rows
   static constexpr size_t kSharedBytes = (kUnits + kTokens) * W * sizeof(bf16);
 };
 
@@ -258,6 +259,7 @@ __global__ void __launch_bounds__(kThreads, 2) write_gate_kernel(WriteGateArgs a
       }
     }
   }
+  const float bias = args.output_bias[head];
   if (lane % 4 == 0) {
 #pragma unroll
     for (int m = 0; m < kM; ++m) {
@@ -268,7 +270,7 @@ __global__ void __launch_bounds__(kThreads, 2) write_gate_kernel(WriteGateArgs a
   __syncthreads();
   const int token = static_cast<int>(threadIdx.x);
   if (token >= tokens) return;
-  write(args, (first + token) * args.kv_heads + head, args.output_bias[head] + parts[0][token] + parts[1][token]);
+  write(args, (first + token) * args.kv_heads + head, bias + parts[0][token] + parts[1][token]);
 }
 
 // Asks the L2 cache for a block's units, where whoever has just written them leaves them: a hint cannot read what is
@@ -318,6 +320,7 @@ __global__ void __launch_bounds__(kThreads)
   let_next_start();
   if (first == 0) prefetch_units(args, head, unit_tile * kUnits);
   wait_for_previous();
+  const float bias = args.output_bias[head];
   stage_units<W>(args, head, unit_tile * kUnits, tile);
   stage_numbers(args, head, unit_tile * kUnits, units);
   commit_copies();
@@ -346,15 +349,26 @@ __global__ void __launch_bounds__(kThreads)
   if (!adds_up || warp > 0) return;
   const int token = lane % Shape::kTokens, half = lane / Shape::kTokens;
   float y = 0;
-#pragma unroll 8
-  for (int t = 0; t < unit_tiles; ++t) {
-    const float* part = together + (t * kSlices + half * kHalf / kSlice) * Shape::kTokens + token;
-    y += __ldcg(part);
-    y += __ldcg(part + Shape::kTokens);
+#pragma unroll 1
+  for (int first_tile = 0; first_tile < unit_tiles; first_tile += kTilesTogether) {
+    float terms[kTilesTogether][kHalf / kSlice];
+#pragma unroll
+    for (int t = 0; t < kTilesTogether; ++t) {
+      const float* part = together + ((first_tile + t) * kSlices + half * kHalf / kSlice) * Shape::kTokens + token;
+#pragma unroll
+      for (int slice = 0; slice < kHalf / kSlice; ++slice) {
+        terms[t][slice] = first_tile + t < unit_tiles ? __ldcg(part + slice * Shape::kTokens) : 0.0f;
+      }
+    }
+#pragma unroll
+    for (const auto& tile_terms : terms) {
+#pragma unroll
+      for (const float term : tile_terms) y += term;
+    }
   }
   const float last = __shfl_down_sync(kWarp, y, Shape::kTokens);
   if (lane >= tokens) return;
-  write(args, (first + token) * args.kv_heads + head, args.output_bias[head] + y + last);
+  write(args, (first + token) * args.kv_heads + head, bias + y + last);
 }
 
 WriteGateArgs some_tokens(const WriteGateArgs& args, int64_t first, int64_t count) {
