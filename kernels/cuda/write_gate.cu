@@ -2,6 +2,7 @@
 
 #include <cuda/atomic>
 
+#include "kernels/cuda/gelu.cuh"
 #include "kernels/cuda/mma.cuh"
 
 // A thread block has a tile of tokens of one KV head, whose inputs its warps hold in registers while tiles of hidden
@@ -39,29 +40,6 @@ struct FewTokens {
 // How many tiles of units have been added to a head's tile of tokens. Always back at 0 after a launch.
 constexpr int kMostMeetings = 1024;
 __device__ unsigned int arrived[kMostMeetings];
-
-// The larger of a number and 0, and NaN of NaN.
-__device__ float above_zero(float a) {
-  float larger;
-  asm("max.NaN.f32 %0, %1, 0f00000000;" : "=f"(larger) : "f"(a));
-  return larger;
-}
-
-// a · Φ(a) = max(a, 0) − |a| · Φ(−|a|), without a branch or a quotient. The exponent is log2 Φ(−|a|), minimax in what
-// it does to Φ on 0 <= |a| <= 6: Φ is off by 1.5e-8, a quarter of a rounding of 1. From there on Φ(−6) = 1e-9 counts.
-__device__ float gelu(float a) {
-  const float size = fminf(fabsf(a), 6.0f);
-  float p = -2.7720494e-6f;
-  p = __fmaf_rn(p, size, 3.862075e-5f);
-  p = __fmaf_rn(p, size, -1.825476e-4f);
-  p = __fmaf_rn(p, size, -1.4587013e-4f);
-  p = __fmaf_rn(p, size, 7.075472e-3f);
-  p = __fmaf_rn(p, size, -5.2505028e-2f);
-  p = __fmaf_rn(p, size, -0.4592049f);
-  p = __fmaf_rn(p, size, -1.1511058f);
-  p = __fmaf_rn(p, size, -1.0f);
-  return __fmaf_rn(-size, exp2_fast(p), above_zero(a));
-}
 
 // Eight numbers of a key from one on, `left` of which it has; zeros beyond.
 template <bool kIsWide>
