@@ -11,6 +11,18 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kTogether = 2;  // words of either half that a thread has on the way
 
+// i / by as a product, where i · by < 2^32: quotients of numbers that only a launch knows take longer than to turn.
+struct Quotient {
+  uint64_t factor;
+  explicit Quotient(int by) : factor((uint64_t{1} << 32) / static_cast<uint64_t>(by) + 1) {}
+  __device__ int operator()(int i) const { return static_cast<int>(static_cast<uint32_t>(i) * factor >> 32); }
+};
+
+struct Block {
+  int tokens;  // but of the last, which may have fewer
+  Quotient by_words, by_heads;
+};
+
 // Eight values, or one.
 template <class Word>
 inline constexpr int kValues = sizeof(Word) / sizeof(bf16);
@@ -48,18 +60,19 @@ __device__ void turn(Word& first, Word& second, const float* cosines, const floa
 // A block has some tokens, whose angles it takes once for all heads, a thread an angle; meanwhile the first words are
 // on their way. Each thread writes the places it has read, so that the output may be the input.
 template <class Word>
-__global__ void __launch_bounds__(kThreads, 5) rope_kernel(const Word* input, Word* output, RopeArgs args, int most) {
+__global__ void __launch_bounds__(kThreads, 5)
+    rope_kernel(const Word* input, Word* output, RopeArgs args, Block block) {
   extern __shared__ __align__(16) float turns[];  // cosines by token, then sines
   let_next_start();
   wait_for_previous();
   const int half = args.head_dim / 2, words = half / kValues<Word>;  // of half a vector
-  const int64_t token = int64_t{blockIdx.x} * most;
-  const int tokens = static_cast<int>(min(int64_t{most}, args.tokens - token));
+  const int64_t token = int64_t{blockIdx.x} * block.tokens;
+  const int tokens = static_cast<int>(min(int64_t{block.tokens}, args.tokens - token));
   const int count = tokens * args.heads * words;
-  float* sines = turns + most * half;
+  float* sines = turns + block.tokens * half;
   input += token * args.heads * 2 * words;
   output += token * args.heads * 2 * words;
-  const auto place = [&](int i) { return i / words * 2 * words + i % words; };
+  const auto place = [&](int i) { return i + block.by_words(i) * words; };  // of a word of the first halves
   for (int first = 0; first < count; first += kThreads * kTogether) {
     Word held[kTogether][2];
 #pragma unroll
@@ -86,7 +99,8 @@ __global__ void __launch_bounds__(kThreads, 5) rope_kernel(const Word* input, Wo
     for (int k = 0; k < kTogether; ++k) {
       const int i = first + k * kThreads + static_cast<int>(threadIdx.x), at = place(i);
       if (i >= count) break;
-      const int angles = i / words / args.heads * half + i % words * kValues<Word>;
+      const int vector = block.by_words(i);
+      const int angles = block.by_heads(vector) * half + (i - vector * words) * kValues<Word>;
       turn(held[k][0], held[k][1], turns + angles, sines + angles);
       output[at] = held[k][0], output[at + words] = held[k][1];
     }
@@ -98,18 +112,25 @@ void run(const RopeArgs& args) {
   const int half = args.head_dim / 2;
   // Enough tokens for an angle a thread, but no fewer blocks than keep all multiprocessors busy.
   const int64_t spread = ceil_div(args.tokens, int64_t{2} * multiprocessors());
-  const int most = std::max(1, static_cast<int>(std::min<int64_t>(kThreads / half, spread)));
-  launch_early(rope_kernel<Word>, ceil_div(args.tokens, most), kThreads, size_t{2} * most * half * sizeof(float),
+  const int tokens = std::max(1, static_cast<int>(std::min<int64_t>(kThreads / half, spread))),
+            words = half / kValues<Word>;
+  KV_CHECK(int64_t{tokens} * args.heads * words * std::max(words, args.heads) < int64_t{1} << 32);
+  const Block block{.tokens = tokens, .by_words = Quotient(words), .by_heads = Quotient(args.heads)};
+  launch_early(rope_kernel<Word>, ceil_div(args.tokens, tokens), kThreads, size_t{2} * tokens * half * sizeof(float),
                reinterpret_cast<const Word*>(args.input.as<bf16>()), reinterpret_cast<Word*>(args.output.as<bf16>()),
-               args, most);
+               args, block);
 }
 
 }  // namespace
 
 void rope(const RopeArgs& args) {
-  KV_CHECK(args.head_dim % 2 == 0);
+  KV_CHECK(args.head_dim > 0 && args.head_dim % 2 == 0 && args.heads > 0);
   const bool aligned = is_aligned(args.input.as<bf16>(), 16) && is_aligned(args.output.as<bf16>(), 16);
-  aligned&& args.head_dim % 16 == 0 ? run<uint4>(args) : run<bf16>(args);
+  if (aligned && args.head_dim % 16 == 0) {
+    run<uint4>(args);
+  } else {
+    run<bf16>(args);
+  }
 }
 
 }  // namespace kv::cuda
