@@ -151,17 +151,21 @@ struct SliceSums {
   }
 };
 
-// A thread has the same pieces of every so-manieth row, zeros beyond the hidden layer and the rows' ends.
+// A thread has the same piece of every so-manieth row, zeros beyond the hidden layer and the rows' ends; where few
+// tokens wait for their units, each instruction counts.
 template <int W>
 __device__ void stage_units(const WriteGateArgs& args, int head, int first, bf16* tile) {
   constexpr int kPieces = W / 8, kAtOnce = kThreads / kPieces;
+  static_assert(kAtOnce % 4 == 0 && (kAtOnce % 8 == 0 || W % 64 == 0));  // so that a row's twist only changes one bit
   const int width = 2 * args.head_dim, thread = static_cast<int>(threadIdx.x);
-  const int row = thread / kPieces, piece = thread % kPieces, rows = piece * 8 < width ? args.hidden - first : 0;
+  const int row = thread / kPieces, first_value = thread % kPieces * 8;
+  const int left = first_value < width ? args.hidden - first - row : 0;
   const auto* weights = static_cast<const bf16*>(args.weights.data);
-  const bf16* from = weights + (int64_t{head} * args.hidden + first + row) * width + piece * 8;
+  const bf16* from = weights + (int64_t{head} * args.hidden + first + row) * width + first_value;
+  const int to = place<W>(row, first_value);
 #pragma unroll
   for (int r = 0; r < kUnits; r += kAtOnce) {
-    copy_or_zero(tile + place<W>(row + r, piece * 8), from + int64_t{r} * width, row + r < rows);
+    copy_or_zero(tile + ((to ^ r % 8 * 8) + r * W), from + static_cast<uint32_t>(r * width), r < left);
   }
 }
 
