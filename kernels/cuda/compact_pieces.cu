@@ -59,6 +59,8 @@ __device__ int64_t end_before(const CompactArgs& args, const Piece<Word>& piece,
 
 template <class Word>
 __global__ void __launch_bounds__(kThreads) gather(CompactArgs args, Piece<Word> piece) {
+  let_next_start();
+  wait_for_previous();
   __shared__ int rank[kPart], warp_kept[kPart / 32];
   const Part part(args, piece);
   if (!is_due(args.rows_due, part.row) || part.count == 0) return;
@@ -104,6 +106,8 @@ __global__ void __launch_bounds__(kThreads) gather(CompactArgs args, Piece<Word>
 
 template <class Word>
 __global__ void __launch_bounds__(kThreads) scatter(CompactArgs args, Piece<Word> piece) {
+  let_next_start();
+  wait_for_previous();
   const Part part(args, piece);
   if (!is_due(args.rows_due, part.row)) return;
   const PagedView& cache = args.cache;
@@ -139,6 +143,8 @@ __global__ void __launch_bounds__(kThreads) scatter(CompactArgs args, Piece<Word
 
 // Lengths may be the cache's own, which the kernels before read.
 __global__ void write_lengths(CompactArgs args, const int* ends) {
+  let_next_start();
+  wait_for_previous();
   const int64_t row = blockIdx.x * int64_t{kThreads} + threadIdx.x;
   if (row < args.cache.rows && is_due(args.rows_due, row)) args.lengths[row] = ends[row];
 }
@@ -171,11 +177,11 @@ void compact_words(const CompactArgs& args) {
   const int64_t pieces = std::max<int64_t>(1, ceil_div(may_leave, slots)), blocks = entries / kPart;
   for (int64_t index = 0; index < pieces; ++index) {
     piece.index = index;
-    launch(gather<Word>, blocks, kThreads, 0, args, piece);
-    launch(scatter<Word>, blocks, kThreads, 0, args, piece);
+    launch_early(gather<Word>, blocks, kThreads, 0, args, piece);
+    launch_early(scatter<Word>, blocks, kThreads, 0, args, piece);
   }
   if (!args.lengths) return;
-  launch(write_lengths, ceil_div(cache.rows, kThreads), kThreads, 0, args, ends.data() + pieces % 2 * cache.rows);
+  launch_early(write_lengths, ceil_div(cache.rows, kThreads), kThreads, 0, args, ends.data() + pieces % 2 * cache.rows);
 }
 
 }  // namespace

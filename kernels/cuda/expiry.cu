@@ -10,6 +10,8 @@ constexpr int kThreads = 256;
 
 // One thread a token and KV head; row: segment.
 __global__ void expiry_kernel(ExpiryArgs args, int64_t tiles) {
+  let_next_start();
+  wait_for_previous();
   const RowTile at = row_tile(tiles, kThreads);
   const Segment segment = args.segments[at.row];
   const int64_t pair = at.first + threadIdx.x;
@@ -25,7 +27,7 @@ __global__ void expiry_kernel(ExpiryArgs args, int64_t tiles) {
 void expiry(const ExpiryArgs& args) {
   KV_CHECK(args.window >= 1);
   const int64_t tiles = ceil_div(args.max_count * args.kv_heads, kThreads);
-  launch(expiry_kernel, args.segment_count * tiles, kThreads, 0, args, tiles);
+  launch_early(expiry_kernel, args.segment_count * tiles, kThreads, 0, args, tiles);
 }
 
 }  // namespace kv::cuda

@@ -10,6 +10,8 @@ constexpr int kThreads = 256;
 
 // One thread a slot; row: (segment, KV head).
 __global__ void unexpired_kernel(UnexpiredArgs args, int64_t tiles) {
+  let_next_start();
+  wait_for_previous();
   const RowTile at = row_tile(tiles, kThreads);
   const PagedView& cache = args.cache;
   const Segment segment = args.segments[at.row / cache.kv_heads];
@@ -26,7 +28,7 @@ __global__ void unexpired_kernel(UnexpiredArgs args, int64_t tiles) {
 void unexpired(const UnexpiredArgs& args) {
   KV_CHECK(args.cache.expires);
   const int64_t tiles = ceil_div(args.cache.max_length, kThreads);
-  launch(unexpired_kernel, args.segment_count * args.cache.kv_heads * tiles, kThreads, 0, args, tiles);
+  launch_early(unexpired_kernel, args.segment_count * args.cache.kv_heads * tiles, kThreads, 0, args, tiles);
 }
 
 }  // namespace kv::cuda

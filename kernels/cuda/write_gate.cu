@@ -1,12 +1,16 @@
 #include "kernels/write_gate.h"
 
+#include <cuda/atomic>
+
+#include "kernels/cuda/gelu.cuh"
 #include "kernels/cuda/mma.cuh"
 
 // A thread block has a tile of tokens of one KV head, whose inputs its warps hold in registers while tiles of hidden
-// units stream by, the next on its way: the hidden layer never leaves the sums of its products. Of a block's four warps
-// each has tokens of its own. Where tokens are few a block has one tile of units, of which each warp takes a slice, and
-// a second kernel adds up: a decode step waits for one tile, not for all in turn. Either way a gate's terms are added
-// up in the same order, so that how tokens lie in blocks changes no bit.
+// units stream by, the next two on their way: the hidden layer never leaves the sums of its products. Of a block's four
+// warps two share tokens, each with half of a tile's units. Where tokens are few a block has one tile of units, of
+// which each warp takes a slice, and the last block of a tile of tokens to be done adds up for all of them: a decode
+// step waits for one tile, not for all in turn. Either way a gate's terms are added up in the same order, so that how
+// tokens lie in blocks changes no bit: slices in turn, the first two of all tiles apart from the last two.
 
 namespace kv::cuda {
 
@@ -14,66 +18,128 @@ namespace {
 
 constexpr int kThreads = 128, kWarps = kThreads / 32;
 constexpr int kUnits = 64;  // of the hidden layer, at a time
-constexpr int kSlices = kUnits / 16;
+constexpr int kSlice = 16, kSlices = kUnits / kSlice;
+constexpr int kHalves = 2, kHalf = kUnits / kHalves;  // of a tile of units, which are added up apart
+constexpr int kTilesTogether = 8;                     // whose sums are on their way to who adds them up
 static_assert(kSlices == kWarps);
 
-template <int W, bool kFew>
-struct Shape {
-  static constexpr int kTokens = kFew ? 16 : 16 * kWarps;
-  static constexpr int kStages = kFew ? 1 : 2;
-  static constexpr size_t kSharedBytes = (kStages * kUnits + kTokens) * W * sizeof(bf16);
+template <int W>
+struct ManyTokens {
+  static constexpr int kTokens = 64, kStages = 3;
+  static constexpr int kRows = kTokens * kHalves / kWarps;  // a warp's
+  static constexpr size_t kSharedBytes = kStages * kUnits * (W * sizeof(bf16) + sizeof(float2));
+  static_assert(kTokens <= kUnits);  // inputs lie where the last stage will
 };
 
-__device__ float gelu(float a) { return 0.5f * a * (1.0f + erff(a * 0.70710678f)); }
+template <int W>
+struct FewTokens {
+  static constexpr int kTokens = 16;  // a product's rows
+  static constexpr size_t kSharedBytes = (kUnits + kTokens) * W * sizeof(bf16);
+};
 
-// x of the block's tokens, zeros beyond them: each warp normalises the keys of four tokens together, so that it waits
-// for memory once.
-template <int W, int kTokens>
-__device__ void write_inputs(const WriteGateArgs& args, int64_t first, int64_t tokens, int64_t head, bf16* tile) {
-  constexpr int kTogether = 4, kEach = (W / 2 + 31) / 32;  // numbers of a key that a lane has
-  static_assert(kTokens % (kTogether * kWarps) == 0);
-  const int dim = args.head_dim, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const bf16* keys[2] = {static_cast<const bf16*>(args.pre_rope_keys.data), static_cast<const bf16*>(args.keys.data)};
-  for (int group = warp * kTogether; group < kTokens; group += kWarps * kTogether) {
-    float x[kTogether][2][kEach];
+// How many tiles of units have been added to a head's tile of tokens. Always back at 0 after a launch.
+constexpr int kMostMeetings = 1024;
+__device__ unsigned int arrived[kMostMeetings];
+
+// Eight numbers of a key from one on, `left` of which it has; zeros beyond.
+template <bool kIsWide>
+__device__ uint4 eight_of(const bf16* from, int left) {
+  if (left <= 0) return uint4{};
+  if constexpr (kIsWide) return *reinterpret_cast<const uint4*>(from);
+  uint4 eight;
+  auto* values = reinterpret_cast<bf16*>(&eight);
 #pragma unroll
-    for (int t = 0; t < kTogether; ++t) {
-      const int64_t at = ((first + group + t) * args.kv_heads + head) * dim;
+  for (int e = 0; e < 8; ++e) values[e] = e < left ? from[e] : to_bf16(0.0f);
+  return eight;
+}
+
+// x of the block's tokens, zeros beyond them. Some lanes share a key, eight numbers each. kIsWide: keys are whole words
+// of 16 bytes, and a thread sends for all of its before it looks at the first.
+template <int W, int kTokens, bool kIsWide>
+__device__ void write_keys(const WriteGateArgs& args, int64_t first, int tokens, int head, bf16* tile) {
+  constexpr int kLanes = W / 16, kAtOnce = kThreads / kLanes, kRounds = kTokens < kAtOnce ? 1 : kTokens / kAtOnce;
+  constexpr int kTogether = kIsWide ? kRounds : 1;
+  const int dim = args.head_dim, thread = static_cast<int>(threadIdx.x);
+  const int from = thread % kLanes * 8, left = dim - from;
+  const float inverse_dim = 1.0f / static_cast<float>(dim);
+#pragma unroll 1
+  for (int round = 0; round < kRounds; round += kTogether) {
+    const int some = round * kAtOnce + thread / kLanes;
+    const int64_t at = ((first + some) * args.kv_heads + head) * dim + from;
+    const int64_t stride = int64_t{kAtOnce} * args.kv_heads * dim;
+    uint4 held[2 * kTogether];
+    float squares[2 * kTogether] = {};
 #pragma unroll
-      for (int e = 0; e < 2 * kEach; ++e) {
-        const int d = e % kEach * 32 + lane;
-        x[t][e / kEach][e % kEach] = group + t < tokens && d < dim ? to_f32(keys[e / kEach][at + d]) : 0.0f;
+    for (int k = 0; k < 2 * kTogether; ++k) {
+      const auto* keys = static_cast<const bf16*>((k < kTogether ? args.pre_rope_keys : args.keys).data);
+      const bool present = some + k % kTogether * kAtOnce < tokens;
+      held[k] = eight_of<kIsWide>(keys + at + k % kTogether * stride, present ? left : 0);
+    }
+#pragma unroll
+    for (int k = 0; k < 2 * kTogether; ++k) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const float2 x = to_f32_pair(reinterpret_cast<const uint32_t*>(&held[k])[e]);
+        squares[k] = __fmaf_rn(x.y, x.y, __fmaf_rn(x.x, x.x, squares[k]));
       }
     }
 #pragma unroll
-    for (int t = 0; t < kTogether; ++t) {
+    for (int across = 1; across < kLanes; across *= 2) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        float squares = 0;
+      for (float& sum : squares) sum += __shfl_xor_sync(kWarp, sum, across);
+    }
 #pragma unroll
-        for (int e = 0; e < kEach; ++e) squares += x[t][half][e] * x[t][half][e];
-        const float inverse = rsqrtf(warp_reduce(squares, Add()) / static_cast<float>(dim) + args.kEpsilon);
+    for (int k = 0; k < 2 * kTogether; ++k) {
+      const int token = some + k % kTogether * kAtOnce, to = k / kTogether * dim + from;
+      const float inverse = rsqrtf(__fmaf_rn(squares[k], inverse_dim, args.kEpsilon));
+      auto* pairs = reinterpret_cast<uint32_t*>(&held[k]);
 #pragma unroll
-        for (int e = 0; e < kEach; ++e) {
-          const int d = e * 32 + lane;
-          if (d < dim) tile[place<W>(group + t, half * dim + d)] = to_bf16(x[t][half][e] * inverse);
+      for (int e = 0; e < 4; ++e) {
+        const float2 x = to_f32_pair(pairs[e]);
+        pairs[e] = to_bf16_pair(x.x * inverse, x.y * inverse);
+      }
+      if constexpr (kIsWide) {
+        if (token < kTokens && left > 0) *reinterpret_cast<uint4*>(tile + place<W>(token, to)) = held[k];
+      } else {
+        const auto* values = reinterpret_cast<const bf16*>(pairs);
+#pragma unroll
+        for (int e = 0; e < 8; ++e) {
+          if (token < kTokens && e < left) tile[place<W>(token, to + e)] = values[e];
         }
       }
-      for (int d = 2 * dim + lane; d < W; d += 32) tile[place<W>(group + t, d)] = to_bf16(0.0f);
     }
   }
 }
 
-// Σ w2 · GELU(a + b1) over sixteen units of two tokens, as of all lanes of a row.
+template <int W, int kTokens>
+__device__ void write_inputs(const WriteGateArgs& args, bool is_wide, int64_t first, int tokens, int head, bf16* tile) {
+  if (is_wide) {
+    write_keys<W, kTokens, true>(args, first, tokens, head, tile);
+  } else {
+    write_keys<W, kTokens, false>(args, first, tokens, head, tile);
+  }
+  const int width = 2 * args.head_dim, rest = W - width;
+#pragma unroll 1
+  for (int i = threadIdx.x; i < kTokens * rest; i += kThreads) {
+    tile[place<W>(i / rest, width + i % rest)] = to_bf16(0.0f);
+  }
+}
+
+// A unit's bias and output weight, and the next one's.
+struct TwoUnits {
+  float2 first, second;
+};
+
+// Σ w2 · GELU(a + b1) over a slice's units of two tokens, as of all lanes of a row.
 struct SliceSums {
   float of[2] = {};  // by half
 
-  // sums: of units n · 8 …, without bias.
-  __device__ void add(const float (&sums)[4], const float2* bias_and_weight, int n) {
+  // sums: of eight units, without bias; a lane has two.
+  __device__ void add(const float (&sums)[4], const TwoUnits& units) {
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      const float2 unit = bias_and_weight[n * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + e % 2];
-      of[e / 2] += unit.y * gelu(sums[e] + unit.x);
+      const float2 unit = e % 2 == 0 ? units.first : units.second;
+      of[e / 2] = __fmaf_rn(unit.y, gelu(__fadd_rn(sums[e], unit.x)), of[e / 2]);
     }
   }
   __device__ void reduce() {
@@ -85,20 +151,31 @@ struct SliceSums {
   }
 };
 
-// Of so many units from one on: bias and output weight; beyond the hidden layer 0, where rows are zeros, too.
-__device__ void load_units(const WriteGateArgs& args, int64_t head, int first, int count, float2* units) {
-  for (int i = threadIdx.x; i < count; i += kThreads) {
-    const int64_t at = head * args.hidden + first + i;
-    units[i] = first + i < args.hidden ? float2{args.bias[at], args.output_weights[at]} : float2{0, 0};
+// A thread has the same piece of every so-manieth row, zeros beyond the hidden layer and the rows' ends; where few
+// tokens wait for their units, each instruction counts.
+template <int W>
+__device__ void stage_units(const WriteGateArgs& args, int head, int first, bf16* tile) {
+  constexpr int kPieces = W / 8, kAtOnce = kThreads / kPieces;
+  static_assert(kAtOnce % 4 == 0 && (kAtOnce % 8 == 0 || W % 64 == 0));  // so that a row's twist only changes one bit
+  const int width = 2 * args.head_dim, thread = static_cast<int>(threadIdx.x);
+  const int row = thread / kPieces, first_value = thread % kPieces * 8;
+  const int left = first_value < width ? args.hidden - first - row : 0;
+  const auto* weights = static_cast<const bf16*>(args.weights.data);
+  const bf16* from = weights + (int64_t{head} * args.hidden + first + row) * width + first_value;
+  const int to = place<W>(row, first_value);
+#pragma unroll
+  for (int r = 0; r < kUnits; r += kAtOnce) {
+    copy_or_zero(tile + ((to ^ r % 8 * 8) + r * W), from + static_cast<uint32_t>(r * width), r < left);
   }
 }
 
-template <int W>
-__device__ void stage_units(const WriteGateArgs& args, int64_t head, int first, bf16* tile) {
-  const int width = 2 * args.head_dim;
-  const bf16* weights = static_cast<const bf16*>(args.weights.data) + head * args.hidden * width;
-  stage_rows<W>(tile, kUnits, width, threadIdx.x, kThreads,
-                [&](int r) { return first + r < args.hidden ? weights + int64_t{first + r} * width : nullptr; });
+// Biases and output weights by unit, one number a thread; zeros beyond the hidden layer, where rows are zeros, too.
+__device__ void stage_numbers(const WriteGateArgs& args, int head, int first, float2* units) {
+  static_assert(kThreads == 2 * kUnits);
+  const int unit = static_cast<int>(threadIdx.x) % kUnits, which = static_cast<int>(threadIdx.x) / kUnits;
+  const float* from = (which == 0 ? args.bias : args.output_weights) + int64_t{head} * args.hidden + first + unit;
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(shared_address(&units[unit].x + which)),
+               "l"(from), "r"(first + unit < args.hidden ? 4 : 0));
 }
 
 __device__ void write(const WriteGateArgs& args, int64_t at, float logit) {
@@ -108,134 +185,207 @@ __device__ void write(const WriteGateArgs& args, int64_t at, float logit) {
 }
 
 template <int W>
-__global__ void __launch_bounds__(kThreads) write_gate_kernel(WriteGateArgs args) {
-  using Shape = Shape<W, false>;
+__global__ void __launch_bounds__(kThreads, 2) write_gate_kernel(WriteGateArgs args, bool is_wide) {
+  using Shape = ManyTokens<W>;
+  constexpr int kStages = Shape::kStages, kM = Shape::kRows / 16;
   extern __shared__ __align__(128) unsigned char shared[];
-  __shared__ float parts[kSlices][Shape::kTokens];
-  auto* staged = reinterpret_cast<bf16*>(shared);  // tiles of units
-  bf16* inputs = staged + Shape::kStages * kUnits * W;
-  auto* units = reinterpret_cast<float2*>(inputs + Shape::kTokens * W);
+  __shared__ float parts[kHalves][Shape::kTokens];
+  auto* staged = reinterpret_cast<bf16*>(shared);
+  auto* units = reinterpret_cast<float2*>(staged + kStages * kUnits * W);
+  bf16* inputs = staged + (kStages - 1) * kUnits * W;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int64_t head = blockIdx.x % args.kv_heads;
-  const int64_t first = blockIdx.x / args.kv_heads * Shape::kTokens;
-  const int64_t tokens = min(int64_t{Shape::kTokens}, args.tokens - first);
-  const auto stage = [&](int unit) {
-    if (unit < args.hidden) stage_units<W>(args, head, unit, staged + unit / kUnits % Shape::kStages * kUnits * W);
+  const int half = warp % kHalves, row = warp / kHalves * Shape::kRows;
+  const int block = static_cast<int>(blockIdx.x), head = block % args.kv_heads;
+  const int64_t first = int64_t{block / args.kv_heads} * Shape::kTokens;
+  const auto tokens = static_cast<int>(min(int64_t{Shape::kTokens}, args.tokens - first));
+  const auto stage = [&](int tile) {
+    const int unit = tile * kUnits, at = tile % kStages * kUnits;
+    if (unit < args.hidden) {
+      stage_units<W>(args, head, unit, staged + at * W);
+      stage_numbers(args, head, unit, units + at);
+    }
     commit_copies();
   };
-  stage(0);
-  load_units(args, head, 0, (args.hidden + kUnits - 1) / kUnits * kUnits, units);
-  write_inputs<W, Shape::kTokens>(args, first, tokens, head, inputs);
+  let_next_start();
+  wait_for_previous();
+#pragma unroll 1
+  for (int tile = 0; tile < kStages - 1; ++tile) stage(tile);
+  write_inputs<W, Shape::kTokens>(args, is_wide, first, tokens, head, inputs);
   __syncthreads();
-  HeldRows<W, 1> x;
-  x.load(inputs, warp * 16, lane);
+  HeldRows<W, kM> x;
+  x.load(inputs, row, lane);
 
-  float y[kSlices][2] = {};
-  for (int unit = 0; unit < args.hidden; unit += kUnits) {
-    stage(unit + kUnits);
-    wait_copies<1>();
-    __syncthreads();
-    const bf16* tile = staged + unit / kUnits % Shape::kStages * kUnits * W;
+  float y[kM][2] = {};
+#pragma unroll 1
+  for (int tile = 0; tile * kUnits < args.hidden; ++tile) {
+    wait_copies<kStages - 2>();
+    __syncthreads();  // the tile is there for all, and all are done with the one whose place the next stage() takes
+    stage(tile + kStages - 1);
+    if (tile * kUnits + half * kHalf >= args.hidden) break;  // the others have no tile to come, either
+    const int at = tile % kStages * kUnits + half * kHalf;
+    float sums[kM][kHalf / 8][4];
+    x.template times<kHalf / 8>(staged + at * W, lane, sums);
 #pragma unroll
-    for (int slice = 0; slice < kSlices; slice += 2) {
-      float sums[1][4][4];
-      x.template times<4>(tile + slice * 16 * W, lane, sums);
+    for (int slice = 0; slice < kHalf / kSlice; ++slice) {
+      SliceSums total[kM];
 #pragma unroll
-      for (int s = 0; s < 2; ++s) {
-        SliceSums total;
+      for (int n = slice * 2; n < slice * 2 + 2; ++n) {
+        const auto two = *reinterpret_cast<const float4*>(units + at + n * 8 + lane % 4 * 2);
 #pragma unroll
-        for (int n = 0; n < 2; ++n) total.add(sums[0][2 * s + n], units + unit + (slice + s) * 16, n);
-        total.reduce();
-        y[slice + s][0] += total.of[0];
-        y[slice + s][1] += total.of[1];
+        for (int m = 0; m < kM; ++m) total[m].add(sums[m][n], {{two.x, two.y}, {two.z, two.w}});
+      }
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+        total[m].reduce();
+        y[m][0] += total[m].of[0], y[m][1] += total[m].of[1];
       }
     }
-    __syncthreads();  // all are done with the tile whose place the next stage() takes
   }
+  const float bias = args.output_bias[head];
   if (lane % 4 == 0) {
 #pragma unroll
-    for (int slice = 0; slice < kSlices; ++slice) {
+    for (int m = 0; m < kM; ++m) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) parts[slice][warp * 16 + lane / 4 + 8 * half] = y[slice][half];
+      for (int lower = 0; lower < 2; ++lower) parts[half][row + m * 16 + lane / 4 + 8 * lower] = y[m][lower];
     }
   }
   __syncthreads();
-  if (static_cast<int64_t>(threadIdx.x) >= tokens) return;
-  const int row = static_cast<int>(threadIdx.x);
-  float sum = args.output_bias[head];
-#pragma unroll
-  for (int slice = 0; slice < kSlices; ++slice) sum += parts[slice][row];
-  write(args, (first + row) * args.kv_heads + head, sum);
+  const int token = static_cast<int>(threadIdx.x);
+  if (token >= tokens) return;
+  write(args, (first + token) * args.kv_heads + head, bias + parts[0][token] + parts[1][token]);
 }
 
-// parts: [tokens, kv_heads, kSlices, unit tiles].
+// Asks the L2 cache for a block's units, where whoever has just written them leaves them: a hint cannot read what is
+// out of date, so that it need not wait for the previous kernel.
+__device__ void prefetch_units(const WriteGateArgs& args, int head, int first) {
+#if __CUDA_ARCH__ >= 900
+  const int64_t row = 2 * args.head_dim * sizeof(bf16), unit = int64_t{head} * args.hidden + first;
+  const int count = min(kUnits, args.hidden - first), each = (count + kWarps - 1) / kWarps;
+  const int from = static_cast<int>(threadIdx.x) / 32 * each, rows = min(each, count - from);
+  if (threadIdx.x % 32 == 0 && rows > 0) {
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(static_cast<const char*>(args.weights.data) +
+                                                                    (unit + from) * row),
+                 "r"(static_cast<int>(rows * row)));
+  }
+  if (static_cast<int>(threadIdx.x) < count && threadIdx.x % 32 == 0) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(args.bias + unit + threadIdx.x));
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(args.output_weights + unit + threadIdx.x));
+  }
+#endif
+}
+
+// Whether all other blocks of a tile of tokens have come before.
+__device__ bool is_last(unsigned int& count, int blocks) {
+  const unsigned int before =
+      ::cuda::atomic_ref<unsigned int, ::cuda::thread_scope_device>(count).fetch_add(1, ::cuda::memory_order_acq_rel);
+  if (before + 1 < static_cast<unsigned int>(blocks)) return false;
+  count = 0;
+  return true;
+}
+
+// parts: [token tiles, kv_heads, unit tiles · kSlices, kTokens].
 template <int W>
-__global__ void __launch_bounds__(kThreads) few_write_gates(WriteGateArgs args, int unit_tiles, float* parts) {
-  using Shape = Shape<W, true>;
+__global__ void __launch_bounds__(kThreads)
+    few_write_gates(WriteGateArgs args, bool is_wide, int unit_tiles, float* parts) {
+  using Shape = FewTokens<W>;
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ float2 units[kUnits];
+  __shared__ bool adds_up;
   auto* tile = reinterpret_cast<bf16*>(shared);
   bf16* inputs = tile + kUnits * W;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int unit_tile = static_cast<int>(blockIdx.x % unit_tiles);
-  const int64_t head = blockIdx.x / unit_tiles % args.kv_heads;
-  const int64_t first = blockIdx.x / unit_tiles / args.kv_heads * Shape::kTokens;
-  const int64_t tokens = min(int64_t{Shape::kTokens}, args.tokens - first);
+  const int block = static_cast<int>(blockIdx.x), unit_tile = block % unit_tiles;
+  const int meeting = block / unit_tiles, head = meeting % args.kv_heads;
+  const int64_t first = int64_t{meeting / args.kv_heads} * Shape::kTokens;
+  const auto tokens = static_cast<int>(min(int64_t{Shape::kTokens}, args.tokens - first));
+  float* together = parts + int64_t{meeting} * unit_tiles * kSlices * Shape::kTokens;
+  let_next_start();
+  if (first == 0) prefetch_units(args, head, unit_tile * kUnits);
+  wait_for_previous();
+  const float bias = args.output_bias[head];
   stage_units<W>(args, head, unit_tile * kUnits, tile);
+  stage_numbers(args, head, unit_tile * kUnits, units);
   commit_copies();
-  load_units(args, head, unit_tile * kUnits, kUnits, units);
-  write_inputs<W, Shape::kTokens>(args, first, tokens, head, inputs);
+  write_inputs<W, Shape::kTokens>(args, is_wide, first, tokens, head, inputs);
   wait_copies<0>();
   __syncthreads();
   HeldRows<W, 1> x;
   x.load(inputs, 0, lane);
   float sums[1][2][4];
-  x.times_sixteen(tile, warp * 16, lane, sums);
+  x.times_sixteen(tile, warp * kSlice, lane, sums);
   SliceSums total;
 #pragma unroll
-  for (int n = 0; n < 2; ++n) total.add(sums[0][n], units + warp * 16, n);
+  for (int n = 0; n < 2; ++n) {
+    const auto two = *reinterpret_cast<const float4*>(units + warp * kSlice + n * 8 + lane % 4 * 2);
+    total.add(sums[0][n], {{two.x, two.y}, {two.z, two.w}});
+  }
   total.reduce();
-  if (lane % 4 != 0) return;
+  if (lane % 4 == 0) {
+    float* part = together + (unit_tile * kSlices + warp) * Shape::kTokens;
+    part[lane / 4] = total.of[0];
+    part[lane / 4 + 8] = total.of[1];
+  }
+  __syncthreads();  // the block's parts come before its arrival, and the others' arrivals before theirs are read
+  if (threadIdx.x == 0) adds_up = is_last(arrived[meeting], unit_tiles);
+  __syncthreads();
+  if (!adds_up || warp > 0) return;
+  const int token = lane % Shape::kTokens, half = lane / Shape::kTokens;
+  float y = 0;
+#pragma unroll 1
+  for (int first_tile = 0; first_tile < unit_tiles; first_tile += kTilesTogether) {
+    float terms[kTilesTogether][kHalf / kSlice];
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int row = lane / 4 + 8 * half;
-    if (row >= tokens) continue;
-    parts[(((first + row) * args.kv_heads + head) * kSlices + warp) * unit_tiles + unit_tile] = total.of[half];
+    for (int t = 0; t < kTilesTogether; ++t) {
+      const float* part = together + ((first_tile + t) * kSlices + half * kHalf / kSlice) * Shape::kTokens + token;
+#pragma unroll
+      for (int slice = 0; slice < kHalf / kSlice; ++slice) {
+        terms[t][slice] = first_tile + t < unit_tiles ? __ldcg(part + slice * Shape::kTokens) : 0.0f;
+      }
+    }
+#pragma unroll
+    for (const auto& tile_terms : terms) {
+#pragma unroll
+      for (const float term : tile_terms) y += term;
+    }
   }
+  const float last = __shfl_down_sync(kWarp, y, Shape::kTokens);
+  if (lane >= tokens) return;
+  write(args, (first + token) * args.kv_heads + head, bias + y + last);
 }
 
-__global__ void add_parts(WriteGateArgs args, int unit_tiles, const float* parts) {
-  const int64_t gate = blockIdx.x * int64_t{kThreads} + threadIdx.x;
-  if (gate >= args.tokens * args.kv_heads) return;
-  float sum = args.output_bias[gate % args.kv_heads];
-  for (int slice = 0; slice < kSlices; ++slice) {
-    float y = 0;
-    for (int tile = 0; tile < unit_tiles; ++tile) y += parts[(gate * kSlices + slice) * unit_tiles + tile];
-    sum += y;
-  }
-  write(args, gate, sum);
+WriteGateArgs some_tokens(const WriteGateArgs& args, int64_t first, int64_t count) {
+  const int64_t gates = first * args.kv_heads;
+  WriteGateArgs some = args;
+  some.tokens = count;
+  for (ConstRef* keys : {&some.pre_rope_keys, &some.keys}) keys->data = keys->as<bf16>() + gates * args.head_dim;
+  some.gates += gates;
+  if (some.log_gates) some.log_gates += gates;
+  return some;
 }
 
 template <int W>
-void run_few(const WriteGateArgs& args) {
-  using Shape = Shape<W, true>;
+void run_few(const WriteGateArgs& args, bool is_wide) {
+  constexpr int kTokens = FewTokens<W>::kTokens;
+  KV_CHECK(args.kv_heads <= kMostMeetings);
   const auto unit_tiles = static_cast<int>(ceil_div(args.hidden, kUnits));
-  const int64_t gates = args.tokens * args.kv_heads;
-  const Scratch<float> parts(gates * kSlices * unit_tiles);
-  launch(few_write_gates<W>, ceil_div(args.tokens, Shape::kTokens) * args.kv_heads * unit_tiles, kThreads,
-         Shape::kSharedBytes, args, unit_tiles, parts.data());
-  launch(add_parts, ceil_div(gates, kThreads), kThreads, 0, args, unit_tiles, parts.data());
+  const auto meetings = [&](int64_t tokens) { return ceil_div(tokens, kTokens) * args.kv_heads; };
+  const int64_t most = std::min<int64_t>(args.tokens, kMostMeetings / args.kv_heads * kTokens);
+  const Scratch<float> parts(meetings(most) * unit_tiles * kSlices * kTokens);
+  for (int64_t first = 0; first < args.tokens; first += most) {
+    const int64_t count = std::min(args.tokens - first, most);
+    launch_early(few_write_gates<W>, meetings(count) * unit_tiles, kThreads, FewTokens<W>::kSharedBytes,
+                 some_tokens(args, first, count), is_wide, unit_tiles, parts.data());
+  }
 }
 
-// Some cards have no shared memory for so wide a layer.
+// Some cards have no shared memory for three tiles of the widest units.
 template <int W>
-void run_many(const WriteGateArgs& args) {
-  using Shape = Shape<W, false>;
-  const size_t units = static_cast<size_t>(ceil_div(args.hidden, kUnits)) * kUnits * sizeof(float2);
-  const size_t parts = sizeof(float) * kSlices * Shape::kTokens;
-  if (Shape::kSharedBytes + units + parts > shared_bytes_a_block()) return run_few<W>(args);
-  launch(write_gate_kernel<W>, ceil_div(args.tokens, Shape::kTokens) * args.kv_heads, kThreads,
-         Shape::kSharedBytes + units, args);
+void run_many(const WriteGateArgs& args, bool is_wide) {
+  using Shape = ManyTokens<W>;
+  constexpr size_t kParts = sizeof(float) * kHalves * Shape::kTokens;
+  if (Shape::kSharedBytes + kParts > shared_bytes_a_block()) return run_few<W>(args, is_wide);
+  launch_early(write_gate_kernel<W>, ceil_div(args.tokens, Shape::kTokens) * args.kv_heads, kThreads,
+               Shape::kSharedBytes, args, is_wide);
 }
 
 }  // namespace
@@ -244,9 +394,12 @@ void write_gate(const WriteGateArgs& args) {
   KV_CHECK(args.hidden > 0 && args.head_dim > 0 && args.head_dim <= args.kMostHeadDim && args.head_dim % 4 == 0);
   check_vectors(args.weights.as<bf16>(), 2 * args.head_dim);
   if (args.tokens == 0) return;
+  const bool is_wide =
+      args.head_dim % 8 == 0 && is_aligned(args.pre_rope_keys.as<bf16>(), 16) && is_aligned(args.keys.as<bf16>(), 16);
   constexpr int64_t kFewTokens = 256;  // below it a block that takes all units leaves multiprocessors idle
-  with_width(2 * args.head_dim,
-             [&](auto width) { args.tokens < kFewTokens ? run_few<width>(args) : run_many<width>(args); });
+  with_width(2 * args.head_dim, [&](auto width) {
+    args.tokens < kFewTokens ? run_few<width>(args, is_wide) : run_many<width>(args, is_wide);
+  });
 }
 
 }  // namespace kv::cuda

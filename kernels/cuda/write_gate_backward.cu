@@ -1,3 +1,4 @@
+#include "kernels/cuda/gelu.cuh"
 #include "kernels/cuda/gemm.cuh"
 #include "kernels/write_gate.h"
 
@@ -17,8 +18,11 @@ constexpr int kUnits = 32;
 // As many heads as fit are taken together, or one. Of 4 K tokens of 96 units a head takes 5 MB, of 16 K of 512 75.
 constexpr int64_t kMostScratchBytes = int64_t{64} << 20;
 
-__device__ float normal_below(float a) { return 0.5f * (1.0f + erff(a * 0.70710678f)); }
-__device__ float normal_density(float a) { return expf(-0.5f * a * a) * 0.39894228f; }
+__device__ float normal_below(float a) {
+  const float tail = normal_tail(fabsf(a));
+  return a < 0 ? tail : 1.0f - tail;
+}
+__device__ float normal_density(float a) { return exp2_fast(-0.72134752f * a * a) * 0.39894228f; }
 
 // Some of the heads. Tokens are padded to a multiple of eight, so that rows of tokens are whole words, by some whose
 // x and slopes are 0.
@@ -69,6 +73,8 @@ __device__ float logit_gradient(const WriteGateBackwardArgs& args, int64_t at) {
 }
 
 __global__ void __launch_bounds__(kThreads) write_inputs(WriteGateBackwardArgs args, Group group) {
+  let_next_start();
+  wait_for_previous();
   const WriteGateArgs& forward = args.forward;
   const TokenWarp warp(group);
   if (warp.token >= group.padded) return;
@@ -77,9 +83,13 @@ __global__ void __launch_bounds__(kThreads) write_inputs(WriteGateBackwardArgs a
   const int64_t place = warp.head * group.padded + warp.token;
   const bool present = warp.token < forward.tokens;
   bf16* x = group.x + place * 2 * dim + lane * 4;
-  for (const void* keys : {forward.pre_rope_keys.data, forward.keys.data}) {
-    float4 key{};
-    if (present && lane * 4 < dim) key = four_of(static_cast<const bf16*>(keys) + at * dim + lane * 4);
+  float4 keys[2]{};
+  if (present && lane * 4 < dim) {
+    keys[0] = four_of(static_cast<const bf16*>(forward.pre_rope_keys.data) + at * dim + lane * 4);
+    keys[1] = four_of(static_cast<const bf16*>(forward.keys.data) + at * dim + lane * 4);
+  }
+#pragma unroll
+  for (const float4& key : keys) {
     const float scale = inverse_rms(key, dim);
     if (lane * 4 < dim) put_four(x, {key.x * scale, key.y * scale, key.z * scale, key.w * scale});
     x += dim;
@@ -93,6 +103,8 @@ __global__ void __launch_bounds__(kThreads)
   constexpr int kPitch = kTokens + 2;  // so that a warp's units lie in different banks
   __shared__ __align__(4) bf16 tile[kUnits * kPitch];
   __shared__ float2 parts[kWarps][kUnits];
+  let_next_start();
+  wait_for_previous();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int unit = static_cast<int>(blockIdx.x % unit_tiles) * kUnits + lane;
   const int64_t token_tile = blockIdx.x / unit_tiles % token_tiles, first = token_tile * kTokens;
@@ -101,19 +113,25 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t parameter = (group.first_head + head) * args.hidden + unit;
   const float bias = present ? args.bias[parameter] : 0.0f;
   const float output_weight = present ? args.output_weights[parameter] : 0.0f;
+  const int64_t place = head * group.padded + first;
+  float products[kTokens / kWarps], of_logits[kTokens / kWarps];  // all on their way before the first is looked at
+#pragma unroll
+  for (int i = 0; i < kTokens / kWarps; ++i) {
+    const int t = warp + i * kWarps;
+    const bool is_there = present && first + t < group.padded;
+    products[i] = is_there ? group.sums[(place + t) * args.hidden + unit] : 0.0f;
+    of_logits[i] = is_there ? group.logits[place + t] : 0.0f;
+  }
   float2 sum{};
 #pragma unroll
-  for (int t = warp; t < kTokens; t += kWarps) {
-    bf16 slope = to_bf16(0.0f);
-    if (present && first + t < group.padded) {
-      const int64_t place = head * group.padded + first + t, at = place * args.hidden + unit;
-      const float a = group.sums[at] + bias, of_logit = group.logits[place], below = normal_below(a);
-      const float exact = of_logit * output_weight * (below + a * normal_density(a));
-      sum.x += exact;
-      sum.y += of_logit * (a * below);
-      slope = to_bf16(exact);
-      group.slopes[at] = slope;
-    }
+  for (int i = 0; i < kTokens / kWarps; ++i) {
+    const int t = warp + i * kWarps;
+    const float a = products[i] + bias, below = normal_below(a);
+    const float exact = of_logits[i] * output_weight * (below + a * normal_density(a));
+    sum.x += exact;
+    sum.y += of_logits[i] * (a * below);
+    const bf16 slope = to_bf16(exact);
+    if (present && first + t < group.padded) group.slopes[(place + t) * args.hidden + unit] = slope;
     tile[lane * kPitch + t] = slope;
   }
   parts[warp][lane] = sum;
@@ -133,6 +151,8 @@ __global__ void __launch_bounds__(kThreads)
 __global__ void __launch_bounds__(kThreads)
     add_parts(WriteGateBackwardArgs args, Group group, int64_t token_tiles, int unit_tiles) {
   __shared__ float2 sums[kWarps][kUnits];
+  let_next_start();
+  wait_for_previous();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, hidden = args.forward.hidden;
   const int unit = static_cast<int>(blockIdx.x % unit_tiles) * kUnits + lane;
   const int64_t head = blockIdx.x / unit_tiles;
@@ -152,6 +172,8 @@ __global__ void __launch_bounds__(kThreads)
 
 // A block a head.
 __global__ void __launch_bounds__(kThreads) add_output_bias(Group group, float* gradient) {
+  let_next_start();
+  wait_for_previous();
   const float* logits = group.logits + blockIdx.x * group.padded;
   float sum = 0;
   for (int64_t token = threadIdx.x; token < group.padded; token += kThreads) sum += logits[token];
@@ -160,6 +182,8 @@ __global__ void __launch_bounds__(kThreads) add_output_bias(Group group, float* 
 }
 
 __global__ void __launch_bounds__(kThreads) add_to_keys(WriteGateBackwardArgs args, Group group) {
+  let_next_start();
+  wait_for_previous();
   const WriteGateArgs& forward = args.forward;
   const TokenWarp warp(group);
   if (warp.token >= forward.tokens) return;
@@ -167,22 +191,25 @@ __global__ void __launch_bounds__(kThreads) add_to_keys(WriteGateBackwardArgs ar
   const int64_t at = (warp.token * forward.kv_heads + group.first_head + warp.head) * dim + first;
   const ConstRef keys[2] = {forward.pre_rope_keys, forward.keys};
   const Ref gradients[2] = {args.pre_rope_key_gradient, args.key_gradient};
+  float4 held[2]{}, slopes[2]{}, before[2]{};
+#pragma unroll
   for (int half = 0; half < 2; ++half) {
-    if (!gradients[half].data) continue;
-    float4 key{}, slope{};
-    if (first < dim) {
-      const float* slopes = group.sums + ((warp.head * group.padded + warp.token) * 2 + half) * dim;
-      key = four_of(static_cast<const bf16*>(keys[half].data) + at);
-      slope = *reinterpret_cast<const float4*>(slopes + first);
-    }
+    if (!gradients[half].data || first >= dim) continue;
+    const float* from = group.sums + ((warp.head * group.padded + warp.token) * 2 + half) * dim + first;
+    held[half] = four_of(static_cast<const bf16*>(keys[half].data) + at);
+    slopes[half] = *reinterpret_cast<const float4*>(from);
+    before[half] = four_of(static_cast<const bf16*>(gradients[half].data) + at);
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float4 key = held[half], slope = slopes[half], start = before[half];
     const float scale = inverse_rms(key, dim);
     const float along = warp_reduce(dot_four(slope, key), Add()) / static_cast<float>(dim);
-    if (first >= dim) continue;
+    if (!gradients[half].data || first >= dim) continue;
     const float pull = scale * scale * along;
-    bf16* to = static_cast<bf16*>(gradients[half].data) + at;
-    const float4 before = four_of(to);
-    put_four(to, {before.x + scale * (slope.x - pull * key.x), before.y + scale * (slope.y - pull * key.y),
-                  before.z + scale * (slope.z - pull * key.z), before.w + scale * (slope.w - pull * key.w)});
+    put_four(static_cast<bf16*>(gradients[half].data) + at,
+             {start.x + scale * (slope.x - pull * key.x), start.y + scale * (slope.y - pull * key.y),
+              start.z + scale * (slope.z - pull * key.z), start.w + scale * (slope.w - pull * key.w)});
   }
 }
 
@@ -193,7 +220,7 @@ void run(const WriteGateBackwardArgs& args, const Group& group) {
   float* weight_gradient = args.weight_gradient + group.first_head * hidden * inputs;
   const auto unit_tiles = static_cast<int>(ceil_div(hidden, kUnits));
   const int64_t token_tiles = ceil_div(group.padded, kTokens);
-  launch(write_inputs, ceil_div(heads * group.padded, kWarps), kThreads, 0, args, group);
+  launch_early(write_inputs, ceil_div(heads * group.padded, kWarps), kThreads, 0, args, group);
   gemm({.input = group.x,
         .weight = weights,
         .output = group.sums,
@@ -202,9 +229,9 @@ void run(const WriteGateBackwardArgs& args, const Group& group) {
         .in = inputs,
         .out = hidden,
         .count = heads});
-  launch(write_slopes, heads * token_tiles * unit_tiles, kThreads, 0, forward, group, token_tiles, unit_tiles);
-  launch(add_parts, heads * unit_tiles, kThreads, 0, args, group, token_tiles, unit_tiles);
-  launch(add_output_bias, heads, kThreads, 0, group, args.output_bias_gradient);
+  launch_early(write_slopes, heads * token_tiles * unit_tiles, kThreads, 0, forward, group, token_tiles, unit_tiles);
+  launch_early(add_parts, heads * unit_tiles, kThreads, 0, args, group, token_tiles, unit_tiles);
+  launch_early(add_output_bias, heads, kThreads, 0, group, args.output_bias_gradient);
   gemm({.input = group.slopes_by_unit,
         .weight = group.x,
         .weight_rows = WeightRows::kInputs,
@@ -225,7 +252,7 @@ void run(const WriteGateBackwardArgs& args, const Group& group) {
         .in = hidden,
         .out = inputs,
         .count = heads});
-  launch(add_to_keys, ceil_div(heads * forward.tokens, kWarps), kThreads, 0, args, group);
+  launch_early(add_to_keys, ceil_div(heads * forward.tokens, kWarps), kThreads, 0, args, group);
 }
 
 void check(const WriteGateBackwardArgs& args) {

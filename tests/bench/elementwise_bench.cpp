@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <vector>
+
 #include "kernels/add.h"
 #include "kernels/embed.h"
 #include "kernels/mix_heads.h"
@@ -30,28 +32,30 @@ double bytes(const Device& device, int64_t activations) {
   return device.activation() * static_cast<double>(activations);
 }
 
-void rms_norm(Device& device, Samples& samples) {
-  const Model model = model_of(device);
+struct Rows {
+  int64_t count, width;
+};
+
+void rms_norm(Device& device, Samples& samples, const Rows& rows) {
   Backend& backend = device.backend();
-  const int64_t count = model.tokens * model.width;
-  const Tensor input = random_activations(backend, count, 1), weight = random_activations(backend, model.width, 2);
+  const int64_t count = rows.count * rows.width;
+  const Tensor input = random_activations(backend, count, 1), weight = random_activations(backend, rows.width, 2);
   Tensor output(backend, backend.activation_type(), count);
   samples.take({.bytes = bytes(device, 2 * count), .flops = 4.0 * static_cast<double>(count)}, [&] {
     backend.rms_norm({.input = input.ref(),
                       .weight = weight.ref(),
                       .output = output.ref(),
-                      .rows = model.tokens,
-                      .width = model.width});
+                      .rows = rows.count,
+                      .width = rows.width});
   });
 }
 
 // Of a norm beside a residual stream, whose gradient is added.
-void rms_norm_backward(Device& device, Samples& samples) {
-  const Model model = model_of(device);
+void rms_norm_backward(Device& device, Samples& samples, const Rows& rows) {
   Backend& backend = device.backend();
-  const int64_t count = model.tokens * model.width;
+  const int64_t count = rows.count * rows.width;
   const Tensor output_gradient = random_activations(backend, count, 1), input = random_activations(backend, count, 2);
-  const Tensor weight = random_activations(backend, model.width, 3);
+  const Tensor weight = random_activations(backend, rows.width, 3);
   Tensor gradient = random_activations(backend, count, 4);
   samples.take({.bytes = bytes(device, 4 * count), .flops = 10.0 * static_cast<double>(count)}, [&] {
     backend.rms_norm_backward({.output_gradient = output_gradient.ref(),
@@ -59,13 +63,12 @@ void rms_norm_backward(Device& device, Samples& samples) {
                                .weight = weight.ref(),
                                .addend = gradient.ref(),
                                .input_gradient = gradient.ref(),
-                               .rows = model.tokens,
-                               .width = model.width});
+                               .rows = rows.count,
+                               .width = rows.width});
   });
 }
 
-void rope(Device& device, Samples& samples) {
-  const Model model = model_of(device);
+void rope(Device& device, Samples& samples, const Model& model) {
   Backend& backend = device.backend();
   const int64_t count = model.tokens * model.heads * model.head_dim;
   const Tensor input = random_activations(backend, count, 1), positions = counting(backend, model.tokens);
@@ -221,9 +224,18 @@ void random_normal(Device& device, Samples& samples) {
 
 const Family kElementwise{[](Device& device) {
   const Model model = model_of(device);
-  device.add(fmt::format("rms_norm/{}x{}", model.tokens, model.width), rms_norm);
-  device.add(fmt::format("rms_norm_backward/{}x{}", model.tokens, model.width), rms_norm_backward);
-  device.add(fmt::format("rope/{}x{}x{}", model.tokens, model.heads, model.head_dim), rope);
+  // Llama's, and where a small model trains: hidden states, and each head's own vectors.
+  const std::vector<Rows> norms = {{model.tokens, model.width}, {32768, kReference.head_dim}, {4096, 576}};
+  for (const Rows& rows : device.pick<std::vector<Rows>>({norms.front()}, norms)) {
+    device.add(fmt::format("rms_norm/{}x{}", rows.count, rows.width),
+               [rows](Device& on, Samples& samples) { rms_norm(on, samples, rows); });
+    device.add(fmt::format("rms_norm_backward/{}x{}", rows.count, rows.width),
+               [rows](Device& on, Samples& samples) { rms_norm_backward(on, samples, rows); });
+  }
+  for (const Model& of : device.pick<std::vector<Model>>({kReference}, {kLlama, kReference})) {
+    device.add(fmt::format("rope/{}x{}x{}", of.tokens, of.heads, of.head_dim),
+               [of](Device& on, Samples& samples) { rope(on, samples, of); });
+  }
   device.add(fmt::format("silu_mul/{}x{}", model.tokens, model.intermediate), silu_mul);
   device.add(fmt::format("silu_mul_backward/{}x{}", model.tokens, model.intermediate), silu_mul_backward);
   device.add(fmt::format("add/{}x{}", model.tokens, model.width), add);

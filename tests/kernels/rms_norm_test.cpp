@@ -12,9 +12,9 @@ namespace {
 
 KV_OVER_BACKENDS(Ops, RmsNorm);
 
-const std::vector<std::pair<int64_t, int64_t>> kShapes = {{0, 8},     {1, 1},    {1, 15},   {3, 16},
-                                                          {5, 17},    {40, 384}, {43, 385}, {1000, 64},
-                                                          {2, 20000}, {3, 1024}, {2, 4104}, {2, 8192}};
+const std::vector<std::pair<int64_t, int64_t>> kShapes = {
+    {0, 8},    {1, 1},    {1, 15}, {3, 16}, {5, 17},   {40, 384}, {43, 385}, {1000, 64}, {2, 20000}, {3, 1024},
+    {2, 4104}, {2, 8192}, {7, 8},  {5, 72}, {33, 128}, {9, 256},  {6, 320},  {21, 512},  {5, 576},   {3, 776}};
 
 std::vector<double> doubles(const std::vector<float>& values) { return {values.begin(), values.end()}; }
 
@@ -137,11 +137,51 @@ TEST_P(RmsNorm, BackwardByHand) {
 
 TEST_P(RmsNorm, BackwardMayWriteOverWhatItReads) {
   KV_BACKEND_OR_SKIP(backend);
-  for (const int64_t width : {64, 1000, 1024}) {
+  for (const int64_t width : {64, 128, 384, 576, 1000, 1024}) {
     const Backward x(*backend, 5, width);
     const std::vector<float> apart = run(*backend, x);
     for (const Place place : {Place::kOutputGradient, Place::kInput, Place::kAddend}) {
       EXPECT_EQ(run(*backend, x, place), apart) << width << ", place " << static_cast<int>(place);
+    }
+  }
+}
+
+// Rows need not begin where words of memory do.
+TEST_P(RmsNorm, RowsMayBeginAnywhere) {
+  KV_BACKEND_OR_SKIP(backend);
+  for (const int64_t width : {64, 384, 576}) {
+    SCOPED_TRACE(width);
+    const Backward x(*backend, 5, width);
+    const int64_t count = x.rows * x.width;
+    const auto moved = [&](std::vector<float> values) {
+      values.insert(values.begin(), NAN);
+      return ref::upload_activations(*backend, values);
+    };
+    Tensor input = moved(x.input), weight = moved(x.weight), output_gradient = moved(x.output_gradient);
+    Tensor output = moved(std::vector<float>(static_cast<size_t>(count), 7)), gradient = moved(x.addend);
+    backend->rms_norm({.input = input.at(1),
+                       .weight = weight.at(1),
+                       .output = output.at(1),
+                       .rows = x.rows,
+                       .width = x.width,
+                       .epsilon = 1e-3f});
+    backend->rms_norm_backward({.output_gradient = output_gradient.at(1),
+                                .input = input.at(1),
+                                .weight = weight.at(1),
+                                .addend = gradient.at(1),
+                                .input_gradient = gradient.at(1),
+                                .rows = x.rows,
+                                .width = x.width,
+                                .epsilon = 1e-3f});
+    const double roundings = static_cast<double>(width) / 2 + ref::storage_roundings(*backend);
+    ref::expect_close(ref::slice(ref::download_activations(output), 1, count),
+                      ref::rms_norm(doubles(x.input), x.weight, 1e-3), {.roundings = roundings, .magnitude = 2});
+    const ref::RmsNormGradient want = ref::rms_norm_backward(x.output_gradient, x.input, x.weight, 1e-3);
+    const std::vector<float> got = ref::slice(ref::download_activations(gradient), 1, count);
+    for (size_t i = 0; i < got.size(); ++i) {
+      ASSERT_TRUE(ref::is_close(got[i], want.values[i] + x.addend[i],
+                                {.roundings = 2.5 * roundings + 50, .magnitude = want.magnitudes[i] + 1}))
+          << "element " << i;
     }
   }
 }

@@ -35,8 +35,17 @@ std::vector<float> run(Backend& backend, const std::vector<float>& input, const 
 
 TEST_P(Rope, MatchesTheReferenceInPlaceOverShapes) {
   KV_BACKEND_OR_SKIP(backend);
-  for (const auto& [tokens, heads, dim] : std::vector<std::array<int, 3>>{
-           {0, 1, 2}, {1, 1, 2}, {3, 2, 16}, {63, 3, 64}, {64, 1, 80}, {65, 8, 128}, {200, 4, 64}}) {
+  for (const auto& [tokens, heads, dim] : std::vector<std::array<int, 3>>{{0, 1, 2},
+                                                                          {1, 1, 2},
+                                                                          {3, 2, 16},
+                                                                          {63, 3, 64},
+                                                                          {64, 1, 80},
+                                                                          {65, 8, 128},
+                                                                          {200, 4, 64},
+                                                                          {1001, 3, 64},
+                                                                          {700, 5, 20},
+                                                                          {2, 70, 128},
+                                                                          {3, 1, 600}}) {
     SCOPED_TRACE(::testing::Message() << tokens << " x " << heads << " x " << dim);
     const std::vector<float> input =
         ref::rounded(*backend, ref::random_values(static_cast<size_t>(tokens) * heads * dim, 1));
@@ -50,6 +59,38 @@ TEST_P(Rope, MatchesTheReferenceInPlaceOverShapes) {
                       ref::rope(input, positions, inv_freq, heads, 1.25), tolerance);
     ref::expect_close(run(*backend, input, positions, inv_freq, heads, 1.25f, RopeDirection::kBackward),
                       ref::rope_backward(input, positions, inv_freq, heads, 1.25), tolerance);
+  }
+}
+
+// Nor need they begin where words of memory do.
+TEST_P(Rope, VectorsMayLieElsewhere) {
+  KV_BACKEND_OR_SKIP(backend);
+  constexpr int kHeads = 3, kHalf = 32;
+  std::vector<int32_t> positions(300);
+  std::iota(positions.begin(), positions.end(), 1000);
+  std::vector<float> inv_freq;
+  for (int d = 0; d < kHalf; ++d) inv_freq.push_back(std::pow(10000.0f, -static_cast<float>(d) / kHalf));
+  const std::vector<float> input = ref::rounded(*backend, ref::random_values(positions.size() * kHeads * 2 * kHalf, 1));
+  const std::vector<float> want = run(*backend, input, positions, inv_freq, kHeads, 1.25f);
+  const Tensor p = ref::upload_array(*backend, positions), f = ref::upload_array(*backend, inv_freq);
+  const auto count = static_cast<int64_t>(input.size());
+  for (const int64_t first : {0, 1, 8}) {
+    std::vector<float> moved(static_cast<size_t>(first), NAN);
+    moved.insert(moved.end(), input.begin(), input.end());
+    Tensor from = ref::upload_activations(*backend, moved);
+    Tensor to = ref::upload_activations(*backend, std::vector<float>(moved.size() + 8, 7));
+    backend->rope({.input = from.at(first),
+                   .positions = p.ref().as<int32_t>(),
+                   .inv_freq = f.ref().as<float>(),
+                   .output = to.at(first),
+                   .tokens = std::ssize(positions),
+                   .heads = kHeads,
+                   .head_dim = 2 * kHalf,
+                   .attention_factor = 1.25f});
+    const std::vector<float> got = ref::download_activations(to);
+    EXPECT_EQ(ref::slice(got, first, count), want) << "from element " << first;
+    EXPECT_EQ(ref::slice(got, 0, first), std::vector<float>(static_cast<size_t>(first), 7));
+    EXPECT_EQ(ref::slice(got, first + count, 8), std::vector<float>(8, 7));
   }
 }
 

@@ -25,11 +25,12 @@ struct Shape {
   int head_dim;
   int hidden;
 };
-// Tokens that fill tiles and do not, few and many; hidden units of no round number.
-const std::vector<Shape> kShapes = {{1, 1, 16, 8},    {17, 3, 16, 24},   {64, 2, 64, 96},   {130, 2, 64, 97},
-                                    {3, 8, 128, 192}, {70, 2, 128, 65},  {1100, 1, 32, 48}, {1025, 2, 128, 70},
-                                    {257, 2, 16, 30}, {256, 1, 128, 64}, {260, 2, 64, 200}, {300, 1, 20, 40},
-                                    {5, 2, 100, 70}};
+// Tokens that fill tiles and do not, few and many; hidden units of no round number, and so many that tiles of them take
+// each other's places; heads without end.
+const std::vector<Shape> kShapes = {
+    {1, 1, 16, 8},     {17, 3, 16, 24},    {64, 2, 64, 96},    {130, 2, 64, 97},  {3, 8, 128, 192},  {70, 2, 128, 65},
+    {1100, 1, 32, 48}, {1025, 2, 128, 70}, {257, 2, 16, 30},   {256, 1, 128, 64}, {260, 2, 64, 200}, {300, 1, 20, 40},
+    {5, 2, 100, 70},   {258, 1, 100, 97},  {257, 1, 128, 500}, {290, 1, 64, 96},  {20, 2, 4, 5},     {240, 70, 16, 8}};
 
 std::vector<double> doubles(const std::vector<float>& values) { return {values.begin(), values.end()}; }
 
@@ -138,6 +139,10 @@ class Uploaded {
   Tensor pre_rope_keys_, keys_, weights_, bias_, output_weights_, output_bias_;
 };
 
+ConstRef next_element(ConstRef from) {
+  return {.data = static_cast<const char*>(from.data) + bytes_of(from.dtype), .dtype = from.dtype};
+}
+
 struct Gates {
   std::vector<float> gates, logs;
 };
@@ -201,6 +206,24 @@ TEST_P(WriteGate, DoesNotDependOnTheBlock) {
     }
     late.shape.tokens = tokens;
     EXPECT_EQ(ref::slice(all, first * 2, tokens * 2), ref::slice(run(*backend, late).gates, 0, tokens * 2));
+  }
+}
+
+// Keys need not begin where words of memory do.
+TEST_P(WriteGate, KeysMayBeginAnywhere) {
+  KV_BACKEND_OR_SKIP(backend);
+  for (const Shape& shape : std::vector<Shape>{{3, 2, 128, 70}, {300, 2, 64, 97}}) {
+    const Problem problem(*backend, shape);
+    Problem moved = problem;
+    for (std::vector<float>* keys : {&moved.keys, &moved.pre_rope_keys}) keys->insert(keys->begin(), NAN);
+    Uploaded uploaded(*backend, moved);
+    Tensor gates = ref::upload_array(*backend, std::vector<float>(static_cast<size_t>(problem.gate_count()), -7));
+    WriteGateArgs args = uploaded.args();
+    args.keys = next_element(args.keys);
+    args.pre_rope_keys = next_element(args.pre_rope_keys);
+    args.gates = ref::data_of<float>(gates);
+    backend->write_gate(args);
+    EXPECT_EQ(ref::download_array<float>(gates), ref::slice(run(*backend, problem).gates, 0, problem.gate_count()));
   }
 }
 
