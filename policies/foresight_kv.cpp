@@ -8,8 +8,9 @@
 // foresight_training.h); weights are read from <model folder>/learned/.
 // Where paper and released code differ (features, their decay, which way φ points), the paper's text holds. Deviations:
 // scores are −φ, so that high stays, as everywhere here. Attention in f32, not bf16. Sums over the newest queries reach
-// no further back than the interval. One-shot compression is refused: neither paper nor code says what an interval is
-// there.
+// no further back than the interval, and are kept as those over the interval are: columns of an entry, 24 bytes a query
+// head in all, to which every step adds (policies/parts/foresight_scorer.h); an event attends to nothing. One-shot
+// compression is refused: neither paper nor code says what an interval is there.
 
 #include <memory>
 

@@ -10,12 +10,14 @@ namespace kv::cpu {
 
 void attention_columns_add(const AttentionColumnsAddArgs& args) {
   const PagedView& cache = args.cache;
+  const Suffixes& suffixes = args.suffixes;
   const int64_t heads = cache.kv_heads, group = args.group;
-  KV_CHECK(cache.column_width >= columns_needed(args));
+  KV_CHECK(cache.column_width >= columns_needed(args) && suffixes.interval > 0);
   parallel_for(args.segment_count * heads, [&](int64_t task) {
     const Segment& segment = args.segments[task / heads];
-    const bool is_early = segment.first_position < args.early_tokens;
-    if (segment.count == 0) return;
+    if (segment.count == 0 || (args.sequences && !args.sequences[segment.sequence])) return;
+    const bool is_early = segment.first_position < suffixes.first;
+    const int32_t left = is_early ? 0 : suffixes.left(segment.first_position);
     const int64_t row = int64_t{segment.sequence} * heads + task % heads;
     for (int64_t slot = 0; slot < cache.lengths[row]; ++slot) {
       float* columns = args.pool_columns + pool_index(cache, row, slot) * cache.column_width;
@@ -24,8 +26,13 @@ void attention_columns_add(const AttentionColumnsAddArgs& args) {
         if (is_early) {
           columns[h] += sum;
           columns[group + h] += sum;
-        } else {
-          columns[2 * group + h] += sum;
+          continue;
+        }
+        if (!args.suffixes_only) columns[2 * group + h] += sum;
+        for (int k = 0; k < suffixes.count; ++k) {
+          float& newest = columns[(3 + k) * group + h];
+          if (left == suffixes.of[k]) newest = 0;
+          if (left <= suffixes.of[k]) newest += sum;
         }
       }
     }
@@ -36,6 +43,7 @@ void attention_columns_fold(const AttentionColumnsFoldArgs& args) {
   const PagedView& cache = args.cache;
   const int64_t group = args.group;
   KV_CHECK(cache.column_width >= columns_needed(args) && args.first_plane + planes_written(args) <= args.planes);
+  KV_CHECK(args.has_recent || args.suffix_count == 0);
   parallel_for(cache.rows, [&](int64_t row) {
     if (args.rows_due && !args.rows_due[row]) return;
     const bool is_counted = args.rows_counted && args.rows_counted[row];
@@ -45,13 +53,15 @@ void attention_columns_fold(const AttentionColumnsFoldArgs& args) {
       for (int64_t h = 0; h < group; ++h) {
         float &cumulative = columns[h], &decayed = columns[group + h];
         const auto feature = [&](int64_t f) -> float& { return args.features.row(plane + f * group + h)[slot]; };
-        const float recent = args.has_recent ? std::exchange(columns[2 * group + h], 0) : feature(0);
+        const int64_t interval = args.suffix_count, all = interval + args.recent_planes;
+        for (int64_t k = 0; k < interval; ++k) feature(k) = columns[(3 + k) * group + h];
+        const float recent = args.has_recent ? std::exchange(columns[2 * group + h], 0) : feature(interval);
         const float counted = is_counted ? recent : 0;
         cumulative += recent - counted;
         decayed = args.decay * (decayed - counted) + recent;
-        for (int64_t copy = 0; copy < args.recent_planes; ++copy) feature(copy) = recent;
-        feature(args.recent_planes) = cumulative;
-        feature(args.recent_planes + 1) = decayed;
+        for (int64_t copy = interval; copy < all; ++copy) feature(copy) = recent;
+        feature(all) = cumulative;
+        feature(all + 1) = decayed;
       }
     }
   });

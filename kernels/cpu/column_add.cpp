@@ -10,7 +10,7 @@ void column_add(const ColumnAddArgs& args) {
   const int64_t heads = cache.kv_heads;
   parallel_for(args.segment_count * heads, [&](int64_t task) {
     const Segment& segment = args.segments[task / heads];
-    if (segment.count == 0) return;
+    if (segment.count == 0 || (args.sequences && !args.sequences[segment.sequence])) return;
     const int64_t row = int64_t{segment.sequence} * heads + task % heads;
     const float* addend = args.addend.row(row * args.count);
     for_page_runs(cache, row, 0, cache.lengths[row], [&](int64_t page, int64_t place, int64_t slot, int64_t run) {

@@ -34,15 +34,17 @@ __global__ void add_kernel(AttentionColumnsAddArgs args, int64_t tiles) {
   const Segment segment = args.segments[at.row / cache.kv_heads];
   const int64_t row = int64_t{segment.sequence} * cache.kv_heads + at.row % cache.kv_heads;
   const int64_t slot = at.first + threadIdx.x;
-  const bool is_early = segment.first_position < args.early_tokens;
-  if (segment.count == 0 || slot >= cache.lengths[row]) return;
+  const Suffixes& suffixes = args.suffixes;
+  const bool is_early = segment.first_position < suffixes.first;
+  const int32_t left = is_early ? 0 : suffixes.left(segment.first_position);
+  if (segment.count == 0 || !is_due(args.sequences, segment.sequence) || slot >= cache.lengths[row]) return;
   float* columns = args.pool_columns + place_of(cache, row, slot) * cache.column_width;
   for (int h = 0; h < args.group; h += V) {
     Pack<V> sums;
 #pragma unroll
     for (int v = 0; v < V; ++v) sums.at[v] = args.sums.row(row * args.group + h + v)[slot];
-    const auto add = [&](int column) {
-      Pack<V> total = read<V>(columns + column);
+    const auto add = [&](int column, bool begins = false) {
+      Pack<V> total = begins ? Pack<V>{} : read<V>(columns + column);
 #pragma unroll
       for (int v = 0; v < V; ++v) total.at[v] += sums.at[v];
       write(columns + column, total);
@@ -50,8 +52,12 @@ __global__ void add_kernel(AttentionColumnsAddArgs args, int64_t tiles) {
     if (is_early) {
       add(h);
       add(args.group + h);
-    } else {
-      add(2 * args.group + h);
+      continue;
+    }
+    if (!args.suffixes_only) add(2 * args.group + h);
+#pragma unroll
+    for (int k = 0; k < Suffixes::kMost; ++k) {
+      if (k < suffixes.count && left <= suffixes.of[k]) add((3 + k) * args.group + h, left == suffixes.of[k]);
     }
   }
 }
@@ -65,7 +71,7 @@ __global__ void fold_kernel(AttentionColumnsFoldArgs args, int64_t tiles) {
   float* columns = args.pool_columns + place_of(cache, at.row, slot) * cache.column_width;
   const bool is_counted = args.rows_counted && args.rows_counted[at.row];
   const int64_t plane = at.row * args.planes + args.first_plane;
-  const int group = args.group;
+  const int group = args.group, interval = args.suffix_count, all = interval + args.recent_planes;
   for (int h = 0; h < group; h += V) {
     Pack<V> cumulative = read<V>(columns + h), decayed = read<V>(columns + group + h), recent{};
     if (args.has_recent) {
@@ -75,16 +81,21 @@ __global__ void fold_kernel(AttentionColumnsFoldArgs args, int64_t tiles) {
 #pragma unroll
     for (int v = 0; v < V; ++v) {
       const auto feature = [&](int f) -> float& { return args.features.row(plane + f * group + h + v)[slot]; };
-      if (!args.has_recent) recent.at[v] = feature(0);
+      if (!args.has_recent) recent.at[v] = feature(interval);
       const float counted = is_counted ? recent.at[v] : 0;
       cumulative.at[v] += recent.at[v] - counted;
       decayed.at[v] = args.decay * (decayed.at[v] - counted) + recent.at[v];
-      for (int copy = 0; copy < args.recent_planes; ++copy) feature(copy) = recent.at[v];
-      feature(args.recent_planes) = cumulative.at[v];
-      feature(args.recent_planes + 1) = decayed.at[v];
+      for (int copy = interval; copy < all; ++copy) feature(copy) = recent.at[v];
+      feature(all) = cumulative.at[v];
+      feature(all + 1) = decayed.at[v];
     }
     write(columns + h, cumulative);
     write(columns + group + h, decayed);
+    for (int k = 0; k < interval; ++k) {
+      const Pack<V> newest = read<V>(columns + (3 + k) * group + h);
+#pragma unroll
+      for (int v = 0; v < V; ++v) args.features.row(plane + k * group + h + v)[slot] = newest.at[v];
+    }
   }
 }
 
@@ -102,7 +113,7 @@ void with_pack(const Args& args, const Call& call) {
 }  // namespace
 
 void attention_columns_add(const AttentionColumnsAddArgs& args) {
-  KV_CHECK(args.cache.column_width >= columns_needed(args));
+  KV_CHECK(args.cache.column_width >= columns_needed(args) && args.suffixes.interval > 0);
   const int64_t tiles = ceil_div(args.cache.max_length, kThreads);
   with_pack(args, [&](auto pack) {
     launch(add_kernel<pack>, args.segment_count * args.cache.kv_heads * tiles, kThreads, 0, args, tiles);
@@ -111,6 +122,7 @@ void attention_columns_add(const AttentionColumnsAddArgs& args) {
 
 void attention_columns_fold(const AttentionColumnsFoldArgs& args) {
   KV_CHECK(args.cache.column_width >= columns_needed(args) && args.first_plane + planes_written(args) <= args.planes);
+  KV_CHECK(args.has_recent || args.suffix_count == 0);
   const int64_t tiles = ceil_div(args.cache.max_length, kThreads);
   with_pack(args, [&](auto pack) { launch(fold_kernel<pack>, args.cache.rows * tiles, kThreads, 0, args, tiles); });
 }

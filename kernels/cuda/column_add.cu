@@ -15,7 +15,7 @@ __global__ void column_add_kernel(ColumnAddArgs args, int64_t tiles) {
   const Segment segment = args.segments[at.row / cache.kv_heads];
   const int64_t row = int64_t{segment.sequence} * cache.kv_heads + at.row % cache.kv_heads;
   const int64_t slot = at.first + threadIdx.x;
-  if (segment.count == 0 || slot >= cache.lengths[row]) return;
+  if (segment.count == 0 || !is_due(args.sequences, segment.sequence) || slot >= cache.lengths[row]) return;
   const float* addend = args.addend.row(row * args.count) + slot;
   float* columns = args.pool_columns + place_of(cache, row, slot) * cache.column_width + args.first;
   for (int g = 0; g < args.count; ++g) columns[g] += addend[g * args.addend.pitch];

@@ -8,7 +8,7 @@
 namespace kv {
 
 void AccumulatedAttention::add(const LayerView& view, Slots<const float> attention, const Segment* segments,
-                               float scale) {
+                               const uint8_t* sequences, float scale) {
   const Slots<float> mean = block_mean_.reserve_slots<float>(view.backend, view.rows(), attention.pitch);
   view.backend.group_mean(
       {.input = attention, .output = mean, .lengths = view.cache.lengths, .rows = view.rows(), .group = view.group()});
@@ -24,6 +24,7 @@ void AccumulatedAttention::add(const LayerView& view, Slots<const float> attenti
   view.backend.column_add({.cache = view.cache,
                            .segments = segments,
                            .segment_count = static_cast<int64_t>(view.segments.size()),
+                           .sequences = sequences,
                            .addend = mean,
                            .count = 1,
                            .pool_columns = view.columns});

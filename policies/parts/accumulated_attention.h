@@ -16,10 +16,14 @@ class AccumulatedAttention {
     kVisibility,  // divided by the number of queries that have seen the entry
   };
 
-  void observe(const LayerView& view) { add(view, view.column_sums, view.device_segments); }
-  // Adds `scale` times the mean over the group of `attention`, a vector a query head, in the rows of the sequences
-  // whose segment has tokens.
-  void add(const LayerView& view, Slots<const float> attention, const Segment* segments, float scale = 1);
+  // Of the marked sequences; null: of all.
+  void observe(const LayerView& view, const uint8_t* sequences = nullptr) {
+    add(view, view.column_sums, view.device_segments, sequences);
+  }
+  // Adds `scale` times the mean over the group of `attention`, a vector a query head, in the rows of the marked
+  // sequences whose segment has tokens.
+  void add(const LayerView& view, Slots<const float> attention, const Segment* segments, const uint8_t* sequences,
+           float scale = 1);
   void score(const LayerView& view, const ScoreOutput& out, Normalize normalize) const;
 
  private:

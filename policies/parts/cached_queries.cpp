@@ -10,9 +10,7 @@ void CachedQueries::begin(const BatchShape& shape, int queries) {
   counted_.begin(shape, false);
 }
 
-void CachedQueries::observe(const LayerView& view) {
-  attention_.add(view, view.column_sums, counted_.segments(view.layer));
-}
+void CachedQueries::observe(const LayerView& view) { attention_.observe(view, counted_.on_device(view.layer)); }
 
 void CachedQueries::score(const LayerView& view, const ScoreOutput& out, AccumulatedAttention::Normalize normalize) {
   std::vector<Segment> windowed;
@@ -34,7 +32,7 @@ void CachedQueries::add_window(const LayerView& view, const ScoreOutput& out, co
   windowed_.upload(segments.data(), segments.size() * sizeof(Segment));
   const Slots<float> mean = mean_.reserve_slots<float>(view.backend, view.rows() * view.group(), out.scores.pitch);
   window_score(view, out, WindowAttentionArgs::Mode::kPerQueryHead, mean);
-  attention_.add(view, mean, static_cast<const Segment*>(windowed_.ref().data), static_cast<float>(queries_));
+  attention_.add(view, mean, static_cast<const Segment*>(windowed_.ref().data), nullptr, static_cast<float>(queries_));
 }
 
 }  // namespace kv

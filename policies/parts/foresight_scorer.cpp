@@ -14,8 +14,15 @@ namespace kv {
 namespace {
 
 constexpr float kDecay = 0.9F;  // of attention, an interval
-constexpr int kSuffixes[] = {8, 16, ForesightScorer::kWindow};
+constexpr int kNewest[] = {8, 16, ForesightScorer::kWindow};
 constexpr int kSumsInCode = 4;  // the same one, by mistake
+
+// No further back than the interval, so that none is more than the sum over it.
+Suffixes suffixes_of(int budget, int interval) {
+  Suffixes suffixes{.first = budget, .interval = interval};
+  for (const int newest : kNewest) suffixes.of[suffixes.count++] = std::min(newest, interval);
+  return suffixes;
+}
 
 int features_of_head(ForesightShape::Features features) { return features == ForesightShape::Features::kPaper ? 6 : 8; }
 
@@ -78,10 +85,11 @@ EntryNetwork ForesightScorer::network(int layer) const {
 }
 
 Needs ForesightScorer::needs() const {
-  const bool recomputes = shape_.recomputes();
-  return {.head_columns = recomputes ? 2 : 3,
+  const bool recomputes = shape_.recomputes(), is_code = shape_.features == ForesightShape::Features::kCode;
+  return {.head_columns = recomputes ? 2 : 3 + static_cast<int>(std::size(kNewest)),
           .column_sums = true,
-          .window_queries = shape_.features == ForesightShape::Features::kPaper ? kWindow : 0,
+          .late_queries = recomputes ? 0 : kWindow,
+          .window_queries = recomputes && !is_code ? kWindow : 0,
           .interval_queries = recomputes,
           .even_intervals = true};
 }
@@ -109,8 +117,8 @@ void ForesightScorer::begin(const BatchShape& shape) {
   const EntryNetwork needed = shape_.network(info);
   KV_CHECK(!parameters_.empty() && network_.inputs() == needed.inputs() && kv_heads_ == info.kv_heads);
   group_ = info.group();
-  budget_ = shape.budget;
   interval_ = shape.interval;
+  suffixes_ = suffixes_of(shape.budget, shape.interval);
   draw_.begin(shape, keeps_features_);
   unpruned_.begin(shape, shape_.recomputes() && shape.filled == 0);
   on_device_ = Tensor(*shape.backend, DType::kF32, std::ssize(parameters_));
@@ -128,13 +136,22 @@ size_t ForesightScorer::learned_bytes(const SourceInfo& info, DType) const {
 void ForesightScorer::observe(const LayerView& view) {
   const bool recomputes = shape_.recomputes();
   if (recomputes && !unpruned_.any(view.layer)) return;
-  view.backend.attention_columns_add({.cache = view.cache,
-                                      .segments = recomputes ? unpruned_.segments(view.layer) : view.device_segments,
-                                      .segment_count = std::ssize(view.segments),
-                                      .sums = view.column_sums,
-                                      .group = group_,
-                                      .early_tokens = recomputes ? AttentionColumnsAddArgs::kAllEarly : budget_,
-                                      .pool_columns = view.columns});
+  AttentionColumnsAddArgs columns{
+      .cache = view.cache,
+      .segments = view.device_segments,
+      .segment_count = std::ssize(view.segments),
+      .sequences = recomputes ? unpruned_.on_device(view.layer) : nullptr,
+      .sums = view.column_sums,
+      .group = group_,
+      .suffixes = recomputes ? Suffixes{.first = AttentionColumnsAddArgs::kAllEarly} : suffixes_,
+      .pool_columns = view.columns};
+  const bool is_of_single_tokens =
+      std::ranges::all_of(view.segments, [](const Segment& segment) { return segment.count <= 1; });
+  if (recomputes || is_of_single_tokens) return view.backend.attention_columns_add(columns);
+  columns.suffixes.count = 0;
+  view.backend.attention_columns_add(columns);
+  columns.suffixes = suffixes_;
+  late_.add(view, columns);
 }
 
 void ForesightScorer::score(const LayerView& view, const ScoreOutput& out) {
@@ -142,7 +159,7 @@ void ForesightScorer::score(const LayerView& view, const ScoreOutput& out) {
   const Slots<float> features =
       features_[at].reserve_slots<float>(view.backend, view.rows() * network_.feature_count, view.pitch);
   views_[at] = features;
-  sum_attention(view, out, features);
+  if (shape_.recomputes()) sum_attention(view, out, features);
   fold(view, out, features);
   view.backend.rate_entries({.cache = view.cache,
                              .network = network(view.layer),
@@ -161,28 +178,29 @@ void ForesightScorer::sum_attention(const LayerView& view, const ScoreOutput& ou
       .window = view.window,
       .q_heads = view.q_heads,
       .scale = view.scale,
-      .suffix_count = shape_.recomputes() ? 4 : 3,
+      .suffix_count = suffixes_.count + 1,
       .planes = network_.feature_count,
       .rows_due = out.rows_due,
       .scores = features};
-  // No further back than the interval, so that none is more than the sum over it.
-  for (int k = 0; k < 3; ++k) window.suffixes[k] = std::min(kSuffixes[k], interval_);
-  window.suffixes[3] = interval_;
+  std::copy_n(suffixes_.of, suffixes_.count, window.suffixes);
+  window.suffixes[suffixes_.count] = interval_;
   view.backend.window_attention(window);
 }
 
 void ForesightScorer::fold(const LayerView& view, const ScoreOutput& out, Slots<float> features) {
-  const bool is_code = shape_.features == ForesightShape::Features::kCode;
+  const bool recomputes = shape_.recomputes(), is_code = shape_.features == ForesightShape::Features::kCode;
+  const int before_interval = is_code ? WindowAttentionArgs::kExtremeCount - 1 : suffixes_.count;
   view.backend.attention_columns_fold({.cache = view.cache,
                                        .rows_due = out.rows_due,
                                        .group = group_,
                                        .decay = kDecay,
-                                       .has_recent = !shape_.recomputes(),
+                                       .has_recent = !recomputes,
+                                       .suffix_count = recomputes ? 0 : suffixes_.count,
                                        .rows_counted = rows_counted(view, out),
                                        .pool_columns = view.columns,
                                        .features = features,
                                        .planes = network_.feature_count,
-                                       .first_plane = (is_code ? 2 : 3) * group_,
+                                       .first_plane = recomputes ? before_interval * group_ : 0,
                                        .recent_planes = is_code ? kSumsInCode : 1});
 }
 

@@ -9,6 +9,7 @@
 #include "kernels/rate_entries.h"
 #include "kernels/tensor.h"
 #include "policies/parts/eviction_draw.h"
+#include "policies/parts/late_attention.h"
 #include "policies/parts/marked_sequences.h"
 #include "sim/learned/learner.h"
 #include "sim/policy/params.h"
@@ -24,8 +25,8 @@ struct ForesightShape {
   Features features = Features::kPaper;
   bool reads_entry = true;  // x begins with key and value
   int hidden = 16;
-  // The interval's sums are computed at the event from its queries, not kept by the attention of every block: the same
-  // numbers at another cost, so files know nothing of it. The code's features are always.
+  // The sums over an interval's queries are computed at the event from these, not kept by the attention of every block:
+  // the same numbers at another cost, so files know nothing of it. The code's features are always.
   bool recomputes_sums = false;
 
   bool recomputes() const { return recomputes_sums || features == Features::kCode; }
@@ -36,9 +37,10 @@ struct ForesightShape {
 };
 
 // ForesightKV's features and network (001, App. B.1), which its policy decides by and its training learns. Entry
-// columns hold what was attended since the last event and before it, or the latter alone; sums over the newest queries
-// come from these at the event. y = −φ of the paper: high stays. What leaves is drawn (EvictionDraw); y itself are the
-// ties.
+// columns hold what was attended before the last event, in all and decayed (8 bytes a query head); kept sums add what
+// was since, in all and by the interval's last 8, 16 and 32 queries (16 bytes more). Those know from a query's place
+// which event it is near, so events come after every interval. Recomputed sums need the interval's queries instead. y =
+// −φ of the paper: high stays. What leaves is drawn (EvictionDraw); y itself are the ties.
 class ForesightScorer : public Scorer {
  public:
   static constexpr int kWindow = 32;
@@ -66,8 +68,9 @@ class ForesightScorer : public Scorer {
   void score(const LayerView& view, const ScoreOutput& out) override;
 
  private:
-  // Both write the features of the interval's queries; columns are folded into the others.
+  // Writes the features of the interval's queries, recomputed.
   void sum_attention(const LayerView& view, const ScoreOutput& out, Slots<float> features) const;
+  // Writes those of columns, into which the interval's go.
   void fold(const LayerView& view, const ScoreOutput& out, Slots<float> features);
   const uint8_t* rows_counted(const LayerView& view, const ScoreOutput& out);
 
@@ -77,7 +80,9 @@ class ForesightScorer : public Scorer {
   std::vector<float> parameters_;  // [layers, kv_heads, elements]
   Tensor on_device_;               // the same
   int kv_heads_ = 0, group_ = 1;
-  int budget_ = 0, interval_ = 0;
+  int interval_ = 0;
+  Suffixes suffixes_;
+  LateAttention late_;
   bool keeps_features_ = false;
   MarkedSequences unpruned_;      // until its first event all that a sequence attends is summed; used where recomputed
   Tensor counted_;                // [rows]

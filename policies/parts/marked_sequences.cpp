@@ -8,15 +8,14 @@ void MarkedSequences::begin(const BatchShape& shape, bool marked) {
   layers_.clear();
   for (int layer = 0; layer < shape.source->layers; ++layer) {
     Layer& made = layers_.emplace_back();
-    for (int s = 0; s < shape.sequences; ++s) made.segments.push_back({.sequence = s, .count = marked ? 1 : 0});
-    made.on_device =
-        Tensor(*shape.backend, DType::kI32, std::ssize(made.segments) * (sizeof(Segment) / sizeof(int32_t)));
+    made.marks.assign(static_cast<size_t>(shape.sequences), marked ? 1 : 0);
+    made.on_device = Tensor(*shape.backend, DType::kU8, shape.sequences);
     upload(layer);
   }
 }
 
 bool MarkedSequences::any(int layer) const {
-  return std::ranges::any_of(at(layer).segments, [](const Segment& segment) { return segment.count != 0; });
+  return std::ranges::any_of(at(layer).marks, [](uint8_t mark) { return mark != 0; });
 }
 
 bool MarkedSequences::any() const {
@@ -28,7 +27,7 @@ bool MarkedSequences::any() const {
 
 void MarkedSequences::upload(int layer) {
   Layer& changed = layers_[static_cast<size_t>(layer)];
-  changed.on_device.upload(changed.segments.data(), changed.segments.size() * sizeof(Segment));
+  changed.on_device.upload(changed.marks.data(), changed.marks.size());
 }
 
 }  // namespace kv

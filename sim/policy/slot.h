@@ -30,6 +30,7 @@ struct Needs {
   int entry_columns = 0;          // floats of state per cache entry (scorers)
   int head_columns = 0;           // as many more for each query head of the group
   bool column_sums = false;       // attention column sums of each block (scorers)
+  int late_queries = 0;           // of a block of several tokens, those that attend once more, by themselves (scorers)
   int window_queries = 0;         // the newest post-RoPE queries of every sequence (scorers)
   bool interval_queries = false;  // window_queries, but no fewer than an interval has tokens
   bool even_intervals = false;    // what it counts by knows events after a fixed number of tokens alone (scorers)
@@ -39,7 +40,7 @@ struct Needs {
   bool page_bounds = false;  // of the cache's keys (PagedView::bounds; selections)
   // observe(), admit() or select() works on the host (its lengths, its segments, uploads) at every step. Without it
   // they only call ops, which generation may record once for many steps (Backend::record, which stops at an upload);
-  // view.lengths and view.segments are then those of the recording.
+  // view.lengths and view.segments are then those of the recording. Blocks of several tokens are never recorded.
   bool host_steps = false;
   std::optional<BaselineNeeds> future{};  // the full-cache pass with at least that: an oracle
 

@@ -35,12 +35,16 @@ Footprint run_footprint(const Backend& backend, const Source& source, const Poli
                    .page_bounds = policy.selection->needs().page_bounds,
                    .window = policy.admission->window()};
   bool column_sums = false;
+  const size_t sums = slots * static_cast<size_t>(info.group()) * sizeof(float);
   const auto add = [&](const Scorer& scorer) {
     const Needs needs = scorer.needs();
     cache.column_width += needs.columns(info.group());
     column_sums |= needs.column_sums;
     need.activations += static_cast<size_t>(shape.sequences * needs.window(shape.interval)) * query * element *
                         (layers + 1);  // and of a layer that is scored, in order
+    if (needs.late_queries > 0) {      // with what they read of entries, and their sums
+      need.activations += 2 * static_cast<size_t>(shape.sequences * needs.late_queries) * query * element + sums;
+    }
     // An event holds the scores of every layer until all are scored.
     need.activations += slots * layers * sizeof(float) * (scorer.has_ties() ? 2 : 1);
   };
@@ -52,7 +56,7 @@ Footprint run_footprint(const Backend& backend, const Source& source, const Poli
     add(*onlooker->scorer);
     need.weights += onlooker->scorer->learned_bytes(info, backend.activation_type());
   }
-  if (column_sums) need.activations += slots * static_cast<size_t>(info.group()) * sizeof(float);
+  if (column_sums) need.activations += sums;
   need.cache = static_cast<size_t>(shape.pages) * page_bytes(cache, backend.activation_type());
   return need;
 }

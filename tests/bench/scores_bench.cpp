@@ -16,6 +16,8 @@
 #include "kernels/redundancy.h"
 #include "kernels/visibility.h"
 #include "kernels/window_attention.h"
+#include "policies/parts/foresight_scorer.h"
+#include "sim/model/source_info.h"
 #include "tests/bench/attention.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/tensors.h"
@@ -344,15 +346,16 @@ void columns_fold(Device& device, Samples& samples) {
   const int group = heads_of(device).query / heads_of(device).kv;
   CacheLayer cache(backend, {.lengths = equal_lengths(event.rows, event.length),
                              .kv_heads = heads_of(device).kv,
-                             .column_width = 3 * group,
+                             .column_width = 6 * group,
                              .positions_only = true});
-  Tensor features(backend, DType::kF32, event.rows * 3 * group * event.length);
-  samples.take({.bytes = (6.0 + 3.0) * 4 * group * entries_of(event)}, [&] {
+  Tensor features(backend, DType::kF32, event.rows * 6 * group * event.length);
+  samples.take({.bytes = (6.0 + 3.0 + 6.0) * 4 * group * entries_of(event)}, [&] {
     backend.attention_columns_fold({.cache = cache.view(),
                                     .group = group,
+                                    .suffix_count = 3,
                                     .pool_columns = cache.pool_columns(),
                                     .features = features.slots<float>(event.length),
-                                    .planes = 3 * group});
+                                    .planes = 6 * group});
   });
 }
 
@@ -374,6 +377,59 @@ void rate_entries(Device& device, Samples& samples) {
       [&] {
         backend.rate_entries({.cache = cache.view(), .network = network, .output = output.slots<float>(event.length)});
       });
+}
+
+// Scores of one layer at ForesightKV's event: all that its score() runs, from columns to the draw.
+void foresight_event(Device& device, Samples& samples) {
+  const Event event = event_of(device);
+  Backend& backend = device.backend();
+  const Heads heads = heads_of(device);
+  ForesightScorer scorer(ForesightShape{}, EvictionSampling::kTop2d);
+  SourceInfo info;
+  info.layers = 1;
+  info.q_heads = heads.query;
+  info.kv_heads = heads.kv;
+  info.head_dim = event.head_dim;
+  info.layer_numbers = {0};
+  const auto sequences = static_cast<int>(event.rows / heads.kv);
+  const int columns = scorer.needs().columns(info.group()), interval = 256;
+  CacheLayer cache(backend, {.lengths = equal_lengths(event.rows, event.length),
+                             .kv_heads = heads.kv,
+                             .head_dim = event.head_dim,
+                             .column_width = columns});
+  const std::vector<LearnedPart> parts = scorer.shape().parts(info);
+  scorer.use(info, std::vector<float>(static_cast<size_t>(heads.kv * elements_of(parts)), 0.01F));
+  const std::vector<int32_t> numbers(static_cast<size_t>(sequences), 0);
+  scorer.begin({.backend = &backend,
+                .source = &info,
+                .sequences = sequences,
+                .budget = event.length - interval,
+                .interval = interval,
+                .sample_numbers = numbers});
+  const std::vector<int32_t> lengths = equal_lengths(event.rows, event.length);
+  const Tensor seen = upload(backend, std::vector<int32_t>(static_cast<size_t>(sequences), event.length));
+  Tensor scores(backend, DType::kF32, event.rows * event.length), ties(backend, DType::kF32, scores.elements());
+  const LayerView view{.backend = backend,
+                       .sequences = sequences,
+                       .q_heads = heads.query,
+                       .kv_heads = heads.kv,
+                       .head_dim = event.head_dim,
+                       .scale = info.scale(),
+                       .cache = cache.view(),
+                       .lengths = lengths,
+                       .columns = cache.pool_columns(),
+                       .pitch = event.length};
+  const EntryNetwork network = scorer.shape().network(info);
+  // Columns are read and half of them written, features written and read, keys and values read; the network's scores
+  // are written, read for the candidates and for the draw, whose own are written.
+  const double floats = 1.5 * columns + 2 * network.feature_count + 4;
+  samples.take({.bytes = 2 * cache.half_bytes() + 4 * floats * entries_of(event),
+                .flops = 2.0 * network.inputs() * network.hidden * entries_of(event)},
+               [&] {
+                 scorer.score(view, {.scores = scores.slots<float>(event.length),
+                                     .ties = ties.slots<float>(event.length),
+                                     .device_tokens_seen = seen.ref().as<int32_t>()});
+               });
 }
 
 void draw_order(Device& device, Samples& samples) {
@@ -406,6 +462,8 @@ const Family kScores{[](Device& device) {
   device.add("key_difference/" + with_dim, key_difference);
   device.add("attention_columns_fold/" + shape, columns_fold);
   device.add("rate_entries/" + with_dim, rate_entries);
+  device.add(fmt::format("foresight_event/{}x{}", event.rows / heads_of(device).kv, event.length) + dim,
+             foresight_event);
   device.add("draw_order/" + shape, draw_order);
   device.add("expected_attention/" + with_dim, expected_attention);
   const int block = device.pick(256, 8192), batch = device.pick(8, 64);

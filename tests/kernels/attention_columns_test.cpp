@@ -26,7 +26,7 @@ TEST_P(AttentionColumns, TakeABlocksSumsByWhereItBegins) {
                                   .segment_count = 3,
                                   .sums = device_sums.slots<float>(kPitch),
                                   .group = kGroup,
-                                  .early_tokens = 8,
+                                  .suffixes = {.first = 8},
                                   .pool_columns = cache.pool_columns()});
   std::vector<std::vector<float>> want = cache.rows().columns;
   for (size_t row = 2; row < kLengths.size(); ++row) {
@@ -42,65 +42,159 @@ TEST_P(AttentionColumns, TakeABlocksSumsByWhereItBegins) {
   EXPECT_EQ(cache.download().columns, want);
 }
 
-TEST_P(AttentionColumns, CanTakeAllAsEarly) {
+// Sequence 1 is not marked; 2 is, but has no tokens.
+TEST_P(AttentionColumns, CanTakeAllAsEarlyOfSomeSequences) {
   KV_BACKEND_OR_SKIP(backend);
-  ref::PagedCache cache(*backend, ref::random_rows({20}, 1, 16, 5, 2));
+  ref::PagedCache cache(*backend, ref::random_rows({20, 20, 20}, 1, 16, 5, 2));
+  const std::vector<float> sums = ref::random_values(3 * kPitch, 9);
+  const Tensor device_sums = ref::upload_array(*backend, sums);
+  Tensor words = ref::upload_segments(*backend, {{0, 0, 1, 1 << 20}, {1, 1, 1, 9}, {2, 2, 0, 9}});
+  Tensor marks = ref::upload_array(*backend, std::vector<uint8_t>{1, 0, 1});
+  backend->attention_columns_add({.cache = cache.view(),
+                                  .segments = ref::segments_of(words),
+                                  .segment_count = 3,
+                                  .sequences = ref::data_of<uint8_t>(marks),
+                                  .sums = device_sums.slots<float>(kPitch),
+                                  .suffixes = {.first = AttentionColumnsAddArgs::kAllEarly},
+                                  .pool_columns = cache.pool_columns()});
+  std::vector<std::vector<float>> want = cache.rows().columns;
+  for (size_t i = 0; i < want[0].size(); ++i) want[0][i] += sums[i / 2];
+  EXPECT_EQ(cache.download().columns, want);
+}
+
+// Token by token over several intervals, against sums in double over the tokens that an interval's suffixes name. Group
+// 4 is read four columns at a time, 2 two, 3 one. Sequence 0 is two tokens ahead, 1 has a prompt that ends within an
+// interval, 2 ends early; what stands in the columns before the first suffix begins is wiped by it, and after an event
+// that did not come nothing of the interval before is left.
+TEST_P(AttentionColumns, HaveTheSumsOfAnIntervalsLastTokens) {
+  KV_BACKEND_OR_SKIP(backend);
+  struct Shape {
+    int group;
+    Suffixes suffixes;
+  };
+  for (const auto& [group, suffixes] : std::vector<Shape>{{4, {5, 12, 3, {2, 5, 9}}},
+                                                          {2, {5, 7, 3, {3, 7, 7}}},
+                                                          {2, {0, 1, 3, {1, 1, 1}}},
+                                                          {3, {5, 4, 2, {1, 2}}},
+                                                          {1, {3, 6, 0, {}}}}) {
+    const int width = (3 + suffixes.count) * group;
+    ref::PagedCache cache(*backend, ref::random_rows(kLengths, 2, 16, 5, width));
+    std::vector<std::vector<float>> before = cache.rows().columns;
+    std::vector<std::vector<double>> want;
+    for (const std::vector<float>& row : before) want.emplace_back(row.begin(), row.end());
+    const int32_t starts[] = {suffixes.first + 2, suffixes.first - 1, suffixes.first};
+    for (int32_t step = 0; step < 30; ++step) {
+      std::vector<Segment> segments;
+      for (int32_t s = 2; s >= 0; --s) segments.push_back({s, 2 - s, s == 2 && step > 9 ? 0 : 1, starts[s] + step});
+      const std::vector<float> sums = ref::random_values(kLengths.size() * group * kPitch, 9 + step);
+      const Tensor device_sums = ref::upload_array(*backend, sums);
+      Tensor words = ref::upload_segments(*backend, segments);
+      backend->attention_columns_add({.cache = cache.view(),
+                                      .segments = ref::segments_of(words),
+                                      .segment_count = 3,
+                                      .sums = device_sums.slots<float>(kPitch),
+                                      .group = group,
+                                      .suffixes = suffixes,
+                                      .pool_columns = cache.pool_columns()});
+      for (const Segment& segment : segments) {
+        const int32_t position = segment.first_position, place = position - suffixes.first;
+        for (int64_t row = segment.sequence * 2; row < segment.sequence * 2 + 2 && segment.count > 0; ++row) {
+          for (int64_t slot = 0; slot < kLengths[row]; ++slot) {
+            for (int h = 0; h < group; ++h) {
+              const double sum = sums[(row * group + h) * kPitch + slot];
+              double* columns = &want[row][slot * width + h];
+              if (place < 0) columns[0] += sum, columns[group] += sum;
+              if (place >= 0) columns[2 * group] += sum;
+              for (int k = 0; k < suffixes.count && place >= 0; ++k) {
+                const int32_t begins = suffixes.interval - suffixes.of[k];
+                if (place % suffixes.interval == begins) columns[(3 + k) * group] = 0;
+                if (place % suffixes.interval >= begins) columns[(3 + k) * group] += sum;
+              }
+            }
+          }
+        }
+      }
+    }
+    const std::vector<std::vector<float>> after = cache.download().columns;
+    for (size_t row = 0; row < want.size(); ++row) {
+      // Up to 30 numbers below 1 in turn.
+      ref::expect_close(after[row], want[row], {.roundings = 30, .magnitude = 30});
+    }
+  }
+}
+
+// A part of a block, whose whole sums have been added: none of it goes to `recent`.
+TEST_P(AttentionColumns, CanTakeAPartForSuffixesAlone) {
+  KV_BACKEND_OR_SKIP(backend);
+  ref::PagedCache cache(*backend, ref::random_rows({20}, 1, 16, 5, 6));
   const std::vector<float> sums = ref::random_values(kPitch, 9);
   const Tensor device_sums = ref::upload_array(*backend, sums);
-  Tensor words = ref::upload_segments(*backend, {{0, 0, 1, 1 << 20}});
+  Tensor words = ref::upload_segments(*backend, {{0, 0, 3, 10 + 8 + 3}});  // 5 tokens before an interval's end
   backend->attention_columns_add({.cache = cache.view(),
                                   .segments = ref::segments_of(words),
                                   .segment_count = 1,
                                   .sums = device_sums.slots<float>(kPitch),
-                                  .early_tokens = AttentionColumnsAddArgs::kAllEarly,
+                                  .suffixes = {10, 8, 3, {2, 5, 7}},
+                                  .suffixes_only = true,
                                   .pool_columns = cache.pool_columns()});
   std::vector<float> want = cache.rows().columns[0];
-  for (size_t i = 0; i < want.size(); ++i) want[i] += sums[i / 2];
+  for (size_t slot = 0; slot < 20; ++slot) {
+    want[slot * 6 + 4] = sums[slot];
+    want[slot * 6 + 5] += sums[slot];
+  }
   EXPECT_EQ(cache.download().columns[0], want);
 }
 
 TEST_P(AttentionColumns, FoldAtAnEventAndBecomeFeatures) {
   KV_BACKEND_OR_SKIP(backend);
-  constexpr int kPlanes = 8, kFirst = 1;
-  ref::PagedCache cache(*backend, ref::random_rows(kLengths, 2, 16, 5, kWidth));
-  const std::vector<uint8_t> due = {1, 1, 0, 1, 1, 1};
-  Tensor device_due = ref::upload_array(*backend, due);
-  Tensor features(*backend, DType::kF32, std::ssize(kLengths) * kPlanes * kPitch);
-  backend->attention_columns_fold({.cache = cache.view(),
-                                   .rows_due = ref::data_of<uint8_t>(device_due),
-                                   .group = kGroup,
-                                   .decay = 0.75F,
-                                   .pool_columns = cache.pool_columns(),
-                                   .features = features.slots<float>(kPitch),
-                                   .planes = kPlanes,
-                                   .first_plane = kFirst});
-  const std::vector<float> got = ref::download_array<float>(features);
-  const std::vector<std::vector<float>> before = cache.rows().columns, after = cache.download().columns;
-  for (int64_t row = 0; row < std::ssize(kLengths); ++row) {
-    if (!due[row]) {
-      EXPECT_EQ(after[row], before[row]);
-    }
-    const int64_t count = due[row] ? kLengths[row] : 0;
-    for (int plane = 0; plane < kPlanes; ++plane) {
-      const bool is_feature = plane >= kFirst && plane < kFirst + 3 * kGroup;
-      const int64_t at = (row * kPlanes + plane) * kPitch;
-      ref::expect_untouched(got, at + (is_feature ? count : 0), at + kPitch);
-    }
-    for (int64_t slot = 0; slot < count; ++slot) {
-      const float *was = &before[row][slot * kWidth], *is = &after[row][slot * kWidth];
-      EXPECT_EQ(is[kWidth - 1], was[kWidth - 1]);
-      for (int h = 0; h < kGroup; ++h) {
-        const double recent = was[2 * kGroup + h];
-        const auto feature = [&](int index) {
-          return got[(row * kPlanes + kFirst + index * kGroup + h) * kPitch + slot];
-        };
-        EXPECT_EQ(feature(0), recent);
-        // A product and a sum of numbers below 1.
-        ref::expect_close(feature(1), was[h] + recent, {.roundings = 2});
-        ref::expect_close(feature(2), 0.75 * was[kGroup + h] + recent, {.roundings = 2});
-        EXPECT_EQ(is[h], feature(1));
-        EXPECT_EQ(is[kGroup + h], feature(2));
-        EXPECT_EQ(is[2 * kGroup + h], 0);
+  constexpr int kPlanes = 12, kFirst = 1;
+  for (const int suffixes : {0, 2}) {
+    const int width = (3 + suffixes) * kGroup + 1;
+    ref::PagedCache cache(*backend, ref::random_rows(kLengths, 2, 16, 5, width));
+    const std::vector<uint8_t> due = {1, 1, 0, 1, 1, 1};
+    Tensor device_due = ref::upload_array(*backend, due);
+    Tensor features(*backend, DType::kF32, std::ssize(kLengths) * kPlanes * kPitch);
+    backend->attention_columns_fold({.cache = cache.view(),
+                                     .rows_due = ref::data_of<uint8_t>(device_due),
+                                     .group = kGroup,
+                                     .decay = 0.75F,
+                                     .suffix_count = suffixes,
+                                     .pool_columns = cache.pool_columns(),
+                                     .features = features.slots<float>(kPitch),
+                                     .planes = kPlanes,
+                                     .first_plane = kFirst});
+    const std::vector<float> got = ref::download_array<float>(features);
+    const std::vector<std::vector<float>> before = cache.rows().columns, after = cache.download().columns;
+    for (int64_t row = 0; row < std::ssize(kLengths); ++row) {
+      if (!due[row]) {
+        EXPECT_EQ(after[row], before[row]);
+      }
+      const int64_t count = due[row] ? kLengths[row] : 0;
+      for (int plane = 0; plane < kPlanes; ++plane) {
+        const bool is_feature = plane >= kFirst && plane < kFirst + (3 + suffixes) * kGroup;
+        const int64_t at = (row * kPlanes + plane) * kPitch;
+        ref::expect_untouched(got, at + (is_feature ? count : 0), at + kPitch);
+      }
+      for (int64_t slot = 0; slot < count; ++slot) {
+        const float *was = &before[row][slot * width], *is = &after[row][slot * width];
+        EXPECT_EQ(is[width - 1], was[width - 1]);
+        for (int h = 0; h < kGroup; ++h) {
+          const double recent = was[2 * kGroup + h];
+          const auto feature = [&](int index) {
+            return got[(row * kPlanes + kFirst + index * kGroup + h) * kPitch + slot];
+          };
+          for (int k = 0; k < suffixes; ++k) {
+            EXPECT_EQ(feature(k), was[(3 + k) * kGroup + h]);
+            EXPECT_EQ(is[(3 + k) * kGroup + h], was[(3 + k) * kGroup + h]);
+          }
+          EXPECT_EQ(feature(suffixes), recent);
+          // A product and a sum of numbers below 1.
+          ref::expect_close(feature(suffixes + 1), was[h] + recent, {.roundings = 2});
+          ref::expect_close(feature(suffixes + 2), 0.75 * was[kGroup + h] + recent, {.roundings = 2});
+          EXPECT_EQ(is[h], feature(suffixes + 1));
+          EXPECT_EQ(is[kGroup + h], feature(suffixes + 2));
+          EXPECT_EQ(is[2 * kGroup + h], 0);
+        }
       }
     }
   }

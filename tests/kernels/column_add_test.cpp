@@ -42,6 +42,28 @@ TEST_P(ColumnAdd, AddsToTheChosenColumnsOfActiveSequencesOnly) {
   }
 }
 
+TEST_P(ColumnAdd, LeavesSequencesThatAreNotMarked) {
+  KV_BACKEND_OR_SKIP(backend);
+  ref::PagedCache cache(*backend, ref::random_rows(kLengths, 2, 16, 5, 1));
+  const std::vector<float> addend = ref::random_values(kLengths.size() * kPitch, 9);
+  const Tensor device_addend = ref::upload_array(*backend, addend);
+  // Sequence 0 is marked but has no tokens, 1 has some and no mark.
+  Tensor words = ref::upload_segments(*backend, {{2, 0, 1, 0}, {1, 1, 1, 0}, {0, 2, 0, 0}});
+  Tensor marks = ref::upload_array(*backend, std::vector<uint8_t>{1, 0, 1});
+  backend->column_add({.cache = cache.view(),
+                       .segments = ref::segments_of(words),
+                       .segment_count = 3,
+                       .sequences = ref::data_of<uint8_t>(marks),
+                       .addend = device_addend.slots<float>(kPitch),
+                       .count = 1,
+                       .pool_columns = cache.pool_columns()});
+  std::vector<std::vector<float>> want = cache.rows().columns;
+  for (size_t row = 4; row < 6; ++row) {
+    for (int32_t slot = 0; slot < kLengths[row]; ++slot) want[row][slot] += addend[row * kPitch + slot];
+  }
+  EXPECT_EQ(cache.download().columns, want);
+}
+
 KV_OVER_BACKENDS(Ops, ColumnMean);
 
 TEST_P(ColumnMean, AveragesTheChosenColumns) {

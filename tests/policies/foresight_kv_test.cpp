@@ -1,17 +1,23 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
+#include <numeric>
+#include <random>
 
 #include "kernels/half.h"
 #include "policies/parts/foresight_scorer.h"
 #include "policies/parts/foresight_training.h"
 #include "sim/io/safetensors.h"
 #include "sim/learned/learned_file.h"
+#include "sim/model/model_files.h"
+#include "sim/replay/generate.h"
 #include "tests/support/close.h"
 #include "tests/support/file_fixtures.h"
 #include "tests/support/frozen.h"
 #include "tests/support/packed_tensors.h"
+#include "tests/support/paths.h"
 #include "tests/support/policy_runs.h"
 #include "tests/support/slices.h"
 
@@ -233,6 +239,138 @@ TEST(ForesightScorerFeatures, AreThoseOfTheAuthorsTraining) {
                      .features = "code.features",
                      .layer = layer,
                      .of_layers = 2});
+  }
+}
+
+// Takes down the features of the rows that an event scores, [event, layer, sequence, head, feature, slot].
+class FeaturesOfEvents final : public ForesightScorer {
+ public:
+  explicit FeaturesOfEvents(bool recomputes) : ForesightScorer({.recomputes_sums = recomputes}) {}
+  std::vector<std::vector<float>> rows;  // [event, layer, sequence, head, feature]
+
+  void score(const LayerView& view, const ScoreOutput& out) override {
+    ForesightScorer::score(view, out);
+    const EntryNetwork of_layer = network(view.layer);
+    for (int row = 0; row < view.rows(); ++row) {
+      if (out.sequences_due[static_cast<size_t>(row / view.kv_heads)] == 0) continue;
+      for (int f = 0; f < of_layer.feature_count; ++f) {
+        rows.emplace_back(static_cast<size_t>(view.lengths[static_cast<size_t>(row)]));
+        view.backend.download(rows.back().data(), of_layer.features.row(row * of_layer.feature_count + f),
+                              rows.back().size() * sizeof(float));
+      }
+    }
+  }
+};
+
+using Features = std::vector<std::vector<float>>;
+
+void expect_same_features(const Features& kept, const Features& recomputed) {
+  ASSERT_EQ(kept.size(), recomputed.size());
+  ASSERT_FALSE(kept.empty());
+  for (size_t row = 0; row < kept.size(); ++row) {
+    // Sums of up to a hundred probabilities, each of an exponential of f32 logits, in both.
+    const float largest = *std::max_element(recomputed[row].begin(), recomputed[row].end());
+    ASSERT_NO_FATAL_FAILURE(
+        expect_close(kept[row], recomputed[row], {.roundings = 200, .magnitude = std::max(1.0F, largest)}))
+        << "row " << row;
+  }
+}
+
+// Each step in up to four, of as many tokens of each sequence as it comes; the last one has some of every sequence.
+Schedule in_pieces(const Schedule& schedule, uint32_t seed) {
+  std::mt19937 generator(seed);
+  Schedule pieces;
+  for (const Step& step : schedule) {
+    std::vector<int32_t> left = step.counts;
+    for (auto n = generator() % 4; n > 0; --n) {
+      Step piece{left, std::vector<int32_t>(left.size(), -1)};
+      for (size_t s = 0; s < left.size(); ++s) {
+        piece.counts[s] = left[s] > 1 ? static_cast<int32_t>(generator() % static_cast<uint32_t>(left[s])) : 0;
+        left[s] -= piece.counts[s];
+      }
+      if (std::ranges::any_of(piece.counts, [](int32_t count) { return count > 0; })) pieces.push_back(piece);
+    }
+    pieces.push_back({left, step.keep});
+  }
+  return pieces;
+}
+
+// However the tokens come: an interval at once, in ragged pieces, one by one behind prompts that end anywhere.
+TEST_P(ForesightKvOn, KeepsTheSumsThatItRecomputes) {
+  KV_BACKEND_OR_SKIP(backend);
+  const SourceInfo info = tiny_info(2, 4, 2, 8);
+  const std::vector<int32_t> lengths = {170, 131, 97}, prompts = {60, 131, 41};
+  std::vector<TinySample> samples;
+  for (uint32_t s = 0; s < 3; ++s) samples.push_back(random_sample(info, lengths[s], s + 1));
+  TinySource source(*backend, info, std::move(samples));
+  std::vector<std::vector<int32_t>> ids;
+  for (int32_t s = 0; s < 3; ++s) ids.emplace_back(static_cast<size_t>(lengths[s]), s);
+  const std::vector<std::span<const int32_t>> sequences(ids.begin(), ids.end());
+  for (const auto& [budget, interval] : {std::pair(24, 12), {48, 40}, {40, 32}, {31, 1}, {40, 17}}) {
+    const Schedule whole = decode_schedule(lengths, budget, interval);
+    for (const Schedule& schedule : {whole, token_by_token(whole, prompts), in_pieces(whole, 1), in_pieces(whole, 2)}) {
+      std::vector<Policy> onlookers;
+      std::vector<FeaturesOfEvents*> scorers;
+      for (const bool recomputes : {false, true}) {
+        auto scorer = std::make_unique<FeaturesOfEvents>(recomputes);
+        scorer->use(info, std::vector<float>(static_cast<size_t>(4 * elements_of(scorer->shape().parts(info))), 0.1F));
+        scorers.push_back(scorer.get());
+        onlookers.push_back(policy_of("foresight-kv", std::move(scorer)));
+      }
+      Policy policy = make_policy("random", {});
+      Policy* const looking_on[] = {&onlookers[0], &onlookers[1]};
+      replay({.backend = *backend,
+              .source = source,
+              .policy = policy,
+              .sequences = sequences,
+              .schedule = schedule,
+              .budget = budget,
+              .interval = interval,
+              .onlookers = looking_on});
+      ASSERT_NO_FATAL_FAILURE(expect_same_features(scorers[0]->rows, scorers[1]->rows)) << budget << "/" << interval;
+    }
+  }
+}
+
+// Recorded steps find their place in the interval on the backend, each sequence its own.
+TEST(ForesightKv, KeepsTheSameSumsInRecordedSteps) {
+  const auto backend = make_backend("cpu");
+  ModelSource source(*backend, load_model(source_path("tests/data/llama")));
+  const SourceInfo& info = source.info();
+  std::vector<int32_t> longer(70), shorter(45);
+  std::iota(longer.begin(), longer.end(), 100);
+  std::iota(shorter.begin(), shorter.end(), 300);
+  const std::vector<std::span<const int32_t>> prompts = {longer, shorter};
+  class Watcher final : public Observer {
+  } watcher;
+  for (const std::pair<int, int>& setting : {std::pair(24, 12), {48, 40}}) {
+    const auto features = [&](bool recomputes, bool recorded) {
+      auto scorer = std::make_unique<FeaturesOfEvents>(recomputes);
+      FeaturesOfEvents* log = scorer.get();
+      const int64_t elements = elements_of(scorer->shape().parts(info)) * info.layers * info.kv_heads;
+      scorer->use(info, random_values(static_cast<size_t>(elements), 5));
+      Policy policy = policy_of("foresight-kv", std::move(scorer));
+      Observer* const observers[] = {&watcher};
+      const GenerateResult result = generate({.backend = *backend,
+                                              .source = source,
+                                              .policy = policy,
+                                              .prompts = prompts,
+                                              .budget = setting.first,
+                                              .interval = setting.second,
+                                              .max_new_tokens = 90,
+                                              .observers = std::span(observers).first(recorded ? 0 : 1)});
+      EXPECT_EQ(std::ranges::any_of(result.stretches, [](const auto& stretch) { return stretch.recorded; }), recorded);
+      return std::pair(result.sequences, log->rows);
+    };
+    const auto [recorded_texts, recorded] = features(false, true);
+    const auto [eager_texts, eager] = features(false, false);
+    const auto [recomputed_texts, recomputed] = features(true, true);
+    for (size_t s = 0; s < 2; ++s) {
+      EXPECT_EQ(recorded_texts[s].ids, eager_texts[s].ids);
+      EXPECT_EQ(recorded_texts[s].ids, recomputed_texts[s].ids);
+    }
+    EXPECT_EQ(recorded, eager);
+    ASSERT_NO_FATAL_FAILURE(expect_same_features(recorded, recomputed)) << setting.first << "/" << setting.second;
   }
 }
 

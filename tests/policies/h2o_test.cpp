@@ -67,6 +67,7 @@ TEST(H2O, CachingEveryQueryIsTheRunningSum) {
 }
 
 // Sequence 0 has had its first event when sequence 1 has its own: one counts its whole block, one the newest query.
+// What a sequence waits for gives it nothing.
 TEST(H2O, CountsCachedQueriesBySequence) {
   const auto backend = make_backend("cpu");
   const SourceInfo info = tiny_info(1, 2, 1, 8);
@@ -86,7 +87,7 @@ TEST(H2O, CountsCachedQueriesBySequence) {
     }
     return kept;
   };
-  const auto together = run({0, 1}, {{2, 2}, {3, 2}, {3, 3}, {3, 3}, {1, 2}});
+  const auto together = run({0, 1}, {{2, 2}, {3, 2}, {3, 3}, {1, 0}, {3, 3}, {0, 2}});
   EXPECT_EQ(together.size(), 2u);
   EXPECT_EQ(together, run({1}, {{2}, {2}, {3}, {3}, {2}}));
 }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "kernels/error.h"
@@ -64,8 +65,10 @@ TEST_P(FootprintOfTiny, CountsTheWeights) {
 TEST_P(FootprintOfTiny, OfTheCacheIsWhatAReplayReallyTakes) {
   const std::vector<int32_t> lengths = {100, 40};
   const std::vector<std::span<const int32_t>> sequences = {ids_, std::span(ids_).first(40)};
-  for (const char* name : {"full", "h2o", "snapkv"}) {
-    const Policy policy = make_policy(name, {});
+  const std::vector<GivenParam> untrained = {{"weights", "initial", ""}};
+  for (const auto& [name, options] : std::vector<std::pair<const char*, std::vector<GivenParam>>>{
+           {"full", {}}, {"h2o", {}}, {"snapkv", {}}, {"foresight-kv", untrained}}) {
+    const Policy policy = make_policy(name, options);
     const Schedule schedule = policy.scorer ? decode_schedule(lengths, 32, 16) : full_schedule(lengths, 64);
     const ReplayResult result = run(policy, sequences, schedule);
     EXPECT_EQ(cache_of(policy, schedule), result.peak_kv_bytes + result.peak_column_bytes) << name;
