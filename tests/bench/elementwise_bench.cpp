@@ -225,14 +225,19 @@ void random_normal(Device& device, Samples& samples) {
 const Family kElementwise{[](Device& device) {
   const Model model = model_of(device);
   // Llama's, and where a small model trains: hidden states, and each head's own vectors.
-  const std::vector<Rows> norms = {{model.tokens, model.width}, {32768, kReference.head_dim}, {4096, 576}};
-  for (const Rows& rows : device.pick<std::vector<Rows>>({norms.front()}, norms)) {
+  std::vector<Rows> norms = {{model.tokens, model.width}};
+  std::vector<Model> rotated = {model};
+  if (!device.is_cpu()) {
+    norms.insert(norms.end(), {{32768, kReference.head_dim}, {4096, 576}});
+    rotated.push_back(kReference);
+  }
+  for (const Rows& rows : norms) {
     device.add(fmt::format("rms_norm/{}x{}", rows.count, rows.width),
                [rows](Device& on, Samples& samples) { rms_norm(on, samples, rows); });
     device.add(fmt::format("rms_norm_backward/{}x{}", rows.count, rows.width),
                [rows](Device& on, Samples& samples) { rms_norm_backward(on, samples, rows); });
   }
-  for (const Model& of : device.pick<std::vector<Model>>({kReference}, {kLlama, kReference})) {
+  for (const Model& of : rotated) {
     device.add(fmt::format("rope/{}x{}x{}", of.tokens, of.heads, of.head_dim),
                [of](Device& on, Samples& samples) { rope(on, samples, of); });
   }
