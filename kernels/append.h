@@ -9,7 +9,7 @@ namespace kv {
 struct AppendArgs {
   ConstRef keys;                     // [tokens, kv_heads, head_dim], post-RoPE
   ConstRef values;                   // [tokens, kv_heads, head_dim]
-  const int32_t* expires = nullptr;  // [tokens, kv_heads]; null exactly where the cache stores none
+  const int32_t* expires = nullptr;  // [tokens, kv_heads]; null: never, until write_expiries says it
   const Segment* segments = nullptr;
   int64_t segment_count = 0;
   int64_t max_count = 0;

@@ -24,6 +24,7 @@
   OP(write_gate, WriteGateArgs)                          \
   OP(write_gate_backward, WriteGateBackwardArgs)         \
   OP(expiry, ExpiryArgs)                                 \
+  OP(write_expiries, WriteExpiriesArgs)                  \
   OP(unexpired, UnexpiredArgs)                           \
   OP(seen_pairs, SeenPairsArgs)                          \
   OP(page_bounds, PageBoundsArgs)                        \

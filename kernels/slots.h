@@ -16,6 +16,7 @@ struct Slots {
   int64_t pitch = 0;
 
   constexpr T* row(int64_t index) const { return data + index * pitch; }
+  constexpr Slots from_row(int64_t index) const { return {row(index), rows - index, pitch}; }
   constexpr int64_t elements() const { return rows * pitch; }
   constexpr size_t bytes() const { return static_cast<size_t>(elements()) * sizeof(T); }
   constexpr explicit operator bool() const { return data != nullptr; }

@@ -13,6 +13,7 @@ namespace kv {
 // Slots before length − cache.expiring are 1 unread. A `keep` for kernels/compact.h, which sweeps by it.
 struct UnexpiredArgs {
   PagedView cache;  // with expires
+  int layers = 1;   // whose rows the cache has, one layer's behind another's
   const Segment* segments = nullptr;
   int64_t segment_count = 0;
   Slots<uint8_t> keep;

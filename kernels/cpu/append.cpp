@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/page_gather.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/expiry.h"
 
 namespace kv::cpu {
 
@@ -27,7 +28,8 @@ void append_row(const AppendArgs& args, const Segment& segment, int64_t head) {
       std::memcpy(pool_keys + to * dim, keys + from, static_cast<size_t>(dim) * sizeof(float));
       std::memcpy(pool_values + to * dim, values + from, static_cast<size_t>(dim) * sizeof(float));
       if (args.pool_expires) {
-        args.pool_expires[to] = args.expires[(segment.first_token + done + i) * cache.kv_heads + head];
+        args.pool_expires[to] =
+            args.expires ? args.expires[(segment.first_token + done + i) * cache.kv_heads + head] : kNeverExpires;
       }
       args.pool_positions[to] = segment.first_position + static_cast<int32_t>(done + i);
       if (args.pool_columns) std::fill_n(args.pool_columns + to * cache.column_width, cache.column_width, 0.0f);

@@ -7,12 +7,13 @@ namespace kv::cpu {
 
 void expiry(const ExpiryArgs& args) {
   KV_CHECK(args.window >= 1);
-  parallel_for(args.segment_count, [&](int64_t s) {
-    const Segment& segment = args.segments[s];
+  parallel_for(args.layers * args.segment_count, [&](int64_t task) {
+    const Segment& segment = args.segments[task % args.segment_count];
+    const int64_t layer = task / args.segment_count;
     for (int64_t i = 0; i < segment.count; ++i) {
-      int32_t* expires = args.expires + (segment.first_token + i) * args.kv_heads;
+      int32_t* expires = args.expires + args.place(segment, layer, i, 0);
       for (int64_t head = 0; head < args.kv_heads; ++head) {
-        const bool admitted = is_admitted(args, segment, i, head);
+        const bool admitted = is_admitted(args, segment, layer, i, head);
         expires[head] = admitted ? kNeverExpires : segment.first_position + static_cast<int32_t>(i) + args.window;
       }
     }

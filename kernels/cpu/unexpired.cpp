@@ -10,10 +10,11 @@ namespace kv::cpu {
 
 void unexpired(const UnexpiredArgs& args) {
   const PagedView& cache = args.cache;
-  KV_CHECK(cache.expires);
-  parallel_for(args.segment_count * cache.kv_heads, [&](int64_t task) {
-    const Segment& segment = args.segments[task / cache.kv_heads];
-    const int64_t row = int64_t{segment.sequence} * cache.kv_heads + task % cache.kv_heads;
+  KV_CHECK(cache.expires && cache.rows % args.layers == 0);
+  const int64_t layer_rows = cache.rows / args.layers, tasks = args.segment_count * cache.kv_heads;
+  parallel_for(args.layers * tasks, [&](int64_t task) {
+    const Segment& segment = args.segments[task % tasks / cache.kv_heads];
+    const int64_t row = task / tasks * layer_rows + int64_t{segment.sequence} * cache.kv_heads + task % cache.kv_heads;
     const int64_t length = cache.lengths[row], first = std::max<int64_t>(0, length - cache.expiring);
     const int32_t newest = segment.first_position + segment.count - 1;
     uint8_t* keep = args.keep.row(row);

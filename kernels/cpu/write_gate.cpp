@@ -189,16 +189,18 @@ void add_blocks(const WriteGateBackwardArgs& args, int64_t head, int64_t unit, f
 
 void write_gate(const WriteGateArgs& args) {
   check(args);
-  const int64_t tiles = (args.tokens + kTile - 1) / kTile;
-  parallel_for(tiles * args.kv_heads, [&](int64_t task) {
-    const int64_t first = task / args.kv_heads * kTile;
-    gate_tile(args, task % args.kv_heads, first, std::min(kTile, args.tokens - first));
+  const int64_t tiles = (args.tokens + kTile - 1) / kTile, tasks = tiles * args.kv_heads;
+  parallel_for(args.layers * tasks, [&](int64_t task) {
+    const int64_t first = task % tasks / args.kv_heads * kTile;
+    gate_tile(of_layer<float>(args, static_cast<int>(task / tasks)), task % args.kv_heads, first,
+              std::min(kTile, args.tokens - first));
   });
 }
 
 void write_gate_backward(const WriteGateBackwardArgs& args) {
   const WriteGateArgs& forward = args.forward;
   check(forward);
+  KV_CHECK(forward.layers == 1);
   if (forward.tokens == 0 || (!args.log_gate_gradient && !args.gate_gradient)) return;
   const int64_t heads = forward.kv_heads, tokens = forward.tokens;
   const int64_t block_tokens = round_up((tokens + kMostBlocks - 1) / kMostBlocks, kBackwardTile);

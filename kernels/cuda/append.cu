@@ -1,6 +1,7 @@
 #include "kernels/append.h"
 
 #include "kernels/cuda/device.cuh"
+#include "kernels/expiry.h"
 
 namespace kv::cuda {
 
@@ -42,7 +43,9 @@ __global__ void append_kernel(AppendArgs args, const bf16* keys, const bf16* val
   copy_vector<Word>(keys + from, pools.keys + place * cache.head_dim, cache.head_dim, lane);
   copy_vector<Word>(values + from, pools.values + place * cache.head_dim, cache.head_dim, lane);
   if (lane == 0) args.pool_positions[place] = segment.first_position + static_cast<int32_t>(i);
-  if (lane == 0 && args.pool_expires) args.pool_expires[place] = args.expires[from / cache.head_dim];
+  if (lane == 0 && args.pool_expires) {
+    args.pool_expires[place] = args.expires ? args.expires[from / cache.head_dim] : kNeverExpires;
+  }
   if (!args.pool_columns) return;
   for (int c = lane; c < cache.column_width; c += 32) args.pool_columns[place * cache.column_width + c] = 0;
 }

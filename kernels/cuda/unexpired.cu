@@ -8,14 +8,16 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// One thread a slot; row: (segment, KV head).
+// One thread a slot; row: (layer, segment, KV head).
 __global__ void unexpired_kernel(UnexpiredArgs args, int64_t tiles) {
   let_next_start();
   wait_for_previous();
   const RowTile at = row_tile(tiles, kThreads);
   const PagedView& cache = args.cache;
-  const Segment segment = args.segments[at.row / cache.kv_heads];
-  const int64_t row = int64_t{segment.sequence} * cache.kv_heads + at.row % cache.kv_heads;
+  const int64_t of_layer = args.segment_count * cache.kv_heads;
+  const Segment segment = args.segments[at.row % of_layer / cache.kv_heads];
+  const int64_t row = at.row / of_layer * (cache.rows / args.layers) + int64_t{segment.sequence} * cache.kv_heads +
+                      at.row % cache.kv_heads;
   const int64_t slot = at.first + threadIdx.x, length = cache.lengths[row];
   if (slot >= length) return;
   const bool may_have_expired = slot >= length - cache.expiring;
@@ -26,9 +28,10 @@ __global__ void unexpired_kernel(UnexpiredArgs args, int64_t tiles) {
 }  // namespace
 
 void unexpired(const UnexpiredArgs& args) {
-  KV_CHECK(args.cache.expires);
+  KV_CHECK(args.cache.expires && args.cache.rows % args.layers == 0);
   const int64_t tiles = ceil_div(args.cache.max_length, kThreads);
-  launch_early(unexpired_kernel, args.segment_count * args.cache.kv_heads * tiles, kThreads, 0, args, tiles);
+  launch_early(unexpired_kernel, args.layers * args.segment_count * args.cache.kv_heads * tiles, kThreads, 0, args,
+               tiles);
 }
 
 }  // namespace kv::cuda

@@ -38,7 +38,7 @@ struct FewTokens {
 };
 
 // How many tiles of units have been added to a head's tile of tokens. Always back at 0 after a launch.
-constexpr int kMostMeetings = 1024;
+constexpr int kMostMeetings = 4096;
 __device__ unsigned int arrived[kMostMeetings];
 
 // Eight numbers of a key from one on, `left` of which it has; zeros beyond.
@@ -283,10 +283,10 @@ __device__ bool is_last(unsigned int& count, int blocks) {
   return true;
 }
 
-// parts: [token tiles, kv_heads, unit tiles · kSlices, kTokens].
+// parts: [token tiles, layers, kv_heads, unit tiles · kSlices, kTokens].
 template <int W>
 __global__ void __launch_bounds__(kThreads)
-    few_write_gates(WriteGateArgs args, bool is_wide, int unit_tiles, float* parts) {
+    few_write_gates(WriteGateArgs all, bool is_wide, int unit_tiles, float* parts) {
   using Shape = FewTokens<W>;
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ float2 units[kUnits];
@@ -295,8 +295,9 @@ __global__ void __launch_bounds__(kThreads)
   bf16* inputs = tile + kUnits * W;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int block = static_cast<int>(blockIdx.x), unit_tile = block % unit_tiles;
-  const int meeting = block / unit_tiles, head = meeting % args.kv_heads;
-  const int64_t first = int64_t{meeting / args.kv_heads} * Shape::kTokens;
+  const int meeting = block / unit_tiles, head = meeting % all.kv_heads, of_tile = all.layers * all.kv_heads;
+  const int64_t first = int64_t{meeting / of_tile} * Shape::kTokens;
+  const WriteGateArgs args = of_layer<bf16>(all, meeting % of_tile / all.kv_heads);
   const auto tokens = static_cast<int>(min(int64_t{Shape::kTokens}, args.tokens - first));
   float* together = parts + int64_t{meeting} * unit_tiles * kSlices * Shape::kTokens;
   let_next_start();
@@ -366,10 +367,15 @@ WriteGateArgs some_tokens(const WriteGateArgs& args, int64_t first, int64_t coun
 template <int W>
 void run_few(const WriteGateArgs& args, bool is_wide) {
   constexpr int kTokens = FewTokens<W>::kTokens;
-  KV_CHECK(args.kv_heads <= kMostMeetings);
+  const int heads = args.layers * args.kv_heads;
   const auto unit_tiles = static_cast<int>(ceil_div(args.hidden, kUnits));
-  const auto meetings = [&](int64_t tokens) { return ceil_div(tokens, kTokens) * args.kv_heads; };
-  const int64_t most = std::min<int64_t>(args.tokens, kMostMeetings / args.kv_heads * kTokens);
+  const auto meetings = [&](int64_t tokens) { return ceil_div(tokens, kTokens) * heads; };
+  if (args.layers > 1 && meetings(args.tokens) > kMostMeetings) {
+    for (int layer = 0; layer < args.layers; ++layer) run_few<W>(of_layer<bf16>(args, layer), is_wide);
+    return;
+  }
+  KV_CHECK(heads <= kMostMeetings);
+  const int64_t most = std::min<int64_t>(args.tokens, kMostMeetings / heads * kTokens);
   const Scratch<float> parts(meetings(most) * unit_tiles * kSlices * kTokens);
   for (int64_t first = 0; first < args.tokens; first += most) {
     const int64_t count = std::min(args.tokens - first, most);
@@ -384,8 +390,10 @@ void run_many(const WriteGateArgs& args, bool is_wide) {
   using Shape = ManyTokens<W>;
   constexpr size_t kParts = sizeof(float) * kHalves * Shape::kTokens;
   if (Shape::kSharedBytes + kParts > shared_bytes_a_block()) return run_few<W>(args, is_wide);
-  launch_early(write_gate_kernel<W>, ceil_div(args.tokens, Shape::kTokens) * args.kv_heads, kThreads,
-               Shape::kSharedBytes, args, is_wide);
+  for (int layer = 0; layer < args.layers; ++layer) {
+    launch_early(write_gate_kernel<W>, ceil_div(args.tokens, Shape::kTokens) * args.kv_heads, kThreads,
+                 Shape::kSharedBytes, of_layer<bf16>(args, layer), is_wide);
+  }
 }
 
 }  // namespace

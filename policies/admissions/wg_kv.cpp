@@ -62,7 +62,10 @@ class WgKv final : public WindowedAdmission {
     const SourceInfo& info = *shape.source;
     network_.use(*shape.backend, info, parameters(info, shape.seed));
     seed_ = shape.seed;
-    layer_numbers_ = info.layer_numbers;
+    std::vector<int32_t> first_heads;
+    for (const int number : info.layer_numbers) first_heads.push_back(number << 16);
+    first_heads_ = Tensor(*shape.backend, DType::kI32, std::ssize(first_heads));
+    first_heads_.upload(first_heads.data(), first_heads_.bytes());
     numbers_ = Tensor(*shape.backend, DType::kI32, std::ssize(shape.sample_numbers));
     numbers_.upload(shape.sample_numbers.data(), shape.sample_numbers.size_bytes());
   }
@@ -80,7 +83,7 @@ class WgKv final : public WindowedAdmission {
     args.drop = drop_;
     args.seed = seed_;
     args.numbers = std::as_const(numbers_).ref().as<int32_t>();
-    args.first_head = static_cast<uint32_t>(layer_numbers_[static_cast<size_t>(view.layer)]) << 16;
+    args.first_heads = std::as_const(first_heads_).ref().as<int32_t>() + view.layer;
   }
 
  private:
@@ -130,8 +133,8 @@ class WgKv final : public WindowedAdmission {
   WriteGateTraining training_;
   LearnedFile learned_;
   uint64_t seed_ = 0;
-  std::vector<int> layer_numbers_;
-  Tensor numbers_;  // [sequences], of their samples
+  Tensor first_heads_;  // [layers], numbers of their first KV heads
+  Tensor numbers_;      // [sequences], of their samples
 };
 
 const RegisterAdmission registered{{

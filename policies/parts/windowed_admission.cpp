@@ -13,11 +13,15 @@ WindowedAdmission::WindowedAdmission(Params& params, int sinks, int window)
 void WindowedAdmission::admit(const LayerView& view, int32_t* expires) {
   ExpiryArgs args{.segments = view.device_segments,
                   .segment_count = std::ssize(view.segments),
+                  .layers = view.layers,
                   .kv_heads = view.kv_heads,
                   .sinks = sinks_,
                   .window = window_,
                   .expires = expires};
-  for (const Segment& segment : view.segments) args.max_count = std::max<int64_t>(args.max_count, segment.count);
+  for (const Segment& segment : view.segments) {
+    args.max_count = std::max<int64_t>(args.max_count, segment.count);
+    args.tokens += segment.count;
+  }
   decide(view, args);
   view.backend.expiry(args);
 }

@@ -18,10 +18,10 @@ class WindowedAdmission : public Admission {
   void admit(const LayerView& view, int32_t* expires) override;
 
  protected:
-  // What of the op's arguments is not by position: who else stays, by heads, gates or a draw (kernels/expiry.h). Called
-  // for every layer of every block. Ops alone, as in admit(): a recorded step of generation cannot upload, and repeats
-  // what a loop over view.segments found when it was recorded. So tables of the host's go up in begin(), and gates are
-  // computed by ops.
+  // What of the op's arguments is not by position: who else stays, by heads, gates or a draw (kernels/expiry.h), of the
+  // view's layers. Called for every block. Ops alone, as in admit(): a recorded step of generation cannot upload, and
+  // repeats what a loop over view.segments found when it was recorded. So tables of the host's go up in begin(), and
+  // gates are computed by ops.
   virtual void decide(const LayerView&, ExpiryArgs&) {}
 
  private:

@@ -109,10 +109,11 @@ void WriteGateNetwork::use(Backend& backend, const SourceInfo& info, std::span<c
   output_bias_ = on_device(backend, named.read(kOutputBias, parameters));
 }
 
-WriteGateArgs WriteGateNetwork::args(int layer, const Projections& projections, int64_t tokens) const {
+WriteGateArgs WriteGateNetwork::args(int layer, const Projections& projections, int64_t tokens, int layers) const {
   const int64_t first = int64_t{layer} * kv_heads_;
   return {.pre_rope_keys = projections.pre_rope_keys,
           .keys = projections.keys,
+          .layers = layers,
           .tokens = tokens,
           .kv_heads = kv_heads_,
           .head_dim = head_dim_,
@@ -125,8 +126,8 @@ WriteGateArgs WriteGateNetwork::args(int layer, const Projections& projections, 
 
 const float* WriteGateNetwork::gates(const LayerView& view) {
   const int64_t tokens = tokens_of(view);
-  gates_.reserve(view.backend, DType::kF32, tokens * view.kv_heads);
-  WriteGateArgs of = args(view.layer, view.projections, tokens);
+  gates_.reserve(view.backend, DType::kF32, view.layers * tokens * view.kv_heads);
+  WriteGateArgs of = args(view.layer, view.projections, tokens, view.layers);
   of.gates = gates_.ref().as<float>();
   view.backend.write_gate(of);
   return of.gates;

@@ -30,10 +30,11 @@ class WriteGateNetwork {
   std::vector<float> initial(const SourceInfo& info, uint64_t seed) const;
   // UserError where the op does not take the model's head dimension.
   void use(Backend& backend, const SourceInfo& info, std::span<const float> parameters);
-  // Of the view's block: [tokens, kv_heads], valid until the next call.
+  // Of the view's block and layers: [layers, tokens, kv_heads], valid until the next call.
   const float* gates(const LayerView& view);
-  // What the op wants of a layer, but for where the gates go.
-  WriteGateArgs args(int layer, const Projections& projections, int64_t tokens) const;
+  // What the op wants of so many layers from `layer` on, whose keys lie one behind the other, but for where the gates
+  // go.
+  WriteGateArgs args(int layer, const Projections& projections, int64_t tokens, int layers = 1) const;
 
  private:
   double expand_;
@@ -42,7 +43,7 @@ class WriteGateNetwork {
   Tensor weights_;                // [layers, kv_heads, hidden, 2 head_dim], the norms' weights in them
   Tensor bias_, output_weights_;  // [layers, kv_heads, hidden]
   Tensor output_bias_;            // [layers, kv_heads]
-  Tensor gates_;                  // [tokens, kv_heads]
+  Tensor gates_;                  // [layers asked about, tokens, kv_heads]
 };
 
 // What the parameters of all layers' gates did to a loss, as ops add it up.

@@ -9,6 +9,7 @@
 #include "kernels/embed.h"
 #include "kernels/page_bounds.h"
 #include "kernels/unexpired.h"
+#include "kernels/write_expiries.h"
 
 namespace kv {
 
@@ -152,6 +153,13 @@ PagedView Cache::view(int layer) const {
           .column_width = shape_.column_width};
 }
 
+PagedView Cache::view_of_layers() const {
+  PagedView all = view(0);
+  all.rows = all_rows();
+  all.max_length = *std::max_element(max_lengths_.begin(), max_lengths_.end());
+  return all;
+}
+
 std::span<const int32_t> Cache::lengths(int layer) const {
   KV_CHECK(layer >= 0 && layer < shape_.layers);
   return std::span(lengths_).subspan(static_cast<size_t>(layer * rows()), static_cast<size_t>(rows()));
@@ -260,7 +268,7 @@ void Cache::advance(std::span<const Segment> segments) {
 
 void Cache::append(int layer, const Block& block, ConstRef keys, ConstRef values, const int32_t* expires) {
   if (block.max_count == 0) return;
-  KV_CHECK((expires != nullptr) == (shape_.window > 0));
+  KV_CHECK(!expires || shape_.window > 0);
   backend_->append({.keys = keys,
                     .values = values,
                     .expires = expires,
@@ -281,12 +289,27 @@ void Cache::append(int layer, const Block& block, ConstRef keys, ConstRef values
                          .pool_bounds = bounds_.ref()});
 }
 
-void Cache::evict(int layer, Slots<const uint8_t> keep, const uint8_t* rows_due) {
-  evict_newest(layer, keep, rows_due, max_lengths_[static_cast<size_t>(layer)]);
+void Cache::write_expiries(const Block& block, const int32_t* expires) {
+  if (block.max_count == 0) return;
+  KV_CHECK(shape_.window > 0);
+  backend_->write_expiries({.expires = expires,
+                            .layers = shape_.layers,
+                            .tokens = block.tokens,
+                            .segments = block.on_device(),
+                            .segment_count = std::ssize(block.segments),
+                            .max_count = block.max_count,
+                            .cache = view_of_layers(),
+                            .pool_expires = static_cast<int32_t*>(expires_.ref().data)});
 }
 
-void Cache::evict_newest(int layer, Slots<const uint8_t> keep, const uint8_t* rows_due, int64_t newest) {
-  backend_->compact({.cache = view(layer),
+void Cache::evict(int layer, Slots<const uint8_t> keep, const uint8_t* rows_due) {
+  evict_newest(view(layer), device_lengths() + layer * rows(), keep, rows_due,
+               max_lengths_[static_cast<size_t>(layer)]);
+}
+
+void Cache::evict_newest(const PagedView& view, int32_t* lengths, Slots<const uint8_t> keep, const uint8_t* rows_due,
+                         int64_t newest) {
+  backend_->compact({.cache = view,
                      .keep = keep,
                      .rows_due = rows_due,
                      .newest = newest,
@@ -295,23 +318,24 @@ void Cache::evict_newest(int layer, Slots<const uint8_t> keep, const uint8_t* ro
                      .pool_positions = static_cast<int32_t*>(positions_.ref().data),
                      .pool_expires = static_cast<int32_t*>(expires_.ref().data),
                      .pool_columns = columns(),
-                     .lengths = device_lengths() + layer * rows()});
+                     .lengths = lengths});
   if (shape_.page_bounds) {
-    backend_->page_bounds({.cache = view(layer), .newest = newest, .rows_due = rows_due, .pool_bounds = bounds_.ref()});
+    backend_->page_bounds({.cache = view, .newest = newest, .rows_due = rows_due, .pool_bounds = bounds_.ref()});
   }
 }
 
 void Cache::sweep(const Block& block, const std::function<void(int layer, Slots<const uint8_t> keep)>& leaving) {
   KV_CHECK(shape_.window > 0);
-  for (int layer = 0; layer < shape_.layers; ++layer) {
-    const PagedView cache = view(layer);
-    const int64_t pitch = (cache.max_length + kPageTokens - 1) / kPageTokens * kPageTokens;
-    const Slots<uint8_t> keep = unexpired_.reserve_slots<uint8_t>(*backend_, rows(), pitch);
-    backend_->unexpired(
-        {.cache = cache, .segments = block.on_device(), .segment_count = std::ssize(block.segments), .keep = keep});
-    leaving(layer, keep);
-    evict_newest(layer, keep, nullptr, cache.expiring);
-  }
+  const PagedView cache = view_of_layers();
+  const int64_t pitch = (cache.max_length + kPageTokens - 1) / kPageTokens * kPageTokens;
+  const Slots<uint8_t> keep = unexpired_.reserve_slots<uint8_t>(*backend_, cache.rows, pitch);
+  backend_->unexpired({.cache = cache,
+                       .layers = shape_.layers,
+                       .segments = block.on_device(),
+                       .segment_count = std::ssize(block.segments),
+                       .keep = keep});
+  for (int layer = 0; layer < shape_.layers; ++layer) leaving(layer, keep.from_row(layer * rows()));
+  evict_newest(cache, device_lengths(), keep, nullptr, cache.expiring);
   unswept_ = 0;
 }
 

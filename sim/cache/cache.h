@@ -57,6 +57,8 @@ class Cache {
   // The view is valid until the next grow, settle, reserve or reset. What the host knows of lengths, entries and pages
   // is as of the last grow, advance or settle: between evict() and settle() the backend alone knows better.
   PagedView view(int layer) const;
+  // The rows of all layers, [layers, sequences, kv_heads], for ops that go through all of them at once.
+  PagedView view_of_layers() const;
   std::span<const int32_t> lengths(int layer) const;  // [rows], host
 
   // Makes room in every layer for `steps` blocks of these segments (host) and counts the first one's entries, on the
@@ -69,6 +71,8 @@ class Cache {
 
   // Writes the block's entries: keys and values [tokens, kv_heads, head_dim]; `expires` as kernels/append.h has it.
   void append(int layer, const Block& block, ConstRef keys, ConstRef values, const int32_t* expires = nullptr);
+  // Until when the entries are seen that the last append() of every layer has written: [layers, tokens, kv_heads].
+  void write_expiries(const Block& block, const int32_t* expires);
 
   // Keeps the entries whose slots are 1 in `keep`, in the due rows (both in backend memory; null: all); counts them
   // there.
@@ -100,8 +104,9 @@ class Cache {
   void reset();
 
  private:
-  // The same where none leaves but of the newest slots.
-  void evict_newest(int layer, Slots<const uint8_t> keep, const uint8_t* rows_due, int64_t newest);
+  // The same for the rows of a view, `lengths` of which are on the backend, where none leaves but of the newest slots.
+  void evict_newest(const PagedView& view, int32_t* lengths, Slots<const uint8_t> keep, const uint8_t* rows_due,
+                    int64_t newest);
   int64_t all_rows() const { return rows() * shape_.layers; }
   int64_t new_pages(std::span<const int32_t> room) const;  // beyond those that are held
   int64_t larger_pool(int64_t missing) const { return pool_pages_ + std::max(missing, pool_pages_ / 8); }
@@ -126,7 +131,7 @@ class Cache {
   bool tables_changed_ = true;
   Tensor device_lengths_, device_tables_;
   GrowingTensor keys_, values_, positions_, expires_, bounds_, columns_;  // the pool
-  Tensor unexpired_;                                                      // a layer's mask while it is swept
+  Tensor unexpired_;                                                      // the mask of a sweep
   int64_t unswept_ = 0;  // blocks' longest segments since the last sweep, together
   int64_t pool_pages_ = 0;
   std::vector<int32_t> free_pages_;

@@ -18,9 +18,11 @@ class Admission : public Slot {
   // admit() is not asked.
   virtual int window() const { return 0; }
   // Before the block's keys and values are appended: writes [tokens, kv_heads], the position from which on queries no
-  // longer see the entry (kernels/expiry.h): position + window() or kNeverExpires. A pure function of a token's
-  // position, projections and sample, not of how tokens lie in blocks. Ops alone, since a step of generation may be
-  // recorded: what the host knows goes up in begin(), or needs() asks for host_steps.
+  // longer see the entry (kernels/expiry.h): position + window() or kNeverExpires. Of a step of generation, no token of
+  // which expires within it, it may be asked for all layers once the last one is through: view.layers of them,
+  // [layers, tokens, kv_heads]. A pure function of a token's layer, position, keys and sample, not of how tokens lie in
+  // blocks. Ops alone, since a step of generation may be recorded: what the host knows goes up in begin(), or needs()
+  // asks for host_steps, and is asked layer by layer.
   virtual void admit(const LayerView&, int32_t* /*expires*/) {}
 };
 

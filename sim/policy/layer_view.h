@@ -17,6 +17,9 @@ namespace kv {
 struct LayerView {
   Backend& backend;
   int layer = 0;
+  // Only while a block is admitted: so many layers from this one on are asked about at once. Keys and pre_rope_keys are
+  // those of all of them, a layer's behind another's, and all else is of the first.
+  int layers = 1;
   int sequences = 0;
   int q_heads = 0;
   int kv_heads = 0;

@@ -62,6 +62,7 @@ void Pass::resume(Cache cache, std::vector<int32_t> done) {
 
 void Pass::start(std::span<const int32_t> counts, int steps, bool decodes) {
   decodes_ = decodes;
+  waits_for_admission_ = false;
   recorded_segments_.clear();
   block_ = make_block(args_.backend, done_, counts);
   for (size_t s = 0; s < done_.size(); ++s) done_[s] += counts[s];
@@ -74,7 +75,13 @@ void Pass::start(std::span<const int32_t> counts, int steps, bool decodes) {
 
 void Pass::run(TokenLosses& losses) {
   args_.source.start(block_);
+  waits_for_admission_ = may_wait_for_admission();
   for (int layer = 0; layer < info_.layers; ++layer) run_layer(layer);
+  if (waits_for_admission_) {
+    LayerView view = view_of(0, first_layer_);
+    view.layers = info_.layers;
+    cache_.write_expiries(block_, admit(view));
+  }
   args_.source.finish(losses);
 }
 
@@ -113,22 +120,30 @@ bool Pass::is_recordable() const {
 // Everything that happens to a layer of a block, and the only place where it does.
 void Pass::run_layer(int layer) {
   const Projections projections = args_.source.project(layer);
+  if (layer == 0) first_layer_ = projections;
   take_up(layer, projections);
   LayerView view = view_of(layer, projections);
-  if (args_.policy.admission->window() > 0) view.expires = std::as_const(expires_).ref().as<int32_t>();
+  if (admits() && !waits_for_admission_) view.expires = std::as_const(expires_).ref().as<int32_t>();
   attend(view);
   for (Observer* observer : args_.observers) observer->attended(view, std::as_const(outputs_).ref());
   observe(view);
   args_.source.absorb(layer, std::as_const(outputs_).ref());
 }
 
+bool Pass::may_wait_for_admission() const {
+  return decodes_ && admits() && block_.max_count <= args_.policy.admission->window() && is_recordable() &&
+         args_.source.keeps_keys();
+}
+
+const int32_t* Pass::admit(const LayerView& view) {
+  expires_.reserve(args_.backend, DType::kI32, view.layers * block_.tokens * info_.kv_heads);
+  args_.policy.admission->admit(view, expires_.ref().as<int32_t>());
+  return std::as_const(expires_).ref().as<int32_t>();
+}
+
 void Pass::take_up(int layer, const Projections& projections) {
-  const int32_t* expires = nullptr;
-  if (args_.policy.admission->window() > 0) {
-    expires_.reserve(args_.backend, DType::kI32, block_.tokens * info_.kv_heads);
-    args_.policy.admission->admit(view_of(layer, projections), expires_.ref().as<int32_t>());
-    expires = std::as_const(expires_).ref().as<int32_t>();
-  }
+  const bool is_asked = admits() && !waits_for_admission_;
+  const int32_t* expires = is_asked ? admit(view_of(layer, projections)) : nullptr;
   cache_.append(layer, block_, projections.keys, projections.values, expires);
   for (Ranker& ranker : rankers_) ranker.push(layer, block_, projections.queries);
 }
@@ -182,7 +197,7 @@ void Pass::attend(LayerView& view) {
   const bool selects = args_.policy.selection->selects();
   KV_CHECK(!selects || !(column_sums_wanted_ || column_max_wanted_));  // of a part, they would say little
   if (decodes_) args_.policy.selection->select(view, read);
-  if (args_.count_pairs && (args_.policy.admission->window() > 0 || selects)) count_pairs(view.layer, read);
+  if (args_.count_pairs && (admits() || selects)) count_pairs(view.layer, read);
   const Slots<float> sums = column_buffer(column_sums_, column_sums_wanted_, view);
   const Slots<float> max = column_buffer(column_max_, column_max_wanted_, view);
   outputs_.reserve(args_.backend, args_.backend.activation_type(), block_.tokens * info_.q_heads * info_.head_dim);

@@ -51,7 +51,8 @@ class Pass {
   // A recording of run_next(), where is_recordable(). Until the next start() views show the segments of this moment, as
   // a GPU's recording does: what decides by them on the host goes wrong on every backend, where tests find it.
   std::unique_ptr<Recording> record_next();
-  // One layer's part of the block before attention: keys and values into the cache, queries into the windows.
+  // One layer's part of the block before attention: keys and values into the cache, queries into the windows. What the
+  // admission says of them waits for the last layer in a step of generation.
   void take_up(int layer, const Projections& projections);
   // Whether blocks need nothing of the host while they run.
   bool is_recordable() const;
@@ -76,6 +77,9 @@ class Pass {
 
  private:
   void run_layer(int layer);
+  bool may_wait_for_admission() const;
+  bool admits() const { return args_.policy.admission->window() > 0; }
+  const int32_t* admit(const LayerView& view);
   LayerView view_of(int layer, const Projections& projections);
   void attend(LayerView& view);
   void observe(const LayerView& view);
@@ -93,9 +97,14 @@ class Pass {
   bool column_sums_observed_ = false, column_sums_wanted_ = false;
   bool column_max_wanted_ = false;
   Tensor column_sums_, column_max_, outputs_;
-  Tensor expires_;     // of a layer's block
-  Tensor seen_pairs_;  // [2, layers, rows · group] i64, by KV head and by query head; none where all is seen
+  Tensor expires_;           // of a layer's block, or of all layers'
+  Projections first_layer_;  // of the block
+  Tensor seen_pairs_;        // [2, layers, rows · group] i64, by KV head and by query head; none where all is seen
   bool decodes_ = false;
+  // Whether the admission is asked about the block once all layers have run: where no token expires within the block
+  // and nobody looks on in between, a step of generation asks for all layers at once, which takes hardly longer than
+  // one.
+  bool waits_for_admission_ = false;
   PhaseTimer timer_;
   double attention_seconds_ = 0;
   std::vector<double> observe_seconds_, score_seconds_;  // [rankers]

@@ -27,7 +27,8 @@ Footprint run_footprint(const Backend& backend, const Source& source, const Poli
 
   Footprint need;
   need.weights = policy.learned_bytes(info, backend.activation_type());
-  need.activations = source.activation_bytes(shape.tokens) + static_cast<size_t>(shape.tokens) * query * element +
+  need.activations = source.activation_bytes(shape.tokens, shape.sequences) +
+                     static_cast<size_t>(shape.tokens) * query * element +
                      static_cast<size_t>(shape.logits) * sizeof(float);
   CacheShape cache{.layers = info.layers,
                    .kv_heads = info.kv_heads,

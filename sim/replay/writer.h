@@ -28,6 +28,7 @@ class Writer final : public Source {
   const SourceInfo& info() const override { return model_.info(); }
   void begin(std::span<const std::span<const int32_t>> sequences) override { model_.begin(sequences); }
   Projections project(int layer) override { return model_.project(layer); }
+  bool keeps_keys() const override { return model_.keeps_keys(); }
   void absorb(int layer, ConstRef head_outputs) override { model_.absorb(layer, head_outputs); }
   ConstRef output_weight(int layer) const override { return model_.output_weight(layer); }
   void start(const Block& block) override;

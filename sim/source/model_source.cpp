@@ -75,9 +75,11 @@ void ModelSource::check_ids() const {
   }
 }
 
-size_t ModelSource::activation_bytes(int64_t tokens) const {
+size_t ModelSource::activation_bytes(int64_t tokens, int64_t sequences) const {
   // Two f32 and three i32 a token beside what the layers write.
-  return ForwardBuffers::bytes(backend_, config_, tokens) + static_cast<size_t>(tokens) * 20;
+  const int64_t kept = 2 * sequences * config_.layers * config_.kv_size();
+  return ForwardBuffers::bytes(backend_, config_, tokens) + static_cast<size_t>(tokens) * 20 +
+         static_cast<size_t>(kept) * bytes_of(backend_.activation_type());
 }
 
 void ModelSource::take(const Block& block) {
@@ -89,6 +91,10 @@ void ModelSource::take(const Block& block) {
   argmax_.reserve(backend_, DType::kI32, tokens);
   ids_.reserve(backend_, DType::kI32, tokens);
   targets_.reserve(backend_, DType::kI32, tokens);
+  if (!keeps_keys()) return;
+  for (Tensor* keys : {&keys_, &rotated_keys_}) {
+    keys->reserve(backend_, backend_.activation_type(), config_.layers * tokens * config_.kv_size());
+  }
 }
 
 ForwardBlock ModelSource::forward_block() const {
@@ -117,10 +123,21 @@ void ModelSource::start(const Block& block, const int32_t* ids) {
   embed_tokens(model_, forward_block(), ids, buffers_.hidden.ref());
 }
 
-Projections ModelSource::project(int layer) { return project_layer(model_, forward_block(), layer, buffers_.layer()); }
+LayerActivations ModelSource::activations(int layer) {
+  LayerActivations of = buffers_.layer();
+  if (!keeps_keys()) return of;
+  const int64_t first = layer * block_->tokens * config_.kv_size();
+  of.raw_k = of.k = keys_.at(first);
+  of.k_rotated = rotated_keys_.at(first);
+  return of;
+}
+
+Projections ModelSource::project(int layer) {
+  return project_layer(model_, forward_block(), layer, activations(layer));
+}
 
 void ModelSource::absorb(int layer, ConstRef head_outputs) {
-  absorb_layer(model_, forward_block(), layer, head_outputs, buffers_.layer());
+  absorb_layer(model_, forward_block(), layer, head_outputs, activations(layer));
 }
 
 void ModelSource::token_loss(int64_t first_token, int64_t tokens, float* logits) {

@@ -25,12 +25,14 @@ class ModelSource final : public Source {
   void begin(std::span<const std::span<const int32_t>> sequences) override;
   void start(const Block& block) override;
   Projections project(int layer) override;
+  // Of blocks of single tokens, as a step of generation has them.
+  bool keeps_keys() const override { return block_->max_count <= 1; }
   void absorb(int layer, ConstRef head_outputs) override;
   void finish(TokenLosses& losses) override;
   ConstRef output_weight(int layer) const override;
   const ForwardModel* frozen_model() const override { return &model_; }
   std::unique_ptr<Source> twin(Backend& backend) const override;
-  size_t activation_bytes(int64_t tokens) const override;
+  size_t activation_bytes(int64_t tokens, int64_t sequences) const override;
 
   // Generation: as start() and finish(), but with ids [tokens] on the backend, checked by the caller, and of the
   // block's `count` rows `rows` (on the backend; null: all tokens) only what comes next: logits [count, vocab].
@@ -50,6 +52,7 @@ class ModelSource final : public Source {
   void check_ids() const;
   void take(const Block& block);
   ForwardBlock forward_block() const;
+  LayerActivations activations(int layer);
   // The losses of the block's tokens [first_token, first_token + tokens); logits [tokens, vocab] or null, backend
   // memory.
   void token_loss(int64_t first_token, int64_t tokens, float* logits);
@@ -65,6 +68,7 @@ class ModelSource final : public Source {
   std::vector<std::span<const int32_t>> sequences_;
   const Block* block_ = nullptr;
   ForwardBuffers buffers_;
+  Tensor keys_, rotated_keys_;     // [layers, tokens, kv_size], of a block whose keys are kept
   Tensor ids_, targets_;           // [tokens]
   Tensor nll_, entropy_, argmax_;  // [tokens]
   Tensor last_;                    // [rows, hidden] whose next tokens are asked for

@@ -32,6 +32,9 @@ class Source {
   virtual void begin(std::span<const std::span<const int32_t>> sequences) = 0;
   virtual void start(const Block& block) = 0;
   virtual Projections project(int layer) = 0;
+  // Whether keys and pre_rope_keys of all of the block's layers stay until the next start(), a layer's behind those of
+  // the one before.
+  virtual bool keeps_keys() const { return false; }
   virtual void absorb(int layer, ConstRef head_outputs) = 0;  // [tokens, q_heads, head_dim]
   virtual void finish(TokenLosses& losses) = 0;               // leaves it empty without losses
   virtual ConstRef output_weight(int layer) const = 0;        // W_O [width, q_heads · head_dim] or null
@@ -40,8 +43,8 @@ class Source {
   // Another source of the same weights, on a backend of the same kind, with state of its own: both can run at once, on
   // two threads. This one must outlive it. Null: there can be none.
   virtual std::unique_ptr<Source> twin(Backend&) const { return nullptr; }
-  // What a block of that many tokens makes the source allocate, from shapes alone.
-  virtual size_t activation_bytes(int64_t /*tokens*/) const { return 0; }
+  // What a block of that many tokens, and single tokens of that many sequences, make it allocate, from shapes alone.
+  virtual size_t activation_bytes(int64_t /*tokens*/, int64_t /*sequences*/) const { return 0; }
 };
 
 }  // namespace kv

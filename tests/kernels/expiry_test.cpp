@@ -63,6 +63,7 @@ TEST_P(Expiry, IsDrawnWhereAShareIsToBeDropped) {
   Tensor expires(*backend, DType::kI32, kCount * kHeads);
   Tensor gates = ref::upload_array(*backend, std::vector<float>(kCount * kHeads, 1.0F));
   Tensor numbers = ref::upload_array(*backend, std::vector<int32_t>{3});
+  Tensor first_heads = ref::upload_array(*backend, std::vector<int32_t>{6});
   backend->expiry({.segments = ref::segments_of(words),
                    .segment_count = 1,
                    .max_count = kCount,
@@ -73,7 +74,7 @@ TEST_P(Expiry, IsDrawnWhereAShareIsToBeDropped) {
                    .drop = 0.75F,
                    .seed = 11,
                    .numbers = ref::data_of<int32_t>(numbers),
-                   .first_head = 6,
+                   .first_heads = ref::data_of<int32_t>(first_heads),
                    .expires = ref::data_of<int32_t>(expires)});
   const std::vector<int32_t> got = ref::download_array<int32_t>(expires);
   int dropped = 0;
@@ -87,6 +88,37 @@ TEST_P(Expiry, IsDrawnWhereAShareIsToBeDropped) {
   }
   // Four standard deviations of 8000 draws.
   EXPECT_NEAR(dropped / 8000.0, 0.75, 4 * std::sqrt(0.75 * 0.25 / 8000));
+}
+
+// Each layer has gates, admitted heads and numbers of heads of its own.
+TEST_P(Expiry, OfSomeLayersAtOnceIsThatOfEach) {
+  KV_BACKEND_OR_SKIP(backend);
+  constexpr int kLayers = 3;
+  constexpr int64_t kTokens = 6, kOfLayer = kTokens * 2;
+  Tokens tokens(*backend);
+  Tensor gates = ref::upload_array(*backend, ref::random_values(kLayers * kOfLayer, 1));
+  Tensor heads = ref::upload_array(*backend, std::vector<uint8_t>{0, 1, 0, 0, 1, 0});
+  Tensor numbers = ref::upload_array(*backend, std::vector<int32_t>{3, 5});
+  Tensor first_heads = ref::upload_array(*backend, std::vector<int32_t>{6, 2, 40});
+  Tensor together(*backend, DType::kI32, kLayers * kOfLayer);
+  ExpiryArgs args = tokens.args();
+  args.numbers = ref::data_of<int32_t>(numbers);
+  for (const float drop : {0.0F, 0.5F}) {
+    args.drop = drop;
+    args.heads_admitted = ref::data_of<uint8_t>(heads);
+    args.gates = ref::data_of<float>(gates);
+    args.first_heads = ref::data_of<int32_t>(first_heads);
+    ExpiryArgs all = args;
+    all.layers = kLayers;
+    all.tokens = kTokens;
+    all.expires = ref::data_of<int32_t>(together);
+    backend->expiry(all);
+    const std::vector<int32_t> got = ref::download_array<int32_t>(together);
+    for (int64_t layer = 0; layer < kLayers; ++layer) {
+      EXPECT_EQ(ref::slice(got, layer * kOfLayer, kOfLayer), tokens.of(*backend, args)) << "layer " << layer;
+      args.heads_admitted += 2, args.gates += kOfLayer, args.first_heads += 1;
+    }
+  }
 }
 
 }  // namespace

@@ -55,6 +55,28 @@ TEST_P(Unexpired, StayWhatTheNewestTokenSaw) {
   }
 }
 
+// Two layers of one sequence of two heads, whose rows are as in Case: one token decides for all of them.
+TEST_P(Unexpired, OfSomeLayersAtOnceStayAsOfEach) {
+  KV_BACKEND_OR_SKIP(backend);
+  Case c(*backend);
+  constexpr int64_t kPitch = 20;
+  Tensor keep = ref::upload_array(*backend, std::vector<uint8_t>(4 * kPitch, 7));
+  Tensor words = ref::upload_segments(*backend, {{0, 0, 3, 37}});
+  backend->unexpired({.cache = c.cache.view(),
+                      .layers = 2,
+                      .segments = ref::segments_of(words),
+                      .segment_count = 1,
+                      .keep = keep.slots<uint8_t>(kPitch)});
+  const std::vector<uint8_t> got = ref::download_array<uint8_t>(keep);
+  for (int64_t row = 0; row < 4; ++row) {
+    for (int64_t slot = 0; slot < kPitch; ++slot) {
+      const bool there = slot < std::vector{20, 17, 3, 0}[row];
+      const int want = !there ? 7 : slot % 3 == 0 || slot > 9 ? 1 : 0;
+      EXPECT_EQ(int{got[row * kPitch + slot]}, want) << "row " << row << ", slot " << slot;
+    }
+  }
+}
+
 // What lies before the newest `expiring` slots is not looked at.
 TEST_P(Unexpired, AreAllEntriesThatCannotHaveExpired) {
   KV_BACKEND_OR_SKIP(backend);

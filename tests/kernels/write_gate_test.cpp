@@ -168,6 +168,36 @@ double allowed(const Backend& backend, const Shape& shape) {
          0.25 * 4 * std::sqrt(static_cast<double>(shape.hidden) / shape.head_dim) * ref::activation_epsilon(backend);
 }
 
+// Each layer has weights of its own. So many that on a card they are not all asked about at once, and more tokens than
+// count as few.
+TEST_P(WriteGate, OfSomeLayersAtOnceAreThoseOfEach) {
+  KV_BACKEND_OR_SKIP(backend);
+  struct Layers {
+    int count;
+    Shape of_each;
+  };
+  const std::vector<Layers> cases = {
+      {32, {1, 8, 128, 192}}, {3, {17, 2, 16, 70}}, {700, {2, 7, 16, 8}}, {2, {260, 2, 64, 96}}};
+  for (const auto& [layers, shape] : cases) {
+    SCOPED_TRACE(::testing::Message() << layers << " layers of " << shape.tokens << " tokens");
+    // As one layer of many heads, whose arrays are those of the layers one behind the other.
+    const Problem all(*backend, {shape.tokens, layers * shape.kv_heads, shape.head_dim, shape.hidden});
+    Uploaded uploaded(*backend, all);
+    Tensor together(*backend, DType::kF32, all.gate_count()), apart(*backend, DType::kF32, all.gate_count());
+    WriteGateArgs args = uploaded.args();
+    args.layers = layers;
+    args.kv_heads = shape.kv_heads;
+    args.gates = ref::data_of<float>(together);
+    backend->write_gate(args);
+    args.gates = ref::data_of<float>(apart);
+    for (int layer = 0; layer < layers; ++layer) {
+      backend->write_gate(backend->activation_type() == DType::kF32 ? of_layer<float>(args, layer)
+                                                                    : of_layer<uint16_t>(args, layer));
+    }
+    EXPECT_EQ(ref::download_array<float>(together), ref::download_array<float>(apart));
+  }
+}
+
 TEST_P(WriteGate, AgreesWithDoubleArithmetic) {
   KV_BACKEND_OR_SKIP(backend);
   for (const Shape& shape : kShapes) {

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "kernels/error.h"
+#include "kernels/expiry.h"
 #include "sim/io/safetensors.h"
 #include "sim/model/model_files.h"
 #include "sim/replay/replay.h"
@@ -360,6 +361,50 @@ TEST_P(Generate, AnAdmissionThatWorksOnTheHostSeesEveryStep) {
   const GenerateResult on_host = bench.generate(ask, policy), by_ops = bench.generate(ask);
   for (const auto& stretch : on_host.stretches) EXPECT_FALSE(stretch.recorded);
   for (size_t s = 0; s < 2; ++s) EXPECT_EQ(on_host.sequences[s].ids, by_ops.sequences[s].ids);
+}
+
+// Lets stay the first four positions, by an op, and notes about how many layers it is asked.
+class NotingAdmission final : public Admission {
+ public:
+  int window() const override { return 24; }
+  void admit(const LayerView& view, int32_t* expires) override {
+    layers.push_back(view.layers);
+    ExpiryArgs args{.segments = view.device_segments,
+                    .segment_count = std::ssize(view.segments),
+                    .max_count = 64,
+                    .layers = view.layers,
+                    .kv_heads = view.kv_heads,
+                    .sinks = 4,
+                    .window = window(),
+                    .expires = expires};
+    for (const Segment& segment : view.segments) args.tokens += segment.count;
+    view.backend.expiry(args);
+  }
+  std::vector<int> layers;
+};
+
+// Eight layers; whoever watches wants to see each of them decided before it is read.
+TEST_P(Generate, AsksAnAdmissionOnceAStepForAllLayers) {
+  KV_BACKEND_OR_SKIP(backend);
+  Bench bench(*backend);
+  const Ask ask{.prompts = {text("code0", 0, 50), text("book0", 0, 64)},
+                .admission = {"local", {{"sinks", "4", ""}, {"window", "24", ""}}}};
+  const GenerateResult expected = bench.generate(ask);
+  Watcher watcher;
+  Observer* const observers[] = {&watcher};
+  for (const bool is_watched : {false, true}) {
+    Policy policy = make_policy("full", {});
+    auto admission = std::make_unique<NotingAdmission>();
+    const NotingAdmission& noting = *admission;
+    policy.admission = std::move(admission);
+    const GenerateResult result = is_watched ? bench.generate(ask, policy, observers) : bench.generate(ask, policy);
+    for (size_t s = 0; s < 2; ++s) EXPECT_EQ(result.sequences[s].ids, expected.sequences[s].ids);
+    // Prompts layer by layer; then 39 steps, of which a card records one and repeats it without asking.
+    const auto first_step = std::find(noting.layers.begin(), noting.layers.end(), 8);
+    EXPECT_EQ(std::count(noting.layers.begin(), first_step, 1), first_step - noting.layers.begin());
+    EXPECT_EQ(std::count(first_step, noting.layers.end(), 8), is_watched ? 0 : backend->name() == "cpu" ? 39 : 2);
+    EXPECT_EQ(std::count(first_step, noting.layers.end(), 1), 0);
+  }
 }
 
 TEST_P(Generate, CountsWhatItKeepsAndHowLongItTakes) {
