@@ -64,13 +64,13 @@ struct AttentionColumnsFoldArgs {
 };
 
 // Columns of an entry, and features from first_plane on.
-inline int64_t columns_needed(const AttentionColumnsAddArgs& args) {
+constexpr int64_t columns_needed(const AttentionColumnsAddArgs& args) {
   return (args.suffixes.first == args.kAllEarly ? 2 : 3 + args.suffixes.count) * args.group;
 }
-inline int64_t columns_needed(const AttentionColumnsFoldArgs& args) {
+constexpr int64_t columns_needed(const AttentionColumnsFoldArgs& args) {
   return (args.has_recent ? 3 + args.suffix_count : 2) * args.group;
 }
-inline int64_t planes_written(const AttentionColumnsFoldArgs& args) {
+constexpr int64_t planes_written(const AttentionColumnsFoldArgs& args) {
   return (args.suffix_count + args.recent_planes + 2) * args.group;
 }
 

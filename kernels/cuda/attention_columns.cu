@@ -2,13 +2,14 @@
 
 #include <type_traits>
 
-#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/mma.cuh"
 
 namespace kv::cuda {
 
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kTile = 128;  // entries that a block folds, a thread each
 
 // V neighbouring columns at a time: an entry's lie together, and what is written in small pieces costs whole sectors.
 template <int V>
@@ -26,51 +27,84 @@ __device__ void write(float* to, const Pack<V>& values) {
   *reinterpret_cast<Packed<V>*>(to) = __builtin_bit_cast(Packed<V>, values);
 }
 
-// A thread an entry; a sequence has one segment at most, so no two touch the same columns.
+// The columns that a segment's sums go to: `recent` and suffixes, or those of early ones.
+struct Targets {
+  static constexpr int kMost = 1 + Suffixes::kMost;
+  int first;
+  bool takes[kMost], begins[kMost];  // of the columns from `first` on
+
+  __device__ Targets(const AttentionColumnsAddArgs& args, const Segment& segment) {
+    const Suffixes& suffixes = args.suffixes;
+    const bool is_early = segment.first_position < suffixes.first;
+    const int32_t left = is_early ? 0 : suffixes.left(segment.first_position);
+    first = is_early ? 0 : 2;
+    takes[0] = is_early || !args.suffixes_only;
+    begins[0] = false;
+#pragma unroll
+    for (int k = 0; k < Suffixes::kMost; ++k) {
+      takes[1 + k] = is_early ? k == 0 : k < suffixes.count && left <= suffixes.of[k];
+      begins[1 + k] = !is_early && left == suffixes.of[k];
+    }
+  }
+};
+
+// A thread an entry; a sequence has one segment at most, so no two touch the same columns. Most steps add to `recent`
+// alone, which is one sector of an entry's: to stage columns as fold_kernel does would read the others for nothing.
 template <int V>
-__global__ void add_kernel(AttentionColumnsAddArgs args, int64_t tiles) {
+__global__ void __launch_bounds__(kThreads) add_kernel(AttentionColumnsAddArgs args, int64_t tiles) {
+  let_next_start();
+  wait_for_previous();
   const RowTile at = row_tile(tiles, kThreads);  // row: (segment, KV head)
   const PagedView& cache = args.cache;
   const Segment segment = args.segments[at.row / cache.kv_heads];
   const int64_t row = int64_t{segment.sequence} * cache.kv_heads + at.row % cache.kv_heads;
   const int64_t slot = at.first + threadIdx.x;
-  const Suffixes& suffixes = args.suffixes;
-  const bool is_early = segment.first_position < suffixes.first;
-  const int32_t left = is_early ? 0 : suffixes.left(segment.first_position);
   if (segment.count == 0 || !is_due(args.sequences, segment.sequence) || slot >= cache.lengths[row]) return;
-  float* columns = args.pool_columns + place_of(cache, row, slot) * cache.column_width;
+  const Targets targets(args, segment);
+  float* columns = args.pool_columns + place_of(cache, row, slot) * cache.column_width + targets.first * args.group;
   for (int h = 0; h < args.group; h += V) {
-    Pack<V> sums;
+    // All are read before one is written: the compiler cannot know that they are different ones.
+    Pack<V> totals[Targets::kMost], sums;
+#pragma unroll
+    for (int t = 0; t < Targets::kMost; ++t) {
+      totals[t] = targets.takes[t] && !targets.begins[t] ? read<V>(columns + t * args.group + h) : Pack<V>{};
+    }
 #pragma unroll
     for (int v = 0; v < V; ++v) sums.at[v] = args.sums.row(row * args.group + h + v)[slot];
-    const auto add = [&](int column, bool begins = false) {
-      Pack<V> total = begins ? Pack<V>{} : read<V>(columns + column);
 #pragma unroll
-      for (int v = 0; v < V; ++v) total.at[v] += sums.at[v];
-      write(columns + column, total);
-    };
-    if (is_early) {
-      add(h);
-      add(args.group + h);
-      continue;
-    }
-    if (!args.suffixes_only) add(2 * args.group + h);
+    for (int t = 0; t < Targets::kMost; ++t) {
 #pragma unroll
-    for (int k = 0; k < Suffixes::kMost; ++k) {
-      if (k < suffixes.count && left <= suffixes.of[k]) add((3 + k) * args.group + h, left == suffixes.of[k]);
+      for (int v = 0; v < V; ++v) totals[t].at[v] += sums.at[v];
+      if (targets.takes[t]) write(columns + t * args.group + h, totals[t]);
     }
   }
 }
 
+// From one entry's columns to the next one's in shared memory: an odd number of packs, so that threads which have an
+// entry each find theirs in different banks.
 template <int V>
-__global__ void fold_kernel(AttentionColumnsFoldArgs args, int64_t tiles) {
-  const RowTile at = row_tile(tiles, kThreads);
-  const PagedView& cache = args.cache;
-  const int64_t slot = at.first + threadIdx.x;
-  if (!is_due(args.rows_due, at.row) || slot >= cache.lengths[at.row]) return;
-  float* columns = args.pool_columns + place_of(cache, at.row, slot) * cache.column_width;
-  const bool is_counted = args.rows_counted && args.rows_counted[at.row];
-  const int64_t plane = at.row * args.planes + args.first_plane;
+__host__ __device__ int staged_stride(int columns) {
+  return (columns / V | 1) * V;
+}
+
+// Calls with the entry and column of every pack of the entries' first columns, neighbouring threads with neighbouring
+// packs, as they lie together in the pool.
+template <int V, class Call>
+__device__ void for_packs(int entries, int columns, const Call& call) {
+  const int packs = columns / V, whole = kTile / packs, rest = kTile % packs, thread = static_cast<int>(threadIdx.x);
+  int entry = thread / packs, pack = thread % packs;
+  while (entry < entries) {
+    call(entry, pack * V);
+    entry += whole, pack += rest;
+    if (pack >= packs) ++entry, pack -= packs;
+  }
+}
+
+// `columns` are the entry's own.
+template <int V>
+__device__ void fold_entry(const AttentionColumnsFoldArgs& args, int64_t row, int64_t slot, float* columns) {
+  const bool is_counted = args.rows_counted && args.rows_counted[row];
+  const int64_t plane = row * args.planes + args.first_plane;
   const int group = args.group, interval = args.suffix_count, all = interval + args.recent_planes;
   for (int h = 0; h < group; h += V) {
     Pack<V> cumulative = read<V>(columns + h), decayed = read<V>(columns + group + h), recent{};
@@ -85,6 +119,7 @@ __global__ void fold_kernel(AttentionColumnsFoldArgs args, int64_t tiles) {
       const float counted = is_counted ? recent.at[v] : 0;
       cumulative.at[v] += recent.at[v] - counted;
       decayed.at[v] = args.decay * (decayed.at[v] - counted) + recent.at[v];
+#pragma unroll 1
       for (int copy = interval; copy < all; ++copy) feature(copy) = recent.at[v];
       feature(all) = cumulative.at[v];
       feature(all + 1) = decayed.at[v];
@@ -97,6 +132,35 @@ __global__ void fold_kernel(AttentionColumnsFoldArgs args, int64_t tiles) {
       for (int v = 0; v < V; ++v) args.features.row(plane + k * group + h + v)[slot] = newest.at[v];
     }
   }
+}
+
+// A block's entries have their columns in shared memory while each thread folds one.
+template <int V>
+__global__ void __launch_bounds__(kTile) fold_kernel(AttentionColumnsFoldArgs args, int64_t tiles) {
+  extern __shared__ __align__(16) float staged[];
+  let_next_start();
+  wait_for_previous();
+  const RowTile at = row_tile(tiles, kTile);
+  const PagedView& cache = args.cache;
+  const auto entries = static_cast<int>(min(int64_t{kTile}, cache.lengths[at.row] - at.first));
+  if (!is_due(args.rows_due, at.row) || entries <= 0) return;
+  const auto columns = static_cast<int>(columns_needed(args));
+  const int stride = staged_stride<V>(columns), thread = static_cast<int>(threadIdx.x);
+  const auto in_pool = [&](int entry) {
+    return args.pool_columns + place_of(cache, at.row, at.first + entry) * cache.column_width;
+  };
+  for_packs<V>(entries, columns, [&](int entry, int column) {
+    copy_few_async<V * sizeof(float)>(staged + entry * stride + column, in_pool(entry) + column);
+  });
+  commit_copies();
+  wait_copies<0>();
+  __syncthreads();
+  if (thread < entries) fold_entry<V>(args, at.row, at.first + thread, staged + thread * stride);
+  __syncthreads();
+  // Suffixes stay as they are.
+  for_packs<V>(entries, (args.has_recent ? 3 : 2) * args.group, [&](int entry, int column) {
+    write(in_pool(entry) + column, read<V>(staged + entry * stride + column));
+  });
 }
 
 // Calls with the most columns that can be read at a time.
@@ -116,15 +180,19 @@ void attention_columns_add(const AttentionColumnsAddArgs& args) {
   KV_CHECK(args.cache.column_width >= columns_needed(args) && args.suffixes.interval > 0);
   const int64_t tiles = ceil_div(args.cache.max_length, kThreads);
   with_pack(args, [&](auto pack) {
-    launch(add_kernel<pack>, args.segment_count * args.cache.kv_heads * tiles, kThreads, 0, args, tiles);
+    launch_early(add_kernel<pack>, args.segment_count * args.cache.kv_heads * tiles, kThreads, 0, args, tiles);
   });
 }
 
 void attention_columns_fold(const AttentionColumnsFoldArgs& args) {
   KV_CHECK(args.cache.column_width >= columns_needed(args) && args.first_plane + planes_written(args) <= args.planes);
   KV_CHECK(args.has_recent || args.suffix_count == 0);
-  const int64_t tiles = ceil_div(args.cache.max_length, kThreads);
-  with_pack(args, [&](auto pack) { launch(fold_kernel<pack>, args.cache.rows * tiles, kThreads, 0, args, tiles); });
+  const int64_t tiles = ceil_div(args.cache.max_length, kTile);
+  with_pack(args, [&](auto pack) {
+    const int stride = staged_stride<pack>(static_cast<int>(columns_needed(args)));
+    launch_early(fold_kernel<pack>, args.cache.rows * tiles, kTile, size_t{kTile} * stride * sizeof(float), args,
+                 tiles);
+  });
 }
 
 }  // namespace kv::cuda

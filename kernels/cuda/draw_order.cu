@@ -7,29 +7,47 @@ namespace kv::cuda {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kTile = 4 * kThreads;  // slots of a block
 
-// One thread a slot.
-__global__ void draw_order_kernel(DrawOrderArgs args, int64_t tiles) {
-  const RowTile at = row_tile(tiles, kThreads);
-  const int64_t slot = at.first + threadIdx.x;
-  if (slot >= args.cache.lengths[at.row] - args.drop_newest || !is_due(args.rows_due, at.row)) return;
-  float* output = args.output.row(at.row) + slot;
-  if (args.stays && args.stays.row(at.row)[slot]) {
-    *output = kStays;
-    return;
-  }
-  const int64_t sequence = at.row / args.cache.kv_heads;
-  const uint32_t head = args.first_head + static_cast<uint32_t>(at.row % args.cache.kv_heads);
+__device__ float drawn(const DrawOrderArgs& args, int64_t row, int64_t slot) {
+  const int64_t sequence = row / args.cache.kv_heads;
+  const uint32_t head = args.first_head + static_cast<uint32_t>(row % args.cache.kv_heads);
   const double u = draw_uniform(args.seed, static_cast<uint32_t>(args.numbers[sequence]), head,
                                 static_cast<uint32_t>(args.tokens_seen[sequence]), static_cast<uint32_t>(slot));
-  *output = static_cast<float>(args.scores.row(at.row)[slot] + log(-log(u)));
+  return static_cast<float>(args.scores.row(row)[slot] + log(-log(u)));
+}
+
+// A block first finds its candidates, which may be few, so that threads with a logarithm to take lie together.
+__global__ void __launch_bounds__(kThreads) draw_order_kernel(DrawOrderArgs args, int64_t tiles) {
+  __shared__ int candidates[kTile];
+  __shared__ int count;
+  let_next_start();
+  wait_for_previous();
+  const RowTile at = row_tile(tiles, kTile);
+  const int64_t end = min(at.first + kTile, int64_t{args.cache.lengths[at.row]} - args.drop_newest);
+  if (at.first >= end || !is_due(args.rows_due, at.row)) return;
+  if (threadIdx.x == 0) count = 0;
+  __syncthreads();
+  float* output = args.output.row(at.row);
+  const uint8_t* stays = args.stays ? args.stays.row(at.row) : nullptr;
+  for (auto slot = static_cast<int>(at.first + threadIdx.x); slot < end; slot += kThreads) {
+    if (stays && stays[slot]) {
+      output[slot] = kStays;
+    } else {
+      candidates[atomicAdd(&count, 1)] = slot;  // in any order: none depends on another
+    }
+  }
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) {
+    output[candidates[i]] = drawn(args, at.row, candidates[i]);
+  }
 }
 
 }  // namespace
 
 void draw_order(const DrawOrderArgs& args) {
-  const int64_t tiles = ceil_div(args.cache.max_length, kThreads);
-  launch(draw_order_kernel, args.cache.rows * tiles, kThreads, 0, args, tiles);
+  const int64_t tiles = ceil_div(args.cache.max_length, kTile);
+  launch_early(draw_order_kernel, args.cache.rows * tiles, kThreads, 0, args, tiles);
 }
 
 }  // namespace kv::cuda

@@ -56,6 +56,11 @@ __device__ inline void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint3
 __device__ inline void copy_async(void* to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(shared_address(to)), "l"(from));
 }
+// The same of 4, 8 or 16 bytes, which lie at a multiple of their number.
+template <int Bytes>
+__device__ void copy_few_async(void* to, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;\n" ::"r"(shared_address(to)), "l"(from), "n"(Bytes));
+}
 // Zeros, and nothing read, unless `there`.
 __device__ inline void copy_or_zero(void* to, const void* from, bool present) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared_address(to)), "l"(from),

@@ -9,6 +9,8 @@ namespace {
 // One block a row.
 template <class Key>
 __global__ void __launch_bounds__(kSelectThreads) select_top_kernel(SelectTopArgs args) {
+  let_next_start();
+  wait_for_previous();
   const int64_t row = blockIdx.x;
   if (!is_due(args.rows_due, row)) return;
   const int64_t count = args.counts[row];
@@ -21,8 +23,8 @@ __global__ void __launch_bounds__(kSelectThreads) select_top_kernel(SelectTopArg
 }  // namespace
 
 void select_top(const SelectTopArgs& args) {
-  launch(args.ties ? select_top_kernel<uint64_t> : select_top_kernel<uint32_t>, args.cache.rows, kSelectThreads, 0,
-         args);
+  launch_early(args.ties ? select_top_kernel<uint64_t> : select_top_kernel<uint32_t>, args.cache.rows, kSelectThreads,
+               0, args);
 }
 
 }  // namespace kv::cuda

@@ -145,23 +145,28 @@ TEST_P(AttentionColumns, CanTakeAPartForSuffixesAlone) {
   EXPECT_EQ(cache.download().columns[0], want);
 }
 
+// Groups, and columns further on, that leave four, two or one to be read at a time.
 TEST_P(AttentionColumns, FoldAtAnEventAndBecomeFeatures) {
   KV_BACKEND_OR_SKIP(backend);
-  constexpr int kPlanes = 12, kFirst = 1;
-  for (const int suffixes : {0, 2}) {
-    const int width = (3 + suffixes) * kGroup + 1;
+  struct Shape {
+    int group, suffixes, further;  // columns that nobody may touch
+  };
+  for (const auto& [group, suffixes, further] : std::vector<Shape>{
+           {2, 0, 1}, {2, 2, 1}, {2, 3, 0}, {4, 3, 0}, {4, 2, 4}, {4, 1, 2}, {3, 3, 0}, {1, 3, 2}, {8, 3, 0}}) {
+    constexpr int kFirst = 1;
+    const int width = (3 + suffixes) * group + further, planes = (3 + suffixes) * group + 2;
     ref::PagedCache cache(*backend, ref::random_rows(kLengths, 2, 16, 5, width));
     const std::vector<uint8_t> due = {1, 1, 0, 1, 1, 1};
     Tensor device_due = ref::upload_array(*backend, due);
-    Tensor features(*backend, DType::kF32, std::ssize(kLengths) * kPlanes * kPitch);
+    Tensor features(*backend, DType::kF32, std::ssize(kLengths) * planes * kPitch);
     backend->attention_columns_fold({.cache = cache.view(),
                                      .rows_due = ref::data_of<uint8_t>(device_due),
-                                     .group = kGroup,
+                                     .group = group,
                                      .decay = 0.75F,
                                      .suffix_count = suffixes,
                                      .pool_columns = cache.pool_columns(),
                                      .features = features.slots<float>(kPitch),
-                                     .planes = kPlanes,
+                                     .planes = planes,
                                      .first_plane = kFirst});
     const std::vector<float> got = ref::download_array<float>(features);
     const std::vector<std::vector<float>> before = cache.rows().columns, after = cache.download().columns;
@@ -170,30 +175,30 @@ TEST_P(AttentionColumns, FoldAtAnEventAndBecomeFeatures) {
         EXPECT_EQ(after[row], before[row]);
       }
       const int64_t count = due[row] ? kLengths[row] : 0;
-      for (int plane = 0; plane < kPlanes; ++plane) {
-        const bool is_feature = plane >= kFirst && plane < kFirst + (3 + suffixes) * kGroup;
-        const int64_t at = (row * kPlanes + plane) * kPitch;
+      for (int plane = 0; plane < planes; ++plane) {
+        const bool is_feature = plane >= kFirst && plane < kFirst + (3 + suffixes) * group;
+        const int64_t at = (row * planes + plane) * kPitch;
         ref::expect_untouched(got, at + (is_feature ? count : 0), at + kPitch);
       }
       for (int64_t slot = 0; slot < count; ++slot) {
         const float *was = &before[row][slot * width], *is = &after[row][slot * width];
-        EXPECT_EQ(is[width - 1], was[width - 1]);
-        for (int h = 0; h < kGroup; ++h) {
-          const double recent = was[2 * kGroup + h];
+        for (int column = width - further; column < width; ++column) EXPECT_EQ(is[column], was[column]);
+        for (int h = 0; h < group; ++h) {
+          const double recent = was[2 * group + h];
           const auto feature = [&](int index) {
-            return got[(row * kPlanes + kFirst + index * kGroup + h) * kPitch + slot];
+            return got[(row * planes + kFirst + index * group + h) * kPitch + slot];
           };
           for (int k = 0; k < suffixes; ++k) {
-            EXPECT_EQ(feature(k), was[(3 + k) * kGroup + h]);
-            EXPECT_EQ(is[(3 + k) * kGroup + h], was[(3 + k) * kGroup + h]);
+            EXPECT_EQ(feature(k), was[(3 + k) * group + h]);
+            EXPECT_EQ(is[(3 + k) * group + h], was[(3 + k) * group + h]);
           }
           EXPECT_EQ(feature(suffixes), recent);
           // A product and a sum of numbers below 1.
           ref::expect_close(feature(suffixes + 1), was[h] + recent, {.roundings = 2});
-          ref::expect_close(feature(suffixes + 2), 0.75 * was[kGroup + h] + recent, {.roundings = 2});
+          ref::expect_close(feature(suffixes + 2), 0.75 * was[group + h] + recent, {.roundings = 2});
           EXPECT_EQ(is[h], feature(suffixes + 1));
-          EXPECT_EQ(is[kGroup + h], feature(suffixes + 2));
-          EXPECT_EQ(is[2 * kGroup + h], 0);
+          EXPECT_EQ(is[group + h], feature(suffixes + 2));
+          EXPECT_EQ(is[2 * group + h], 0);
         }
       }
     }
@@ -204,7 +209,7 @@ TEST_P(AttentionColumns, FoldAtAnEventAndBecomeFeatures) {
 TEST_P(AttentionColumns, FoldSumsThatAreGiven) {
   KV_BACKEND_OR_SKIP(backend);
   constexpr int kTwoColumns = 2 * kGroup, kCopies = 4, kPlanes = (kCopies + 2) * kGroup;
-  const std::vector<int32_t> lengths = {40, 17};
+  const std::vector<int32_t> lengths = {140, 17};
   ref::PagedCache cache(*backend, ref::random_rows(lengths, 2, 16, 5, kTwoColumns));
   const std::vector<float> given = ref::random_values(std::ssize(lengths) * kPlanes * kPitch, 3);
   Tensor features = ref::upload_array(*backend, given);

@@ -53,11 +53,11 @@ double expected(double score, uint64_t seed, const std::array<uint32_t, 4>& coun
   return score + std::log(std::log(1 / u));
 }
 
-// Lengths around a page's 16 entries and a tile's 256; names and seeds of more than 16 and 32 bits.
+// Lengths around a page's 16 entries and a tile's 1024; names and seeds of more than 16 and 32 bits.
 TEST_P(DrawOrder, AddsTheNoiseOfSampleHeadEventAndSlot) {
   KV_BACKEND_OR_SKIP(backend);
-  const ref::PagedCache cache(*backend, ref::random_rows({17, 2, 258, 3, 257, 600, 16, 259, 300}, 3, 4, 1), 1);
-  const int64_t pitch = 608, rows = 9;
+  const ref::PagedCache cache(*backend, ref::random_rows({17, 2, 1026, 3, 1025, 2060, 16, 1027, 300}, 3, 4, 1), 1);
+  const int64_t pitch = 2064, rows = 9;
   const std::vector<float> scores = ref::random_values(rows * pitch, 4);
   Draw draw{.numbers = {4, 0x12345678, 0},
             .tokens_seen = {700, 1, 500000},
