@@ -76,7 +76,7 @@ void host_part(Device& device, Samples& samples) {
     network.use(device.backend(), info, parameters);
     const WriteGateGradients gradients(device.backend(), info, network);
     gradients.add_to(parameters, gradient);
-    clip_norm(gradient, std::numeric_limits<double>::infinity());
+    clip_norm(gradient, norm_of(gradient), std::numeric_limits<double>::infinity());
     adam.step(parameters, gradient, 1e-3);
   });
 }
