@@ -37,10 +37,8 @@ class RetentionStep {
         predictions_(tokens_of(batch) - std::ssize(batch.sequences)) {}
 
   void add(const TextGroup& group) {
-    const int64_t tokens = group.block.tokens, width = config_.hidden_size;
-    teacher_.reserve(backend_, backend_.activation_type(), tokens * width);
-    backend_.copy(teacher_.ref().data, student_.teach(group.block, group.on_device()).data,
-                  static_cast<size_t>(tokens * width) * bytes_of(backend_.activation_type()));
+    teacher_.reserve(backend_, backend_.activation_type(), group.block.tokens * config_.hidden_size);
+    student_.teach(group.block, group.on_device(), teacher_.ref());
     add_words(group, student_.run(group.block, group.on_device(), attention_));
     add_capacity(group);
     attention_.add_loss([&](int layer, const float* log_retention, float* gradient) {

@@ -32,6 +32,7 @@ class WriteGateStep {
       : batch_(batch), model_(model), attention_(attention), loss_(loss), distillation_(model) {}
 
   void add(const TextGroup& group) {
+    distillation_.teach(group);
     distance_ += group.share * distillation_.learn(group, attention_, [&] { add_sparsity(group); });
   }
 

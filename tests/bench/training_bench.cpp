@@ -45,8 +45,9 @@ void teach(Device& device, Samples& samples, int64_t tokens) {
   Tensor ids(device.backend(), DType::kI32, tokens);
   ids.upload(lesson.ids.data(), ids.bytes());
   Student student(model);
+  Tensor states(device.backend(), device.backend().activation_type(), tokens * model.config.hidden_size);
   samples.take({.flops = forward_flops(model.config, tokens)},
-               [&] { student.teach(block, std::as_const(ids).ref().as<int32_t>()); });
+               [&] { student.teach(block, std::as_const(ids).ref().as<int32_t>(), states.ref()); });
 }
 
 void step(Device& device, Samples& samples, int64_t tokens, Learner& learner) {
