@@ -11,14 +11,17 @@ namespace kv {
 //   loss = mean over layers, tokens and heads of o_s + (1 − o_s) (1 − (1 − g)²),  o_s = min(1, W / (T − s))
 //   gradient += weight · ∂loss/∂g
 // Here 1 − (1 − g)² is the paper's g + g (1 − g). The paper has no o_s, which is what window 0 means; the released code
-// does, so that the last W tokens pull at nothing. The loss is summed in double; without any tokens it is 0.
+// does, so that the last W tokens pull at nothing. The loss is summed in double; without any tokens it is 0. Beside it,
+// how many gates would let their token in: those above a threshold.
 struct GateSparsityArgs {
   TokenHeads shape;              // whose segments hold all of its tokens
   const float* gates = nullptr;  // [layers, tokens, heads], in [0, 1]
   int window = 0;
   float weight = 1;
-  float* loss = nullptr;      // [1]
-  float* gradient = nullptr;  // as gates
+  float threshold = 0;
+  float* loss = nullptr;        // [1]
+  int32_t* admitted = nullptr;  // [1]
+  float* gradient = nullptr;    // as gates
 };
 
 // o_s

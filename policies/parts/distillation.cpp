@@ -7,14 +7,17 @@
 
 namespace kv {
 
+void Distillation::teach(const TextGroup& group) {
+  Backend& backend = model_.backend;
+  teacher_.reserve(backend, backend.activation_type(), group.block.tokens * model_.config.hidden_size);
+  student_.teach(group.block, group.on_device(), teacher_.ref());
+}
+
 double Distillation::learn(const TextGroup& group, StudentAttention& attention,
                            const std::function<void()>& other_losses) {
   Backend& backend = model_.backend;
   const int64_t tokens = group.block.tokens, width = model_.config.hidden_size;
-  teacher_.reserve(backend, backend.activation_type(), tokens * width);
   loss_.reserve(backend, DType::kF32, tokens);
-  const size_t bytes = static_cast<size_t>(tokens * width) * bytes_of(backend.activation_type());
-  backend.copy(teacher_.ref().data, student_.teach(group.block, group.on_device()).data, bytes);
   const ConstRef states = student_.run(group.block, group.on_device(), attention);
   backend.hidden_distance({.student = states,
                            .teacher = teacher_.ref(),

@@ -16,8 +16,11 @@ class Distillation {
  public:
   explicit Distillation(const ForwardModel& model) : model_(model), student_(model) {}
 
-  // Runs teacher and student over a group and goes back, so that the attention has its gradients of `group.share` times
-  // the group's loss, which it returns. Between the two, once the student has run, `other_losses` may add to gradients.
+  // Runs the teacher over a group. On a device that has it do, the host is free for what the student needs.
+  void teach(const TextGroup& group);
+  // Runs the student over that group and goes back, so that the attention has its gradients of `group.share` times the
+  // group's loss, which it returns. Once the student has run, `other_losses` may add to gradients, by ops alone: what
+  // waits for results there leaves the device without work.
   double learn(const TextGroup& group, StudentAttention& attention, const std::function<void()>& other_losses);
 
  private:

@@ -86,6 +86,7 @@ void DuoAttention::backward(int layer, const Projections& projections, const Out
                                .q_heads = config_.heads,
                                .kv_heads = config_.kv_heads,
                                .head_dim = config_.head_dim});
+  if (layer == 0) return;  // what is learned has its gradient, and nobody reads those of projections
   full_.backward(layer, projections, {}, {full.ref(), full_gradient_.ref()}, gradients, nullptr);
   const ProjectionGradients others = scratch();
   streamed_.backward(layer, projections, streams(), {streamed.ref(), streamed_gradient_.ref()}, others,

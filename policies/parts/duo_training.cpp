@@ -52,6 +52,7 @@ std::vector<Measured> DuoTraining::learn(const LearnBatch& batch, std::span<cons
   Distillation distillation(*model);
   double distance = 0;
   for_each_group(batch, model->config.vocab_size, tokens_at_once_, [&](const TextGroup& group) {
+    distillation.teach(group);
     distance += group.share * distillation.learn(group, attention, [] {});
   });
   if (!std::isfinite(distance)) {

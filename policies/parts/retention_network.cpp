@@ -4,9 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
+#include <numeric>
 
 #include "kernels/check.h"
+#include "kernels/cpu/parallel.h"
 #include "kernels/error.h"
 #include "kernels/random_normal.h"
 #include "sim/model/activations.h"
@@ -24,19 +25,6 @@ constexpr std::string_view kInputWeight = "input.weight", kInputBias = "input.bi
 void upload(Backend& backend, Tensor& tensor, const std::vector<float>& values) {
   tensor = Tensor(backend, DType::kF32, std::ssize(values));
   tensor.upload(values.data(), values.size() * sizeof(float));
-}
-
-std::vector<double> on_host(const Tensor& tensor) {
-  std::vector<float> values(static_cast<size_t>(tensor.elements()));
-  tensor.download(values.data(), tensor.bytes());
-  return {values.begin(), values.end()};
-}
-
-// Of vectors of that width, one behind the other.
-std::vector<double> summed(const std::vector<double>& vectors, int64_t width) {
-  std::vector<double> sum(static_cast<size_t>(width));
-  for (size_t i = 0; i < vectors.size(); ++i) sum[i % sum.size()] += vectors[i];
-  return sum;
 }
 
 std::vector<float> repeated(const std::vector<float>& values, int times) {
@@ -216,43 +204,39 @@ RetentionGradients::RetentionGradients(Backend& backend, const SourceInfo& info,
       width_(info.width),
       second_(shape_.has_second_layer ? int64_t{shape_.embeddings(info)} * shape_.hidden : 0) {
   const int64_t layers = info.layers, units = shape_.hidden, outputs = is_own_output() ? layers * kv_heads_ : kv_heads_;
-  const auto zeros = [&](Tensor& tensor, int64_t elements) {
-    if (elements == 0) return;
-    tensor = Tensor(backend, DType::kF32, elements);
-    tensor.fill_zero();
-  };
-  zeros(input_weights_, layers * units * width_);
-  zeros(input_bias_, layers * units);
-  zeros(hidden_weights_, layers * second_ * units);
-  zeros(hidden_bias_, layers * second_);
-  zeros(output_weights_, outputs * units);
-  zeros(output_bias_, outputs);
+  const std::array<int64_t, kParts> elements = {layers * units * width_, layers * units,  layers * second_ * units,
+                                                layers * second_,        outputs * units, outputs};
+  std::partial_sum(elements.begin(), elements.end(), first_.begin() + 1);
+  slopes_ = Tensor(backend, DType::kF32, first_.back());
+  slopes_.fill_zero();
 }
 
 void RetentionGradients::add_into(int layer, RetentionGateBackwardArgs& args) {
   const int64_t units = shape_.hidden, first_output = is_own_output() ? layer * kv_heads_ : 0;
-  args.input_weight_gradient = input_weights_.ref().as<float>() + layer * units * width_;
-  args.input_bias_gradient = input_bias_.ref().as<float>() + layer * units;
+  const auto of = [&](Part part, int64_t first) { return slopes_.ref().as<float>() + first_[part] + first; };
+  args.input_weight_gradient = of(kInputWeights, layer * units * width_);
+  args.input_bias_gradient = of(kInputBiases, layer * units);
   if (second_ > 0) {
-    args.hidden_weight_gradient = hidden_weights_.ref().as<float>() + layer * second_ * units;
-    args.hidden_bias_gradient = hidden_bias_.ref().as<float>() + layer * second_;
+    args.hidden_weight_gradient = of(kHiddenWeights, layer * second_ * units);
+    args.hidden_bias_gradient = of(kHiddenBiases, layer * second_);
   }
-  args.output_weight_gradient = output_weights_.ref().as<float>() + first_output * units;
-  args.output_bias_gradient = output_bias_.ref().as<float>() + first_output;
+  args.output_weight_gradient = of(kOutputWeights, first_output * units);
+  args.output_bias_gradient = of(kOutputBiases, first_output);
 }
 
 void RetentionGradients::add_to(std::span<double> gradient) const {
-  const auto add = [&](std::string_view part, const Tensor& slopes) { named_.add(part, on_host(slopes), gradient); };
-  add(kInputWeight, input_weights_);
-  add(kInputBias, input_bias_);
-  if (second_ > 0) {
-    add(kHiddenWeight, hidden_weights_);
-    add(kHiddenBias, hidden_bias_);
+  constexpr std::array<std::string_view, kParts> kNames = {kInputWeight, kInputBias,    kHiddenWeight,
+                                                           kHiddenBias,  kOutputWeight, kOutputBias};
+  const cpu::Scratch slopes(slopes_.elements());
+  slopes_.download(slopes.data(), slopes_.bytes());
+  for (size_t part = 0; part < kParts; ++part) {
+    const bool is_one_of_all = shape_.tying == RetentionShape::Tying::kShared && part >= kOutputWeights;
+    const int64_t copies = is_one_of_all ? kv_heads_ : 1, elements = (first_[part + 1] - first_[part]) / copies;
+    for (int64_t copy = 0; copy < copies; ++copy) {
+      const float* of_copy = slopes.data() + first_[part] + copy * elements;
+      named_.add(kNames[part], {of_copy, static_cast<size_t>(elements)}, gradient);
+    }
   }
-  const bool is_one = shape_.tying == RetentionShape::Tying::kShared;
-  named_.add(kOutputWeight, is_one ? summed(on_host(output_weights_), shape_.hidden) : on_host(output_weights_),
-             gradient);
-  named_.add(kOutputBias, is_one ? summed(on_host(output_bias_), 1) : on_host(output_bias_), gradient);
 }
 
 }  // namespace kv

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <span>
@@ -84,12 +85,22 @@ class RetentionGradients {
   void add_to(std::span<double> gradient) const;
 
  private:
+  enum Part : uint8_t {
+    kInputWeights,
+    kInputBiases,
+    kHiddenWeights,
+    kHiddenBiases,
+    kOutputWeights,
+    kOutputBiases,
+    kParts,
+  };
   bool is_own_output() const { return shape_.tying == RetentionShape::Tying::kNone; }  // each layer's
 
   RetentionShape shape_;
   NamedParts named_;
-  int64_t kv_heads_, width_, second_;  // second_: units of all second layers of a layer, 0 without
-  Tensor input_weights_, input_bias_, hidden_weights_, hidden_bias_, output_weights_, output_bias_;  // as the network's
+  int64_t kv_heads_, width_, second_;        // second_: units of all second layers of a layer, 0 without
+  std::array<int64_t, kParts + 1> first_{};  // where each part's slopes begin, and behind them their end
+  Tensor slopes_;                            // of all parts, each as the network's: one download
 };
 
 }  // namespace kv

@@ -2,13 +2,16 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <numeric>
+#include <utility>
+#include <vector>
 
 #include "kernels/capacity_hinge.h"
 #include "kernels/check.h"
 #include "kernels/error.h"
+#include "kernels/find_bad.h"
 #include "kernels/occupancy.h"
 #include "kernels/vocabulary_loss.h"
 #include "policies/parts/options.h"
@@ -36,13 +39,18 @@ class RetentionStep {
         student_(model),
         predictions_(tokens_of(batch) - std::ssize(batch.sequences)) {}
 
+  // What of a group does not depend on parameters; add() comes next.
+  void teach(const TextGroup& group) {
+    upload_targets(group);
+    teacher_.reserve(backend_, backend_.activation_type(), group.block.tokens * config_.hidden_size);
+    student_.teach(group.block, group.on_device(), teacher_.ref());
+  }
+
+  // Asks for all of the group's ops before it waits for what they say.
   void add(const TextGroup& group) {
-    const int64_t tokens = group.block.tokens, width = config_.hidden_size;
-    teacher_.reserve(backend_, backend_.activation_type(), tokens * width);
-    backend_.copy(teacher_.ref().data, student_.teach(group.block, group.on_device()).data,
-                  static_cast<size_t>(tokens * width) * bytes_of(backend_.activation_type()));
+    Tensor verdict(backend_, DType::kU8, sizeof(Verdict));  // fresh memory: no β is bad
     add_words(group, student_.run(group.block, group.on_device(), attention_));
-    add_capacity(group);
+    add_capacity(group, reinterpret_cast<Verdict*>(verdict.ref().as<uint8_t>()));
     attention_.add_loss([&](int layer, const float* log_retention, float* gradient) {
       const TokenHeads of_layer = shape(group, 1, config_.kv_heads);
       const int64_t first = capacity_.is_global ? 0 : layer * of_layer.elements();
@@ -53,6 +61,10 @@ class RetentionStep {
                                    .gradient = gradient});
     });
     student_.backward(teacher_.ref());
+    Verdict said;
+    verdict.download(&said, sizeof(said));
+    note(group, said);
+    note_losses(group);
   }
 
   double next_token() const { return next_token_; }
@@ -61,6 +73,13 @@ class RetentionStep {
   double overfull() const { return overfull_; }
 
  private:
+  // What a group's β come to, as ops write it on the device: one download.
+  struct Verdict {
+    uint64_t first_bad = kNothingBad;  // of log β
+    float excess = 0;
+    int32_t overfull = 0;
+  };
+
   OccupancyOf occupancy_of() const { return capacity_.is_global ? OccupancyOf::kAllHeads : OccupancyOf::kEachHead; }
 
   TokenHeads shape(const TextGroup& group, int64_t layers, int heads) const {
@@ -72,87 +91,88 @@ class RetentionStep {
             .heads = heads};
   }
 
-  // Losses of what is said, their gradient in place of the teacher's states.
-  void add_words(const TextGroup& group, ConstRef states) {
-    const int64_t tokens = group.block.tokens;
-    std::vector<int32_t> targets(static_cast<size_t>(tokens), -1);
+  // Tokens of which a segment has the next one have it as their target.
+  void upload_targets(const TextGroup& group) {
+    std::vector<int32_t> targets(group.ids.size(), -1);
     std::vector<float> weights(targets.size(), 0);
-    std::vector<int32_t> ids(targets.size());
-    backend_.download(ids.data(), group.on_device(), ids.size() * sizeof(int32_t));
     for (const Segment& segment : group.block.segments) {
       for (int32_t i = 0; i + 1 < segment.count; ++i) {
         const auto at = static_cast<size_t>(segment.first_token + i);
-        targets[at] = ids[at + 1];
+        targets[at] = group.ids[at + 1];
         weights[at] = 1;
       }
     }
-    targets_.reserve(backend_, DType::kI32, tokens);
-    weights_.reserve(backend_, DType::kF32, tokens);
-    of_next_.reserve(backend_, DType::kF32, tokens);
-    of_divergence_.reserve(backend_, DType::kF32, tokens);
+    targets_.reserve(backend_, DType::kI32, group.block.tokens);
+    weights_.reserve(backend_, DType::kF32, group.block.tokens);
     backend_.upload(targets_.ref().data, targets.data(), targets.size() * sizeof(int32_t));
     backend_.upload(weights_.ref().data, weights.data(), weights.size() * sizeof(float));
+  }
+
+  // Losses of what is said, their gradient in place of the teacher's states.
+  void add_words(const TextGroup& group, ConstRef states) {
+    const int64_t tokens = group.block.tokens;
+    losses_.reserve(backend_, DType::kF32, 2 * tokens);
+    auto* next_token = losses_.ref().as<float>();
     backend_.vocabulary_loss({.student = states,
                               .teacher = teacher_.ref(),
                               .weight = model_.weights.output_embedding().ref(),
                               .targets = targets_.ref().as<int32_t>(),
                               .weights = weights_.ref().as<float>(),
                               .scale = static_cast<float>(1 / static_cast<double>(predictions_)),
-                              .next_token = of_next_.ref().as<float>(),
-                              .divergence = of_divergence_.ref().as<float>(),
+                              .next_token = next_token,
+                              .divergence = next_token + tokens,
                               .gradient = teacher_.ref(),
                               .tokens = tokens,
                               .width = config_.hidden_size,
                               .vocab = config_.vocab_size});
-    next_token_ += sum_of(of_next_, tokens) / static_cast<double>(predictions_);
-    divergence_ += sum_of(of_divergence_, tokens) / static_cast<double>(predictions_);
   }
 
-  double sum_of(const Tensor& losses, int64_t tokens) const {
-    std::vector<float> values(static_cast<size_t>(tokens));
-    backend_.download(values.data(), losses.ref().data, values.size() * sizeof(float));
-    return std::accumulate(values.begin(), values.end(), 0.0);
+  void note_losses(const TextGroup& group) {
+    std::vector<float> losses(static_cast<size_t>(2 * group.block.tokens));
+    backend_.download(losses.data(), losses_.ref().data, losses.size() * sizeof(float));
+    const auto divergence = losses.begin() + group.block.tokens;
+    next_token_ += std::accumulate(losses.begin(), divergence, 0.0) / static_cast<double>(predictions_);
+    divergence_ += std::accumulate(divergence, losses.end(), 0.0) / static_cast<double>(predictions_);
+  }
+
+  TokenHeads all_heads(const TextGroup& group) const { return shape(group, config_.layers, config_.kv_heads); }
+  TokenHeads counted(const TextGroup& group) const {
+    return capacity_.is_global ? shape(group, 1, 1) : all_heads(group);
   }
 
   // Of soft occupancies, whose slopes take their place. Where a step's texts come in groups, each counts by its share.
-  void add_capacity(const TextGroup& group) {
-    const TokenHeads heads = shape(group, config_.layers, config_.kv_heads),
-                     counted = capacity_.is_global ? shape(group, 1, 1) : heads;
-    refuse_nan(group);
-    occupancy_.reserve(backend_, DType::kF32, counted.elements());
+  void add_capacity(const TextGroup& group, Verdict* verdict) {
+    backend_.find_bad_value({.values = {attention_.log_retention(), DType::kF32},
+                             .count = all_heads(group).elements(),
+                             .first = &verdict->first_bad});
+    occupancy_.reserve(backend_, DType::kF32, counted(group).elements());
     occupancy_.fill_zero();
-    backend_.occupancy({.shape = heads,
+    backend_.occupancy({.shape = all_heads(group),
                         .log_beta = attention_.log_retention(),
                         .of = occupancy_of(),
                         .occupancy = occupancy_.ref().as<float>()});
-    Tensor loss(backend_, DType::kF32, 1), overfull(backend_, DType::kI32, 1);
-    backend_.capacity_hinge({.shape = counted,
+    backend_.capacity_hinge({.shape = counted(group),
                              .occupancy = occupancy_.ref().as<float>(),
                              .pooled = capacity_.is_global ? int64_t{config_.layers} * config_.kv_heads : 1,
                              .capacity = capacity_.entries,
                              .weight = static_cast<float>(capacity_.weight * group.share),
-                             .loss = loss.ref().as<float>(),
-                             .overfull = overfull.ref().as<int32_t>(),
+                             .loss = &verdict->excess,
+                             .overfull = &verdict->overfull,
                              .gradient = occupancy_.ref().as<float>()});
-    float excess = 0;
-    int32_t places = 0;
-    loss.download(&excess, sizeof(excess));
-    overfull.download(&places, sizeof(places));
-    excess_ += group.share * excess;
-    overfull_ += group.share * places / static_cast<double>(counted.elements());
+  }
+
+  void note(const TextGroup& group, const Verdict& verdict) {
+    if (verdict.first_bad != kNothingBad) refuse(group, static_cast<int64_t>(verdict.first_bad));
+    excess_ += group.share * verdict.excess;
+    overfull_ += group.share * verdict.overfull / static_cast<double>(counted(group).elements());
   }
 
   // UserError names the first head whose β are no numbers.
-  void refuse_nan(const TextGroup& group) const {
-    const int64_t of_layer = group.block.tokens * config_.kv_heads;
-    std::vector<float> values(static_cast<size_t>(config_.layers * of_layer));
-    backend_.download(values.data(), attention_.log_retention(), values.size() * sizeof(float));
-    for (size_t i = 0; i < values.size(); ++i) {
-      if (std::isfinite(values[i])) continue;
-      const auto at = static_cast<int64_t>(i);
-      throw UserError(fmt::format("step {}: layer {}, KV head {}: log β is {}", batch_.step, at / of_layer,
-                                  at % config_.kv_heads, values[i]));
-    }
+  [[noreturn]] void refuse(const TextGroup& group, int64_t at) const {
+    float value = 0;
+    backend_.download(&value, attention_.log_retention() + at, sizeof(value));
+    throw UserError(fmt::format("step {}: layer {}, KV head {}: log β is {}", batch_.step,
+                                at / (group.block.tokens * config_.kv_heads), at % config_.kv_heads, value));
   }
 
   const LearnBatch& batch_;
@@ -162,10 +182,11 @@ class RetentionStep {
   RetentionAttention& attention_;
   RetentionCapacity capacity_;
   Student student_;
-  int64_t predictions_;                                 // tokens of the step that have a next one
-  Tensor teacher_;                                      // [tokens, hidden], then the gradient
-  Tensor targets_, weights_, of_next_, of_divergence_;  // [tokens]
-  Tensor occupancy_;                                    // [tokens] or [layers, tokens, kv_heads], then its slopes
+  int64_t predictions_;       // tokens of the step that have a next one
+  Tensor teacher_;            // [tokens, hidden], then the gradient
+  Tensor targets_, weights_;  // [tokens]
+  Tensor losses_;             // [2, tokens], of the next token and the divergence
+  Tensor occupancy_;          // [tokens] or [layers, tokens, kv_heads], then its slopes
   double next_token_ = 0, divergence_ = 0, excess_ = 0, overfull_ = 0;
 };
 
@@ -202,11 +223,15 @@ std::vector<Measured> RetentionTraining::learn(const LearnBatch& batch, std::spa
   const ForwardModel* model = batch.source.frozen_model();
   KV_CHECK(model);  // protocol train runs a model
   const SourceInfo& info = batch.source.info();
-  network_.use(batch.backend, info, parameters);
   RetentionGradients gradients(batch.backend, info, network_);
   RetentionAttention attention(batch.backend, model->config, network_, gradients);
   RetentionStep step(batch, *model, attention, capacity_);
-  for_each_group(batch, model->config.vocab_size, tokens_at_once_, [&](const TextGroup& group) { step.add(group); });
+  bool has_parameters = false;
+  for_each_group(batch, model->config.vocab_size, tokens_at_once_, [&](const TextGroup& group) {
+    step.teach(group);
+    if (!std::exchange(has_parameters, true)) network_.use(batch.backend, info, parameters);
+    step.add(group);
+  });
   gradients.add_to(gradient);
   if (!std::isfinite(step.divergence() + step.next_token())) {
     throw UserError(

@@ -21,14 +21,15 @@ void check_ids(std::span<const int32_t> ids, int vocabulary) {
 }
 
 TextGroup group_of(Backend& backend, std::span<const std::span<const int32_t>> texts) {
-  std::vector<int32_t> counts, ids;
+  TextGroup group;
+  std::vector<int32_t> counts;
   for (const std::span<const int32_t> text : texts) {
     counts.push_back(static_cast<int32_t>(text.size()));
-    ids.insert(ids.end(), text.begin(), text.end());
+    group.ids.insert(group.ids.end(), text.begin(), text.end());
   }
-  TextGroup group{.block = make_block(backend, std::vector<int32_t>(texts.size(), 0), counts),
-                  .ids = Tensor(backend, DType::kI32, std::ssize(ids))};
-  group.ids.upload(ids.data(), group.ids.bytes());
+  group.block = make_block(backend, std::vector<int32_t>(texts.size(), 0), counts);
+  group.device_ids = Tensor(backend, DType::kI32, std::ssize(group.ids));
+  group.device_ids.upload(group.ids.data(), group.device_ids.bytes());
   return group;
 }
 

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <span>
+#include <vector>
 
 #include "kernels/tensor.h"
 #include "sim/cache/block.h"
@@ -12,10 +14,11 @@ namespace kv {
 // Some of a step's texts, whole and one behind the other, as they go through a model at once.
 struct TextGroup {
   Block block;
-  Tensor ids;        // [tokens] i32, on the backend
-  double share = 0;  // of the step's tokens
+  std::vector<int32_t> ids;  // [tokens]
+  Tensor device_ids;         // the same, on the backend
+  double share = 0;          // of the step's tokens
 
-  const int32_t* on_device() const { return ids.ref().as<int32_t>(); }
+  const int32_t* on_device() const { return device_ids.ref().as<int32_t>(); }
 };
 
 // The option of `learn` that says how many; 16384 where it says nothing.

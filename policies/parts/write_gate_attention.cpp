@@ -33,8 +33,9 @@ void WriteGateAttention::backward(int layer, const Projections& projections, con
   WriteGateBackwardArgs args{.forward = network_.args(layer, projections, block_->tokens),
                              .log_gate_gradient = log_gate_gradient,
                              .gate_gradient = gate_gradient_.ref().as<float>() + layer * of_layer(),
-                             .pre_rope_key_gradient = gradients.pre_rope_keys,
-                             .key_gradient = gradients.keys};
+                             .pre_rope_key_gradient = gradients.pre_rope_keys};
+  // Both or, at the first layer, neither, which spares the op a product.
+  if (gradients.pre_rope_keys) args.key_gradient = gradients.keys;
   args.forward.gates = gates_.ref().as<float>() + layer * of_layer();
   gradients_.add_into(layer, args);
   backend_.write_gate_backward(args);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kernels/check.h"
+#include "kernels/cpu/parallel.h"
 #include "kernels/error.h"
 #include "kernels/random_uniform.h"
 #include "sim/model/activations.h"
@@ -19,28 +20,20 @@ namespace {
 constexpr const char *kPreRopeNorm = "pre_rope_norm.weight", *kNorm = "norm.weight", *kHiddenWeight = "hidden.weight",
                      *kHiddenBias = "hidden.bias", *kOutputWeight = "output.weight", *kOutputBias = "output.bias";
 
-Tensor on_device(Backend& backend, const std::vector<float>& values) {
-  Tensor tensor(backend, DType::kF32, std::ssize(values));
-  tensor.upload(values.data(), values.size() * sizeof(float));
-  return tensor;
-}
+// Each scales one half of the columns of W1.
+constexpr const char* kNorms[] = {kPreRopeNorm, kNorm};
 
-std::vector<double> on_host(const Tensor& tensor) {
-  std::vector<float> values(static_cast<size_t>(tensor.elements()));
-  tensor.download(values.data(), tensor.bytes());
-  return {values.begin(), values.end()};
-}
-
-// Weights of both norms side by side, as they scale the columns of W1: [layers, 2 head_dim].
-std::vector<float> column_norms(const NamedParts& named, std::span<const float> parameters, int64_t head_dim) {
-  const std::vector<float> pre_rope = named.read(kPreRopeNorm, parameters), other = named.read(kNorm, parameters);
-  std::vector<float> columns;
-  for (auto first = pre_rope.begin(), second = other.begin(); first != pre_rope.end();
-       first += head_dim, second += head_dim) {
-    columns.insert(columns.end(), first, first + head_dim);
-    columns.insert(columns.end(), second, second + head_dim);
+// Writes W1 of a head, of all layers' heads, with the weights of the norms in its columns.
+void fold_norms(const NamedParts& named, std::span<const float> parameters, int64_t layer, int64_t head, float* to) {
+  const std::span<const float> weights = named.of_owner(kHiddenWeight, head, parameters);
+  const std::span<const float> norms[] = {named.of_owner(kNorms[0], layer, parameters),
+                                          named.of_owner(kNorms[1], layer, parameters)};
+  for (size_t at = 0; at < weights.size();) {
+    for (const std::span<const float> norm : norms) {
+      for (size_t i = 0; i < norm.size(); ++i) to[at + i] = weights[at + i] * norm[i];
+      at += norm.size();
+    }
   }
-  return columns;
 }
 
 int64_t tokens_of(const LayerView& view) {
@@ -94,23 +87,26 @@ void WriteGateNetwork::use(Backend& backend, const SourceInfo& info, std::span<c
   }
   kv_heads_ = info.kv_heads;
   head_dim_ = info.head_dim;
+  heads_ = int64_t{info.layers} * kv_heads_;
   const NamedParts named(parts(info), info.layers, info.kv_heads);
-  std::vector<float> weights = named.read(kHiddenWeight, parameters);
-  const std::vector<float> norms = column_norms(named, parameters, head_dim_);
-  const int64_t inputs = 2 * int64_t{head_dim_}, rows_of_layer = int64_t{kv_heads_} * hidden_;
-  for (int64_t row = 0; row < info.layers * rows_of_layer; ++row) {
-    const float* norm = norms.data() + row / rows_of_layer * inputs;
-    float* weight = weights.data() + row * inputs;
-    for (int64_t i = 0; i < inputs; ++i) weight[i] *= norm[i];
+  const int64_t of_head = int64_t{hidden_} * 2 * head_dim_;
+  const cpu::Scratch weights(heads_ * of_head);
+  cpu::parallel_for(heads_, [&](int64_t head) {
+    fold_norms(named, parameters, head / kv_heads_, head, weights.data() + head * of_head);
+  });
+  upload_activations(backend, weights_, {weights.data(), static_cast<size_t>(heads_ * of_head)});
+  std::vector<float> numbers;
+  for (const char* part : {kHiddenBias, kOutputWeight, kOutputBias}) {
+    const std::vector<float> of_heads = named.read(part, parameters);
+    numbers.insert(numbers.end(), of_heads.begin(), of_heads.end());
   }
-  upload_activations(backend, weights_, weights);
-  bias_ = on_device(backend, named.read(kHiddenBias, parameters));
-  output_weights_ = on_device(backend, named.read(kOutputWeight, parameters));
-  output_bias_ = on_device(backend, named.read(kOutputBias, parameters));
+  numbers_.reserve(backend, DType::kF32, std::ssize(numbers));
+  backend.upload(numbers_.ref().data, numbers.data(), numbers.size() * sizeof(float));
 }
 
 WriteGateArgs WriteGateNetwork::args(int layer, const Projections& projections, int64_t tokens, int layers) const {
   const int64_t first = int64_t{layer} * kv_heads_;
+  const auto* biases = numbers_.ref().as<float>();
   return {.pre_rope_keys = projections.pre_rope_keys,
           .keys = projections.keys,
           .layers = layers,
@@ -119,9 +115,9 @@ WriteGateArgs WriteGateNetwork::args(int layer, const Projections& projections, 
           .head_dim = head_dim_,
           .hidden = hidden_,
           .weights = weights_.at(first * hidden_ * 2 * head_dim_),
-          .bias = bias_.ref().as<float>() + first * hidden_,
-          .output_weights = output_weights_.ref().as<float>() + first * hidden_,
-          .output_bias = output_bias_.ref().as<float>() + first};
+          .bias = biases + first * hidden_,
+          .output_weights = biases + (heads_ + first) * hidden_,
+          .output_bias = biases + 2 * heads_ * hidden_ + first};
 }
 
 const float* WriteGateNetwork::gates(const LayerView& view) {
@@ -137,47 +133,52 @@ WriteGateGradients::WriteGateGradients(Backend& backend, const SourceInfo& info,
     : info_(info),
       named_(network.parts(info), info.layers, info.kv_heads),
       hidden_(network.hidden(info)),
-      weights_(backend, DType::kF32, heads() * hidden_ * inputs()),
-      bias_(backend, DType::kF32, heads() * hidden_),
-      output_weights_(backend, DType::kF32, heads() * hidden_),
-      output_bias_(backend, DType::kF32, heads()) {
-  for (Tensor* tensor : {&weights_, &bias_, &output_weights_, &output_bias_}) tensor->fill_zero();
+      slopes_(backend, DType::kF32, heads() * (hidden_ * (inputs() + 2) + 1)) {
+  slopes_.fill_zero();
 }
 
 void WriteGateGradients::add_into(int layer, WriteGateBackwardArgs& args) {
   const int64_t first = int64_t{layer} * info_.kv_heads;
-  args.weight_gradient = weights_.ref().as<float>() + first * hidden_ * inputs();
-  args.bias_gradient = bias_.ref().as<float>() + first * hidden_;
-  args.output_weight_gradient = output_weights_.ref().as<float>() + first * hidden_;
-  args.output_bias_gradient = output_bias_.ref().as<float>() + first;
+  auto* slopes = slopes_.ref().as<float>();
+  args.weight_gradient = slopes + first * hidden_ * inputs();
+  args.bias_gradient = slopes + first_bias() + first * hidden_;
+  args.output_weight_gradient = slopes + first_output_weight() + first * hidden_;
+  args.output_bias_gradient = slopes + first_output_bias() + first;
 }
 
 void WriteGateGradients::add_to(std::span<const float> parameters, std::span<double> gradient) const {
-  std::vector<double> weights = on_host(weights_);
-  const std::vector<float> columns = named_.read(kHiddenWeight, parameters);
-  const std::vector<float> norms = column_norms(named_, parameters, info_.head_dim);
-  std::vector<double> of_norms(norms.size());
-  const int64_t rows_of_layer = info_.kv_heads * hidden_;
-  for (int64_t row = 0; row < info_.layers * rows_of_layer; ++row) {
-    const int64_t layer = row / rows_of_layer, first = row * inputs();
-    const float *norm = norms.data() + layer * inputs(), *column = columns.data() + first;
-    double *weight = weights.data() + first, *of_norm = of_norms.data() + layer * inputs();
-    for (int64_t i = 0; i < inputs(); ++i) {
-      of_norm[i] += weight[i] * column[i];
-      weight[i] *= norm[i];
+  const cpu::Scratch scratch(slopes_.elements());
+  slopes_.download(scratch.data(), slopes_.bytes());
+  const std::span<const float> slopes(scratch.data(), static_cast<size_t>(slopes_.elements()));
+  cpu::parallel_for(info_.layers * std::ssize(kNorms), [&](int64_t index) {
+    const auto norm = static_cast<int>(index % std::ssize(kNorms));
+    add_columns(static_cast<int>(index / std::ssize(kNorms)), norm, slopes, {parameters, gradient});
+  });
+  const auto of_units = static_cast<size_t>(heads() * hidden_);
+  named_.add(kHiddenBias, slopes.subspan(static_cast<size_t>(first_bias()), of_units), gradient);
+  named_.add(kOutputWeight, slopes.subspan(static_cast<size_t>(first_output_weight()), of_units), gradient);
+  named_.add(kOutputBias, slopes.subspan(static_cast<size_t>(first_output_bias())), gradient);
+}
+
+void WriteGateGradients::add_columns(int layer, int norm, std::span<const float> slopes, const Learned& to) const {
+  const int64_t dim = info_.head_dim, first_column = norm * dim;
+  const std::span<const float> norm_weights = named_.of_owner(kNorms[norm], layer, to.parameters);
+  std::vector<double> of_norm(norm_weights.size());
+  for (int64_t head = int64_t{layer} * info_.kv_heads; head < int64_t{layer + 1} * info_.kv_heads; ++head) {
+    const float* weight = named_.of_owner(kHiddenWeight, head, to.parameters).data() + first_column;
+    const float* slope = slopes.data() + head * hidden_ * inputs() + first_column;
+    double* sum = named_.of_owner(kHiddenWeight, head, to.gradient).data() + first_column;
+    for (int64_t unit = 0; unit < hidden_; ++unit) {
+#pragma omp simd
+      for (int64_t i = 0; i < dim; ++i) {
+        of_norm[i] += double{slope[i]} * weight[i];
+        sum[i] += double{slope[i]} * norm_weights[i];
+      }
+      weight += inputs(), slope += inputs(), sum += inputs();
     }
   }
-  std::vector<double> pre_rope, other;
-  for (auto layer = of_norms.begin(); layer != of_norms.end(); layer += inputs()) {
-    pre_rope.insert(pre_rope.end(), layer, layer + info_.head_dim);
-    other.insert(other.end(), layer + info_.head_dim, layer + inputs());
-  }
-  named_.add(kPreRopeNorm, pre_rope, gradient);
-  named_.add(kNorm, other, gradient);
-  named_.add(kHiddenWeight, weights, gradient);
-  named_.add(kHiddenBias, on_host(bias_), gradient);
-  named_.add(kOutputWeight, on_host(output_weights_), gradient);
-  named_.add(kOutputBias, on_host(output_bias_), gradient);
+  double* sum = named_.of_owner(kNorms[norm], layer, to.gradient).data();
+  for (int64_t i = 0; i < dim; ++i) sum[i] += of_norm[i];
 }
 
 }  // namespace kv

@@ -40,10 +40,10 @@ class WriteGateNetwork {
   double expand_;
   int kv_heads_ = 0, head_dim_ = 0;
   int hidden_ = 0;
-  Tensor weights_;                // [layers, kv_heads, hidden, 2 head_dim], the norms' weights in them
-  Tensor bias_, output_weights_;  // [layers, kv_heads, hidden]
-  Tensor output_bias_;            // [layers, kv_heads]
-  Tensor gates_;                  // [layers asked about, tokens, kv_heads]
+  int64_t heads_ = 0;  // of all layers
+  Tensor weights_;     // [layers, kv_heads, hidden, 2 head_dim], the norms' weights in them
+  Tensor numbers_;     // b1 and w2 [layers, kv_heads, hidden], then b2 [layers, kv_heads]: one upload
+  Tensor gates_;       // [layers asked about, tokens, kv_heads]
 };
 
 // What the parameters of all layers' gates did to a loss, as ops add it up.
@@ -58,13 +58,24 @@ class WriteGateGradients {
   void add_to(std::span<const float> parameters, std::span<double> gradient) const;
 
  private:
+  struct Learned {
+    std::span<const float> parameters;
+    std::span<double> gradient;
+  };
+  // Adds what one of a layer's norms and its half of the columns of W1 get.
+  void add_columns(int layer, int norm, std::span<const float> slopes, const Learned& to) const;
+
   int64_t heads() const { return int64_t{info_.layers} * info_.kv_heads; }  // of all layers
   int64_t inputs() const { return 2 * int64_t{info_.head_dim}; }
+  // Where they begin among the slopes.
+  int64_t first_bias() const { return heads() * hidden_ * inputs(); }
+  int64_t first_output_weight() const { return first_bias() + heads() * hidden_; }
+  int64_t first_output_bias() const { return first_output_weight() + heads() * hidden_; }
 
   SourceInfo info_;
   NamedParts named_;
   int64_t hidden_;
-  Tensor weights_, bias_, output_weights_, output_bias_;  // as the network's
+  Tensor slopes_;  // of W1, b1, w2 and b2, each of all heads: one download
 };
 
 }  // namespace kv

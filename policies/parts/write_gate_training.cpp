@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <utility>
 
 #include "kernels/check.h"
 #include "kernels/error.h"
+#include "kernels/find_bad.h"
 #include "kernels/gate_sparsity.h"
 #include "policies/parts/distillation.h"
 #include "policies/parts/options.h"
@@ -31,8 +33,16 @@ class WriteGateStep {
   WriteGateStep(const LearnBatch& batch, const ForwardModel& model, WriteGateAttention& attention, const Loss& loss)
       : batch_(batch), model_(model), attention_(attention), loss_(loss), distillation_(model) {}
 
+  // What of a group does not depend on parameters; add() comes next.
+  void teach(const TextGroup& group) { distillation_.teach(group); }
+
   void add(const TextGroup& group) {
-    distance_ += group.share * distillation_.learn(group, attention_, [&] { add_sparsity(group); });
+    Tensor verdict(batch_.backend, DType::kU8, sizeof(Verdict));  // fresh memory: no gate is bad
+    auto* on_device = reinterpret_cast<Verdict*>(verdict.ref().as<uint8_t>());
+    distance_ += group.share * distillation_.learn(group, attention_, [&] { judge(group, on_device); });
+    Verdict said;
+    verdict.download(&said, sizeof(said));
+    note(group, said);
   }
 
   double distance() const { return distance_; }
@@ -40,9 +50,21 @@ class WriteGateStep {
   double admitted() const { return admitted_; }
 
  private:
-  void add_sparsity(const TextGroup& group) {
+  // What a group's gates come to, as ops write it on the device: one download.
+  struct Verdict {
+    uint64_t first_bad = kNothingBad;  // of gates that are no numbers
+    float sparsity = 0;
+    int32_t admitted = 0;
+  };
+
+  int64_t gates_of(const TextGroup& group) const {
+    return int64_t{model_.config.layers} * group.block.tokens * model_.config.kv_heads;
+  }
+
+  void judge(const TextGroup& group, Verdict* verdict) {
     const ModelConfig& config = model_.config;
-    Tensor loss(batch_.backend, DType::kF32, 1);
+    batch_.backend.find_bad_value(
+        {.values = {attention_.gates(), DType::kF32}, .count = gates_of(group), .first = &verdict->first_bad});
     batch_.backend.gate_sparsity({.shape = {.segments = group.block.on_device(),
                                             .segment_count = std::ssize(group.block.segments),
                                             .max_count = group.block.max_count,
@@ -52,31 +74,21 @@ class WriteGateStep {
                                   .gates = attention_.gates(),
                                   .window = loss_.window,
                                   .weight = static_cast<float>(loss_.lambda * group.share),
-                                  .loss = loss.ref().as<float>(),
+                                  .threshold = loss_.threshold,
+                                  .loss = &verdict->sparsity,
+                                  .admitted = &verdict->admitted,
                                   .gradient = attention_.gate_gradient()});
-    float value = 0;
-    loss.download(&value, sizeof(value));
-    sparsity_ += group.share * value;
-    note_gates(group);
   }
 
-  // Counts what is let in. UserError names the first head whose gates are no numbers.
-  void note_gates(const TextGroup& group) {
-    const ModelConfig& config = model_.config;
-    std::vector<float> gates(static_cast<size_t>(config.layers * group.block.tokens * config.kv_heads));
-    batch_.backend.download(gates.data(), attention_.gates(), gates.size() * sizeof(float));
-    int64_t let_in = 0;
-    for (size_t i = 0; i < gates.size(); ++i) {
-      if (std::isnan(gates[i])) refuse(static_cast<int64_t>(i), group.block.tokens);
-      let_in += gates[i] > loss_.threshold;
+  // UserError names the first head whose gates are no numbers.
+  void note(const TextGroup& group, const Verdict& verdict) {
+    if (verdict.first_bad != kNothingBad) {
+      const auto at = static_cast<int64_t>(verdict.first_bad), heads = int64_t{model_.config.kv_heads};
+      throw UserError(fmt::format("step {}: layer {}, KV head {}: a gate is no number", batch_.step,
+                                  at / (group.block.tokens * heads), at % heads));
     }
-    admitted_ += group.share * static_cast<double>(let_in) / static_cast<double>(gates.size());
-  }
-
-  [[noreturn]] void refuse(int64_t at, int64_t tokens) const {
-    const int64_t heads = model_.config.kv_heads;
-    throw UserError(fmt::format("step {}: layer {}, KV head {}: a gate is no number", batch_.step,
-                                at / (tokens * heads), at % heads));
+    sparsity_ += group.share * verdict.sparsity;
+    admitted_ += group.share * verdict.admitted / static_cast<double>(gates_of(group));
   }
 
   const LearnBatch& batch_;
@@ -119,12 +131,16 @@ std::vector<Measured> WriteGateTraining::learn(const LearnBatch& batch, std::spa
   const ForwardModel* model = batch.source.frozen_model();
   KV_CHECK(model);  // protocol train runs a model
   const SourceInfo& info = batch.source.info();
-  network_.use(batch.backend, info, parameters);
   WriteGateGradients gradients(batch.backend, info, network_);
   WriteGateAttention attention(batch.backend, model->config, network_, admitted_.window, gradients);
   WriteGateStep step(batch, *model, attention,
                      {.lambda = lambda_, .window = sparsity_window_, .threshold = admitted_.threshold});
-  for_each_group(batch, model->config.vocab_size, tokens_at_once_, [&](const TextGroup& group) { step.add(group); });
+  bool has_parameters = false;
+  for_each_group(batch, model->config.vocab_size, tokens_at_once_, [&](const TextGroup& group) {
+    step.teach(group);
+    if (!std::exchange(has_parameters, true)) network_.use(batch.backend, info, parameters);
+    step.add(group);
+  });
   gradients.add_to(parameters, gradient);
   if (!std::isfinite(step.distance())) {
     throw UserError(fmt::format("step {}: the hidden states' distance is {}", batch.step, step.distance()));

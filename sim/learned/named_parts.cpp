@@ -5,8 +5,22 @@
 #include <algorithm>
 
 #include "kernels/check.h"
+#include "kernels/cpu/parallel.h"
 
 namespace kv {
+
+namespace {
+
+constexpr int64_t kBlock = 1 << 14;  // slopes of a task
+
+}  // namespace
+
+NamedParts::Place NamedParts::place(std::string_view name, int64_t owner) const {
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    if (parts_[i].name == name) return {layout_.first(i, owner), parts_[i].elements()};
+  }
+  KV_CHECK(false);
+}
 
 // visit(first among all parameters, first among the part's, count)
 template <class Visit>
@@ -20,7 +34,10 @@ void NamedParts::for_each_owner(std::string_view name, const Visit& visit) const
 
 std::vector<float> NamedParts::read(std::string_view name, std::span<const float> parameters) const {
   KV_CHECK(std::ssize(parameters) == elements());
+  int64_t all = 0;
+  for_each_owner(name, [&](int64_t, int64_t, int64_t count) { all += count; });
   std::vector<float> of_owners;
+  of_owners.reserve(static_cast<size_t>(all));
   for_each_owner(name, [&](int64_t from, int64_t, int64_t count) {
     of_owners.insert(of_owners.end(), parameters.begin() + from, parameters.begin() + from + count);
   });
@@ -51,11 +68,16 @@ std::string NamedParts::place_of(int64_t parameter) const {
   KV_CHECK(false);
 }
 
-void NamedParts::add(std::string_view name, std::span<const double> of_owners, std::span<double> gradient) const {
+void NamedParts::add(std::string_view name, std::span<const float> of_owners, std::span<double> gradient) const {
   KV_CHECK(std::ssize(gradient) == elements());
-  for_each_owner(name, [&](int64_t to, int64_t from, int64_t count) {
-    for (int64_t i = 0; i < count; ++i) {
-      gradient[static_cast<size_t>(to + i)] += of_owners[static_cast<size_t>(from + i)];
+  if (of_owners.empty()) return;
+  const int64_t count = place(name, 0).count, owners = std::ssize(of_owners) / count;
+  cpu::parallel_blocks(owners, std::max<int64_t>(1, kBlock / count), [&](int64_t first, int64_t end) {
+    for (int64_t owner = first; owner < end; ++owner) {
+      double* sums = of_owner(name, owner, gradient).data();
+      const float* slopes = of_owners.data() + owner * count;
+#pragma omp simd
+      for (int64_t i = 0; i < count; ++i) sums[i] += slopes[i];
     }
   });
 }

@@ -19,13 +19,23 @@ class NamedParts {
   int64_t elements() const { return layout_.elements(); }
   // Empty where there is no such part.
   std::vector<float> read(std::string_view name, std::span<const float> parameters) const;
+  // An owner's of a part that there is, where they lie among all parameters or slopes.
+  template <class T>
+  std::span<T> of_owner(std::string_view name, int64_t owner, std::span<T> all) const {
+    const auto [first, count] = place(name, owner);
+    return all.subspan(static_cast<size_t>(first), static_cast<size_t>(count));
+  }
   void write(std::string_view name, std::span<const float> of_owners, std::span<float> parameters) const;
   // Whose a parameter is, for complaints: "layer 3, KV head 1: hidden.weight".
   std::string place_of(int64_t parameter) const;
   // What each owner's slopes are, added to the gradient of all parameters.
-  void add(std::string_view name, std::span<const double> of_owners, std::span<double> gradient) const;
+  void add(std::string_view name, std::span<const float> of_owners, std::span<double> gradient) const;
 
  private:
+  struct Place {
+    int64_t first = 0, count = 0;
+  };
+  Place place(std::string_view name, int64_t owner) const;
   template <class Visit>
   void for_each_owner(std::string_view name, const Visit& visit) const;
 

@@ -1,12 +1,13 @@
 #include "sim/learned/packed_softmax.h"
 
 #include <cmath>
+#include <utility>
 
 namespace kv {
 
 void PackedSoftmax::begin(const Block& block) {
   block_ = &block;
-  log_sums_.resize(static_cast<size_t>(config_.layers));
+  log_sums_.reserve(backend_, DType::kF32, config_.layers * of_layer());
 }
 
 PackedAttention PackedSoftmax::attention(const Projections& projections, const KeyBias& bias) const {
@@ -25,19 +26,17 @@ PackedAttention PackedSoftmax::attention(const Projections& projections, const K
 }
 
 void PackedSoftmax::attend(int layer, const Projections& projections, const KeyBias& bias, Ref output) {
-  Tensor& log_sums = log_sums_[static_cast<size_t>(layer)];
-  log_sums.reserve(backend_, DType::kF32, block_->tokens * config_.heads);
-  backend_.biased_attention(
-      {.attention = attention(projections, bias), .output = output, .log_sums = log_sums.ref().as<float>()});
+  backend_.biased_attention({.attention = attention(projections, bias),
+                             .output = output,
+                             .log_sums = log_sums_.ref().as<float>() + layer * of_layer()});
 }
 
 void PackedSoftmax::backward(int layer, const Projections& projections, const KeyBias& bias,
                              const StudentAttention::Output& output, const ProjectionGradients& gradients,
                              float* bias_gradient) {
-  const Tensor& log_sums = log_sums_[static_cast<size_t>(layer)];
   backend_.biased_attention_backward({.attention = attention(projections, bias),
                                       .output = output.values,
-                                      .log_sums = log_sums.ref().as<float>(),
+                                      .log_sums = std::as_const(log_sums_).ref().as<float>() + layer * of_layer(),
                                       .output_gradient = output.gradient,
                                       .query_gradient = gradients.queries,
                                       .key_gradient = gradients.keys,

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <vector>
+#include <cstdint>
 
 #include "kernels/backend.h"
 #include "kernels/biased_attention.h"
@@ -26,12 +26,13 @@ class PackedSoftmax {
                 const ProjectionGradients& gradients, float* bias_gradient);
 
  private:
+  int64_t of_layer() const { return block_->tokens * config_.heads; }
   PackedAttention attention(const Projections& projections, const KeyBias& bias) const;
 
   Backend& backend_;
   const ModelConfig& config_;
   const Block* block_ = nullptr;
-  std::vector<Tensor> log_sums_;
+  Tensor log_sums_;  // [layers, tokens, q_heads]
 };
 
 // The model's own attention.

@@ -5,44 +5,53 @@
 
 namespace kv {
 
-template <class Buffers, class Visit>
-void Student::for_each_buffer(Buffers& buffers, const ModelConfig& config, const Visit& visit) {
+namespace {
+
+// Numbers of a buffer in memory that others share: each begins where a cache line does, as ops like their operands.
+int64_t padded(int64_t numbers) {
+  constexpr int64_t kNumbers = 64;
+  return (numbers + kNumbers - 1) / kNumbers * kNumbers;
+}
+
+}  // namespace
+
+Student::Buffers::Buffers(const ModelConfig& config)
+    : inputs(static_cast<size_t>(config.layers) + 1), head_outputs(static_cast<size_t>(config.layers)) {}
+
+template <class Visit>
+void Student::Buffers::for_each(const ModelConfig& config, const Visit& visit) {
   const bool has_raw = config.qk_norm;  // else they are one with q and k
-  visit(buffers.normed, config.hidden_size);
-  visit(buffers.raw_q, has_raw ? config.q_size() : 0);
-  visit(buffers.raw_k, has_raw ? config.kv_size() : 0);
-  for (auto* of_queries : {&buffers.q, &buffers.q_rotated, &buffers.query_gradient, &buffers.head_output_gradient}) {
-    visit(*of_queries, config.q_size());
-  }
-  for (auto* of_keys : {&buffers.k, &buffers.v, &buffers.k_rotated, &buffers.key_gradient, &buffers.value_gradient,
-                        &buffers.pre_rope_key_gradient}) {
+  for (Ref& input : inputs) visit(input, config.hidden_size);
+  for (Ref& outputs : head_outputs) visit(outputs, config.q_size());
+  visit(raw_q, has_raw ? config.q_size() : 0);
+  visit(raw_k, has_raw ? config.kv_size() : 0);
+  for (Ref* of_queries : {&q, &q_rotated, &query_gradient, &head_output_gradient}) visit(*of_queries, config.q_size());
+  for (Ref* of_keys : {&k, &v, &k_rotated, &key_gradient, &value_gradient, &pre_rope_key_gradient}) {
     visit(*of_keys, config.kv_size());
   }
-  for (auto* of_stream : {&buffers.middle, &buffers.normed_middle, &buffers.input_gradient}) {
+  for (Ref* of_stream : {&states, &normed, &middle, &normed_middle, &input_gradient}) {
     visit(*of_stream, config.hidden_size);
   }
-  for (auto* of_mlp : {&buffers.gate, &buffers.up, &buffers.mixed}) visit(*of_mlp, config.intermediate_size);
+  for (Ref* of_mlp : {&gate, &up, &mixed}) visit(*of_mlp, config.intermediate_size);
 }
 
 size_t Student::bytes(const Backend& backend, const ModelConfig& config, int64_t tokens) {
-  const LayerBuffers none;
-  int64_t widths = int64_t{config.layers + 1} * config.hidden_size + int64_t{config.layers} * config.q_size();
-  for_each_buffer(none, config, [&](const Tensor&, int64_t width) { widths += width; });
-  return static_cast<size_t>(tokens * widths) * bytes_of(backend.activation_type());
+  int64_t numbers = 0;
+  Buffers(config).for_each(config, [&](Ref&, int64_t width) { numbers += padded(tokens * width); });
+  return static_cast<size_t>(numbers) * bytes_of(backend.activation_type());
 }
 
 void Student::reserve(const Block& block) {
   block_ = &block;
   Backend& backend = model_.backend;
-  const ModelConfig& config = model_.config;
-  const auto make_room = [&](Tensor& tensor, int64_t width) {
-    if (width > 0) tensor.reserve(backend, backend.activation_type(), block.tokens * width);
-  };
-  inputs_.resize(static_cast<size_t>(config.layers) + 1);
-  head_outputs_.resize(static_cast<size_t>(config.layers));
-  for (Tensor& input : inputs_) make_room(input, config.hidden_size);
-  for (Tensor& outputs : head_outputs_) make_room(outputs, config.q_size());
-  for_each_buffer(layer_, config, make_room);
+  const size_t needed = bytes(backend, model_.config, block.tokens), number = bytes_of(backend.activation_type());
+  if (memory_.bytes() < needed) memory_ = {};  // never the old beside the new
+  memory_.reserve(backend, backend.activation_type(), static_cast<int64_t>(needed / number));
+  int64_t first = 0;
+  buffers_.for_each(model_.config, [&](Ref& buffer, int64_t width) {
+    buffer = memory_.at(first);
+    first += padded(block.tokens * width);
+  });
 }
 
 ForwardBlock Student::forward_block() const {
@@ -52,21 +61,21 @@ ForwardBlock Student::forward_block() const {
 LayerActivations Student::activations(int layer) {
   const auto at = static_cast<size_t>(layer);
   const bool has_raw = model_.config.qk_norm;
-  return {.input = inputs_[at].ref(),
-          .normed = layer_.normed.ref(),
-          .raw_q = (has_raw ? layer_.raw_q : layer_.q).ref(),
-          .raw_k = (has_raw ? layer_.raw_k : layer_.k).ref(),
-          .q = layer_.q.ref(),
-          .k = layer_.k.ref(),
-          .v = layer_.v.ref(),
-          .q_rotated = layer_.q_rotated.ref(),
-          .k_rotated = layer_.k_rotated.ref(),
-          .middle = layer_.middle.ref(),
-          .normed_middle = layer_.normed_middle.ref(),
-          .gate = layer_.gate.ref(),
-          .up = layer_.up.ref(),
-          .mixed = layer_.mixed.ref(),
-          .output = inputs_[at + 1].ref()};
+  return {.input = buffers_.inputs[at],
+          .normed = buffers_.normed,
+          .raw_q = has_raw ? buffers_.raw_q : buffers_.q,
+          .raw_k = has_raw ? buffers_.raw_k : buffers_.k,
+          .q = buffers_.q,
+          .k = buffers_.k,
+          .v = buffers_.v,
+          .q_rotated = buffers_.q_rotated,
+          .k_rotated = buffers_.k_rotated,
+          .middle = buffers_.middle,
+          .normed_middle = buffers_.normed_middle,
+          .gate = buffers_.gate,
+          .up = buffers_.up,
+          .mixed = buffers_.mixed,
+          .output = buffers_.inputs[at + 1]};
 }
 
 // One residual stream for all layers.
@@ -80,18 +89,19 @@ ConstRef Student::run(const Block& block, const int32_t* ids, StudentAttention& 
   reserve(block);
   attention_ = &attention;
   attention.begin(block);
-  embed_tokens(model_, forward_block(), ids, inputs_.front().ref());
+  embed_tokens(model_, forward_block(), ids, buffers_.inputs.front());
   for (int layer = 0; layer < model_.config.layers; ++layer) {
     const LayerActivations to = activations(layer);
-    const Ref head_outputs = head_outputs_[static_cast<size_t>(layer)].ref();
+    const Ref head_outputs = buffers_.head_outputs[static_cast<size_t>(layer)];
     attention.attend(layer, project_layer(model_, forward_block(), layer, to), head_outputs);
     absorb_layer(model_, forward_block(), layer, head_outputs, to);
   }
-  norm_head(model_, inputs_.back().ref(), block.tokens, layer_.normed.ref());
-  return layer_.normed.ref();
+  // Not in place of what the last layer's attention has read, which it reads again on the way back.
+  norm_head(model_, buffers_.inputs.back(), block.tokens, buffers_.states);
+  return buffers_.states;
 }
 
-ConstRef Student::teach(const Block& block, const int32_t* ids) {
+void Student::teach(const Block& block, const int32_t* ids, Ref states) {
   reserve(block);
   attention_ = nullptr;
   PlainAttention attention(model_.backend, model_.config);
@@ -99,47 +109,51 @@ ConstRef Student::teach(const Block& block, const int32_t* ids) {
   const LayerActivations to = activations_in_place();
   embed_tokens(model_, forward_block(), ids, to.input);
   for (int layer = 0; layer < model_.config.layers; ++layer) {
-    const Ref head_outputs = head_outputs_.front().ref();
+    const Ref head_outputs = buffers_.head_outputs.front();
     attention.attend(layer, project_layer(model_, forward_block(), layer, to), head_outputs);
     absorb_layer(model_, forward_block(), layer, head_outputs, to);
   }
-  norm_head(model_, to.output, block.tokens, layer_.normed.ref());
-  return layer_.normed.ref();
+  norm_head(model_, to.output, block.tokens, states);
 }
 
-ProjectionGradients Student::zeroed_gradients() {
-  const StudentAttention::Reads reads = attention_->reads();
+ProjectionGradients Student::zeroed_gradients(int layer) {
+  // Below the first layer there is nothing that learns.
+  const StudentAttention::Reads reads = layer > 0 ? attention_->reads() : StudentAttention::Reads{};
+  const auto zeroed = [&](Ref gradient, int64_t width) {
+    const auto count = static_cast<size_t>(block_->tokens * width);
+    model_.backend.fill_zero(gradient.data, count * bytes_of(gradient.dtype));
+    return gradient;
+  };
   ProjectionGradients gradients{
-      .queries = layer_.query_gradient.ref(), .keys = layer_.key_gradient.ref(), .values = layer_.value_gradient.ref()};
+      .queries = buffers_.query_gradient, .keys = buffers_.key_gradient, .values = buffers_.value_gradient};
   if (reads.pre_rope_keys) {
-    layer_.pre_rope_key_gradient.fill_zero();
-    gradients.pre_rope_keys = layer_.pre_rope_key_gradient.ref();
+    gradients.pre_rope_keys = zeroed(buffers_.pre_rope_key_gradient, model_.config.kv_size());
   }
-  if (reads.inputs) {
-    layer_.input_gradient.fill_zero();
-    gradients.inputs = layer_.input_gradient.ref();
-  }
+  if (reads.inputs) gradients.inputs = zeroed(buffers_.input_gradient, model_.config.hidden_size);
   return gradients;
 }
 
 void Student::backward_layer(int layer, Ref residual) {
   const LayerActivations of = activations(layer);
   const ForwardBlock block = forward_block();
-  const ConstRef head_outputs = std::as_const(head_outputs_[static_cast<size_t>(layer)]).ref();
-  const Projections projections = project_layer(model_, block, layer, of);
-  absorb_up_to_mixed(model_, block, layer, head_outputs, of);
-  const Ref head_output_gradient = layer_.head_output_gradient.ref();
+  const ConstRef head_outputs = buffers_.head_outputs[static_cast<size_t>(layer)];
+  // The last layer's are as the run has left them.
+  if (layer + 1 < model_.config.layers) {
+    project_layer(model_, block, layer, of);
+    absorb_up_to_mixed(model_, block, layer, head_outputs, of);
+  }
+  const Ref head_output_gradient = buffers_.head_output_gradient;
   backward_absorb(model_, block, layer, of, residual, head_output_gradient);
-  const ProjectionGradients gradients = zeroed_gradients();
-  attention_->backward(layer, projections, {head_outputs, head_output_gradient}, gradients);
-  // Below the first layer there is nothing that learns.
+  const ProjectionGradients gradients = zeroed_gradients(layer);
+  attention_->backward(layer, projections_of(of), {head_outputs, head_output_gradient}, gradients);
   if (layer > 0) backward_project(model_, block, layer, of, gradients, residual);
 }
 
 void Student::backward(Ref normed_gradient) {
   KV_CHECK(attention_);
-  backward_norm_head(model_, inputs_.back().ref(), normed_gradient, block_->tokens, normed_gradient);
+  backward_norm_head(model_, buffers_.inputs.back(), normed_gradient, block_->tokens, normed_gradient);
   for (int layer = model_.config.layers - 1; layer >= 0; --layer) backward_layer(layer, normed_gradient);
+  attention_ = nullptr;
 }
 
 }  // namespace kv

@@ -24,7 +24,8 @@ class StudentAttention {
   // output [tokens, q_heads, head_dim]
   virtual void attend(int layer, const Projections& projections, Ref output) = 0;
   // From the gradient of what attend() has put out to those of the layer's projections: of queries, keys and values
-  // they replace what was there; to the others, of what reads() says, they are added.
+  // they replace what was there; to the others, of what reads() says, they are added. At the first layer, below which
+  // nothing learns, the others are null, and nobody reads those of queries, keys and values.
   struct Output {
     ConstRef values, gradient;  // [tokens, q_heads, head_dim]
   };

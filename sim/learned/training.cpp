@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -72,6 +71,7 @@ double Training::rate() const {
   return options_.rate * factor;
 }
 
+// A norm that is none of a slope's, but too large itself, is let through.
 void Training::require_finite_gradient() const {
   const auto bad = std::find_if(gradient_.begin(), gradient_.end(), [](double slope) { return !std::isfinite(slope); });
   if (bad == gradient_.end()) return;
@@ -82,9 +82,9 @@ void Training::require_finite_gradient() const {
 std::vector<Measured> Training::step(const LearnBatch& batch) {
   std::fill(gradient_.begin(), gradient_.end(), 0.0);
   std::vector<Measured> measured = learner_.learn(batch, parameters_, gradient_);
-  require_finite_gradient();
-  const double bound = options_.clip > 0 ? options_.clip : std::numeric_limits<double>::infinity();
-  const double norm = clip_norm(gradient_, bound);
+  const double norm = norm_of(gradient_);
+  if (!std::isfinite(norm)) require_finite_gradient();
+  if (options_.clip > 0) clip_norm(gradient_, norm, options_.clip);
   adam_.step(parameters_, gradient_, rate());
   measured.push_back({.metric = "learning_rate", .value = rate()});
   measured.push_back({.metric = "gradient_norm", .value = norm});

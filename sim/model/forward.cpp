@@ -141,12 +141,16 @@ Projections project_layer(const ForwardModel& model, const ForwardBlock& block, 
   norm_heads(model, block, layer.k_norm, config.kv_heads, to.raw_k, to.k);
   rotate(model, block, to.q, config.heads, to.q_rotated);
   rotate(model, block, to.k, config.kv_heads, to.k_rotated);
-  return {.queries = to.q_rotated,
-          .keys = to.k_rotated,
-          .values = to.v,
-          .pre_rope_queries = to.q,
-          .pre_rope_keys = to.k,
-          .inputs = to.normed};
+  return projections_of(to);
+}
+
+Projections projections_of(const LayerActivations& activations) {
+  return {.queries = activations.q_rotated,
+          .keys = activations.k_rotated,
+          .values = activations.v,
+          .pre_rope_queries = activations.q,
+          .pre_rope_keys = activations.k,
+          .inputs = activations.normed};
 }
 
 void absorb_up_to_mixed(const ForwardModel& model, const ForwardBlock& block, int index, ConstRef head_outputs,

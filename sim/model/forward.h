@@ -66,9 +66,12 @@ struct ForwardBlock {
 // hidden [tokens, hidden]: rows of the embedding; ids [tokens] on the backend.
 void embed_tokens(const ForwardModel& model, const ForwardBlock& block, const int32_t* ids, Ref hidden);
 
-// A layer up to its attention: norm, q, k, v, the heads' norms, rotation.
+// A layer up to its attention: norm, q, k, v, the heads' norms, rotation. Returns projections_of(activations).
 Projections project_layer(const ForwardModel& model, const ForwardBlock& block, int layer,
                           const LayerActivations& activations);
+
+// What attention reads, of activations that project_layer has written.
+Projections projections_of(const LayerActivations& activations);
 
 // A layer from its attention on: output projection and residual, then the MLP. head_outputs [tokens, q_heads,
 // head_dim].

@@ -90,12 +90,13 @@ void capacity_hinge(Device& device, Samples& samples) {
 
 void gate_sparsity(Device& device, Samples& samples) {
   Sequence sequence(device, 0.5F);
-  Tensor loss(device.backend(), DType::kF32, 1);
+  Tensor loss(device.backend(), DType::kF32, 1), admitted(device.backend(), DType::kI32, 1);
   samples.take({.bytes = 12 * sequence.elements()}, [&] {
     device.backend().gate_sparsity({.shape = sequence.shape(),
                                     .gates = sequence.values(),
                                     .window = 256,
                                     .loss = loss.ref().as<float>(),
+                                    .admitted = admitted.ref().as<int32_t>(),
                                     .gradient = sequence.result()});
   });
 }

@@ -45,8 +45,9 @@ void teach(Device& device, Samples& samples, int64_t tokens) {
   Tensor ids(device.backend(), DType::kI32, tokens);
   ids.upload(lesson.ids.data(), ids.bytes());
   Student student(model);
+  Tensor states(device.backend(), device.backend().activation_type(), tokens * model.config.hidden_size);
   samples.take({.flops = forward_flops(model.config, tokens)},
-               [&] { student.teach(block, std::as_const(ids).ref().as<int32_t>()); });
+               [&] { student.teach(block, std::as_const(ids).ref().as<int32_t>(), states.ref()); });
 }
 
 void step(Device& device, Samples& samples, int64_t tokens, Learner& learner) {
@@ -76,7 +77,7 @@ void host_part(Device& device, Samples& samples) {
     network.use(device.backend(), info, parameters);
     const WriteGateGradients gradients(device.backend(), info, network);
     gradients.add_to(parameters, gradient);
-    clip_norm(gradient, std::numeric_limits<double>::infinity());
+    clip_norm(gradient, norm_of(gradient), std::numeric_limits<double>::infinity());
     adam.step(parameters, gradient, 1e-3);
   });
 }

@@ -13,8 +13,11 @@ KV_OVER_BACKENDS(Ops, GateSparsity);
 
 struct Result {
   std::vector<float> loss, gradient;
+  std::vector<int32_t> admitted;
   bool operator==(const Result&) const = default;
 };
+
+constexpr float kThreshold = 0.5F;
 
 // The gradient is added to `start` in every place.
 Result sparsity(Backend& backend, const ref::TokenBlock& block, const std::vector<float>& gates, int window,
@@ -22,13 +25,17 @@ Result sparsity(Backend& backend, const ref::TokenBlock& block, const std::vecto
   const ref::UploadedBlock uploaded(backend, block);
   Tensor given = ref::upload_array(backend, gates), loss(backend, DType::kF32, 1);
   Tensor gradient = ref::upload_array(backend, std::vector<float>(gates.size(), start));
+  Tensor admitted(backend, DType::kI32, 1);
   backend.gate_sparsity({.shape = uploaded.shape(),
                          .gates = ref::data_of<float>(given),
                          .window = window,
                          .weight = weight,
+                         .threshold = kThreshold,
                          .loss = ref::data_of<float>(loss),
+                         .admitted = ref::data_of<int32_t>(admitted),
                          .gradient = ref::data_of<float>(gradient)});
-  return {ref::download_array<float>(loss), ref::download_array<float>(gradient)};
+  return {ref::download_array<float>(loss), ref::download_array<float>(gradient),
+          ref::download_array<int32_t>(admitted)};
 }
 
 // What one gate costs of which `queries` see its token.
@@ -49,6 +56,7 @@ TEST_P(GateSparsity, CountsWhatTheWindowDoesNotServe) {
   ref::expect_close(code.gradient, std::vector<double>{0.4 / 18, 0.18, 0.5 / 6, 2.0 / 18, 0, 0}, {.roundings = 2});
   // The paper's, without a window.
   const Result paper = sparsity(*backend, block, gates, 0);
+  EXPECT_EQ(paper.admitted[0], 2);  // of 0.9, 0.1, 0.5, 0, 1, 0.2: above, not at the threshold
   ref::expect_close(paper.loss[0], (0.99 + 0.19 + 0.75 + 0 + 1 + 0.36) / 6, {.roundings = 2});
   ref::expect_close(paper.gradient, std::vector<double>{0.2 / 6, 0.3, 1.0 / 6, 2.0 / 6, 0, 1.6 / 6}, {.roundings = 2});
 }
@@ -68,7 +76,9 @@ TEST_P(GateSparsity, AgreesWithDoubleArithmeticAndItsSlope) {
       const Result got = sparsity(*backend, block, gates, window, kWeight, kStart);
       const auto elements = static_cast<double>(std::max<int64_t>(1, block.elements()));
       double loss = 0;
+      int32_t admitted = 0;
       block.for_places([&](size_t place, const Segment& segment, int64_t s) {
+        admitted += gates[place] > kThreshold;
         const int64_t queries = segment.count - s;
         loss += cost(gates[place], queries, window) / elements;
         // The loss is of second degree, so a difference over any step is its slope.
@@ -81,6 +91,7 @@ TEST_P(GateSparsity, AgreesWithDoubleArithmeticAndItsSlope) {
       });
       // 1 − g is rounded; all else is double, and rounded once.
       ref::expect_close(got.loss[0], loss, {.roundings = 2});
+      EXPECT_EQ(got.admitted[0], admitted);
     }
   }
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <string>
 
@@ -14,6 +15,7 @@
 #include "sim/policy/policy.h"
 #include "sim/source/model_source.h"
 #include "tests/support/backends.h"
+#include "tests/support/file_fixtures.h"
 #include "tests/support/packed_tensors.h"
 #include "tests/support/paths.h"
 #include "tests/support/slices.h"
@@ -192,6 +194,23 @@ TEST_P(GateTraining, RetentionTakesTheStepThatTorchTakes) {
   const Lesson::Step local = lesson.learn(learner, parameters, {{"entries", "4", ""}, {"capacity", "local", ""}});
   EXPECT_NEAR(local.measured.at("capacity_excess"), lesson.number("local_capacity"), near);
   EXPECT_NEAR(local.measured.at("overfull"), 434.0 / (81 * 6), 1e-6);
+}
+
+// Both learners look at their gates only once all of a step has been asked for; layers above have none either by then.
+TEST_P(GateTraining, TheFirstGateThatIsNoNumberIsNamed) {
+  KV_BACKEND_OR_SKIP(backend);
+  const auto complaint = [&](Learner& learner, Lesson& lesson, const std::string& part, int64_t owner) {
+    std::vector<float> parameters = learner.initial(lesson.info(), 1);
+    named_parts(learner, lesson).of_owner(part, owner, std::span(parameters)).front() =
+        std::numeric_limits<float>::quiet_NaN();
+    return test::user_error([&] { lesson.learn(learner, parameters, {}); });
+  };
+  Policy wg_kv = wg_kv_policy(), retention = make_policy("retention", {{"hidden", "8", ""}});
+  Lesson of_wg_kv(*backend, "wg_kv"), of_retention(*backend, "retention");
+  const std::string gate = complaint(*wg_kv.admission->learner(), of_wg_kv, "hidden.bias", 3);
+  EXPECT_NE(gate.find("step 0: layer 1, KV head 1: a gate is no number"), std::string::npos) << gate;
+  const std::string beta = complaint(*retention.scorer->learner(), of_retention, "input.bias", 1);
+  EXPECT_NE(beta.find("step 0: layer 1, KV head 0: log β is "), std::string::npos) << beta;
 }
 
 // Without a second loss, differences of the measured one: of every tying, in the direction of the gradient. An f32 loss

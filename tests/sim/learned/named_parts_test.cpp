@@ -31,10 +31,19 @@ TEST(NamedParts, ReadAndWriteAPartOfAllOwners) {
   EXPECT_EQ(parameters, (std::vector<float>{0, 1, 2, -1, -2, 5, 6, -3, -4}));
 }
 
+TEST(NamedParts, ShowAnOwnersWhereTheyLie) {
+  const NamedParts named(kParts, 2, 2);
+  std::vector<float> parameters = counted(named.elements());
+  const std::span<float> of_layer = named.of_owner("of_layer", 1, std::span(parameters));
+  EXPECT_EQ((std::vector<float>{of_layer.begin(), of_layer.end()}), (std::vector<float>{5, 6}));
+  EXPECT_EQ(of_layer.data(), parameters.data() + 5);
+  EXPECT_EQ(named.of_owner("of_head", 3, std::span<const float>(parameters)).front(), 8);
+}
+
 TEST(NamedParts, AddSlopesWhereTheirParametersAre) {
   const NamedParts named(kParts, 2, 2);
   std::vector<double> gradient(9, 0.5);
-  const std::vector<double> slopes = {1, 2, 3, 4};
+  const std::vector<float> slopes = {1, 2, 3, 4};
   named.add("of_layer", slopes, gradient);
   EXPECT_EQ(gradient, (std::vector<double>{0.5, 1.5, 2.5, 0.5, 0.5, 3.5, 4.5, 0.5, 0.5}));
 }

@@ -121,7 +121,9 @@ TEST_P(StudentModel, SaysWhatTheModelSays) {
     Tensor losses(*backend, DType::kF32, tokens), entropy(*backend, DType::kF32, tokens),
         argmax(*backend, DType::kI32, tokens);
     Student student(opened.model);
-    backend->token_loss({.hidden = student.teach(texts.block, texts.device()),
+    Tensor states(*backend, backend->activation_type(), tokens * config.hidden_size);
+    student.teach(texts.block, texts.device(), states.ref());
+    backend->token_loss({.hidden = states.ref(),
                          .weight = opened.weights.output_embedding().ref(),
                          .targets = ref::data_of<int32_t>(on_targets),
                          .nll = ref::data_of<float>(losses),
@@ -146,7 +148,9 @@ TEST_P(StudentModel, KeepsWithoutChanging) {
   const Texts both(*backend, ids), second(*backend, {ids[1]});
   Student student(opened.model);
   PlainAttention plain(*backend, opened.model.config);
-  const std::vector<float> taught = on_host(*backend, student.teach(both.block, both.device()), opened.model, 57);
+  Tensor states(*backend, backend->activation_type(), 57 * opened.model.config.hidden_size);
+  student.teach(both.block, both.device(), states.ref());
+  const std::vector<float> taught = on_host(*backend, states.ref(), opened.model, 57);
   const std::vector<float> kept = on_host(*backend, student.run(both.block, both.device(), plain), opened.model, 57);
   ASSERT_EQ(kept.size(), taught.size());
   for (size_t i = 0; i < taught.size(); ++i) ASSERT_NEAR(kept[i], taught[i], is_f32 ? 0 : 0.05) << i;
@@ -197,10 +201,11 @@ TEST_P(StudentModel, TakesTheBytesThatAreForetold) {
   for (const char* folder : {"tests/data/llama", "tests/data/qwen3"}) {
     const Opened opened(*backend, folder);
     const Texts texts(*backend, {drawn_ids(7, 1)});
-    Student(opened.model).teach(texts.block, texts.device());  // what a backend makes once, for its first products
+    PlainAttention plain(*backend, opened.model.config);
+    Student(opened.model).run(texts.block, texts.device(), plain);  // what a backend makes once, for its first products
     const size_t before = backend->bytes_in_use();
     Student student(opened.model);
-    student.teach(texts.block, texts.device());
+    student.run(texts.block, texts.device(), plain);
     EXPECT_EQ(backend->bytes_in_use() - before, Student::bytes(*backend, opened.model.config, 7)) << folder;
   }
 }
