@@ -23,7 +23,8 @@ constexpr std::string_view kInputWeight = "input.weight", kInputBias = "input.bi
                            kHiddenBias = "hidden.bias", kOutputWeight = "output.weight", kOutputBias = "output.bias";
 
 void upload(Backend& backend, Tensor& tensor, const std::vector<float>& values) {
-  tensor = Tensor(backend, DType::kF32, std::ssize(values));
+  if (values.empty()) return;
+  tensor.reserve(backend, DType::kF32, std::ssize(values));
   tensor.upload(values.data(), values.size() * sizeof(float));
 }
 
@@ -156,16 +157,21 @@ std::vector<float> RetentionNetwork::initial(const SourceInfo& info, uint64_t se
 void RetentionNetwork::use(Backend& backend, const SourceInfo& info, std::span<const float> parameters) {
   const NamedParts named(parts(info), info.layers, info.kv_heads);
   const auto of = [&](std::string_view part) { return named.read(part, parameters); };
+  const int copies = shape_.tying == RetentionShape::Tying::kShared ? info.kv_heads : 1;
+  // An upload waits for what the device is at, so all is ready before the first.
+  const std::vector<float> input_weights = of(kInputWeight), input_bias = of(kInputBias);
+  const std::vector<float> hidden_weights = of(kHiddenWeight), hidden_bias = of(kHiddenBias);
+  const std::vector<float> output_weights = repeated(of(kOutputWeight), copies);
+  const std::vector<float> output_bias = repeated(of(kOutputBias), copies);
   kv_heads_ = info.kv_heads;
   embeddings_ = shape_.embeddings(info);
   width_ = info.width;
-  upload_activations(backend, input_weights_, of(kInputWeight));
-  upload(backend, input_bias_, of(kInputBias));
-  upload_activations(backend, hidden_weights_, of(kHiddenWeight));
-  upload(backend, hidden_bias_, of(kHiddenBias));
-  const int copies = shape_.tying == RetentionShape::Tying::kShared ? info.kv_heads : 1;
-  upload(backend, output_weights_, repeated(of(kOutputWeight), copies));
-  upload(backend, output_bias_, repeated(of(kOutputBias), copies));
+  upload_activations(backend, input_weights_, input_weights);
+  upload(backend, input_bias_, input_bias);
+  upload_activations(backend, hidden_weights_, hidden_weights);
+  upload(backend, hidden_bias_, hidden_bias);
+  upload(backend, output_weights_, output_weights);
+  upload(backend, output_bias_, output_bias);
 }
 
 RetentionGateArgs RetentionNetwork::args(int layer, const Projections& projections, int64_t tokens) const {

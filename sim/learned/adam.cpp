@@ -2,16 +2,18 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "kernels/check.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/reduce.h"
 
 namespace kv {
 
 namespace {
 
-constexpr int64_t kBlock = 1 << 14;  // weights of a task
+constexpr int64_t kBlock = 1 << 14;  // weights of a task; sums of it depend on this
 
 }  // namespace
 
@@ -43,15 +45,21 @@ void Adam::restore(State state) {
 }
 
 double norm_of(std::span<const double> gradient) {
-  double square = 0;
-  for (const double g : gradient) square += g * g;
-  return std::sqrt(square);
+  std::vector<double> squares((gradient.size() + kBlock - 1) / kBlock);
+  cpu::parallel_blocks(std::ssize(gradient), kBlock, [&](int64_t first, int64_t end) {
+    const double* slopes = gradient.data() + first;
+    squares[static_cast<size_t>(first / kBlock)] =
+        cpu::sum_of<double>(end - first, [=](int64_t i) { return slopes[i] * slopes[i]; });
+  });
+  return std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0));
 }
 
 void clip_norm(std::span<double> gradient, double norm, double bound) {
   const double factor = std::min(1.0, bound / (norm + 1e-6));
   if (factor == 1) return;
-  for (double& g : gradient) g *= factor;
+  cpu::parallel_blocks(std::ssize(gradient), kBlock, [&](int64_t first, int64_t end) {
+    for (int64_t i = first; i < end; ++i) gradient[static_cast<size_t>(i)] *= factor;
+  });
 }
 
 }  // namespace kv

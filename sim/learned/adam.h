@@ -40,7 +40,7 @@ class Adam {
   std::vector<float> mean_, square_;
 };
 
-// Of all slopes, added up in their order. It is finite only where they all are.
+// Of all slopes, the same by any number of threads. It is finite only where they all are.
 double norm_of(std::span<const double> gradient);
 
 // Scales a gradient of that norm to one of at most `bound`, by min(1, bound / (norm + 1e-6)) as torch does.
