@@ -61,7 +61,7 @@ struct BiasedAttentionBackwardArgs {
   ConstRef output;                  // as the forward op has left it,
   const float* log_sums = nullptr;  // and this, too
   ConstRef output_gradient;         // [tokens, q_heads, head_dim]
-  Ref query_gradient;               // [tokens, q_heads, head_dim]
+  Ref query_gradient;               // [tokens, q_heads, head_dim]; null: nobody asks
   Ref key_gradient;                 // [tokens, kv_heads, head_dim]
   Ref value_gradient;               // [tokens, kv_heads, head_dim]
   float* bias_gradient = nullptr;   // [tokens, kv_heads]; null for kNone

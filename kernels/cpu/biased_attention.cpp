@@ -395,10 +395,11 @@ class AttendedBackward {
       }
       add_over_queries(tile, p_, output_gradient_.rows, 1, gradients.values.row(share_head, token));
       add_over_queries(tile, ds_, queries_.rows, scale, gradients.keys.row(share_head, token));
+      if (!args_.query_gradient) return;
       transpose(ds_, tile.keys, tile.queries, kTileStride, by_query_, kTileStride);
       add_over_keys(tile, by_query_, tile_keys, scale, query_gradient_);
     });
-    for (int64_t i = 0; i < tile_.queries; ++i) {
+    for (int64_t i = 0; args_.query_gradient && i < tile_.queries; ++i) {
       std::copy_n(query_gradient_ + i * stride_of(dim_), dim_, args_.query_gradient.as<float>() + vector(i) * dim_);
     }
   }

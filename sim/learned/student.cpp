@@ -124,8 +124,9 @@ ProjectionGradients Student::zeroed_gradients(int layer) {
     model_.backend.fill_zero(gradient.data, count * bytes_of(gradient.dtype));
     return gradient;
   };
-  ProjectionGradients gradients{
-      .queries = buffers_.query_gradient, .keys = buffers_.key_gradient, .values = buffers_.value_gradient};
+  ProjectionGradients gradients{.queries = layer > 0 ? buffers_.query_gradient : Ref(),
+                                .keys = buffers_.key_gradient,
+                                .values = buffers_.value_gradient};
   if (reads.pre_rope_keys) {
     gradients.pre_rope_keys = zeroed(buffers_.pre_rope_key_gradient, model_.config.kv_size());
   }

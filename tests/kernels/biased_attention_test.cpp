@@ -107,7 +107,7 @@ struct Result {
   std::vector<float> output, log_sums, query_gradient, key_gradient, value_gradient, bias_gradient;
 };
 
-Result run(Backend& backend, const Problem& problem) {
+Result run(Backend& backend, const Problem& problem, bool asks_of_queries = true) {
   const DType type = backend.activation_type();
   const Tensor queries = ref::upload_activations(backend, problem.queries);
   const Tensor keys = ref::upload_activations(backend, problem.keys);
@@ -138,7 +138,7 @@ Result run(Backend& backend, const Problem& problem) {
                                      .output = output.ref(),
                                      .log_sums = ref::data_of<float>(log_sums),
                                      .output_gradient = output_gradient.ref(),
-                                     .query_gradient = query_gradient.ref(),
+                                     .query_gradient = asks_of_queries ? query_gradient.ref() : Ref(),
                                      .key_gradient = key_gradient.ref(),
                                      .value_gradient = value_gradient.ref(),
                                      .bias_gradient = has_bias ? ref::data_of<float>(bias_gradient) : nullptr});
@@ -235,6 +235,21 @@ TEST_P(BiasedAttention, BackwardIsTheSlopeOfTheReference) {
     expect_slopes(got.key_gradient, moved.keys, sums.key_gradient);
     expect_slopes(got.value_gradient, moved.values, sums.value_gradient);
     expect_slopes(got.bias_gradient, moved.biases, sums.bias_gradient);
+  }
+}
+
+// Where nothing below the layer learns.
+TEST_P(BiasedAttention, OthersGradientsAreTheSameWhereNobodyAsksForQueries) {
+  KV_BACKEND_OR_SKIP(backend);
+  for (const int head_dim : {20, 64}) {
+    for (const Bias& bias : kBiases) {
+      const Problem problem(*backend, {2, 4, head_dim, {150, 70, 300}}, bias);
+      Result asked = run(*backend, problem);
+      const Result got = run(*backend, problem, false);
+      for (const float value : got.query_gradient) ASSERT_TRUE(std::isnan(value));  // as memory begins
+      asked.query_gradient = got.query_gradient;
+      EXPECT_EQ(bits_of(got), bits_of(asked));
+    }
   }
 }
 

@@ -427,6 +427,7 @@ void run_any_backward(const BiasedAttentionBackwardArgs& args, const QueryState*
   with_served_width(attention.head_dim, [&](auto width) {
     const int64_t tiles = ceil_div(attention.max_count, Owned<width>::kRows) * attention.segment_count;
     launch(key_gradients<width>, tiles * attention.kv_heads, kThreads, Owned<width>::kSharedBytes, args, states);
+    if (!args.query_gradient) return;
     launch(query_gradients<width>, tiles * attention.q_heads, kThreads, Owned<width>::kSharedBytes, args, states,
            ceil_div(attention.max_count, Owned<width>::kRows));
   });

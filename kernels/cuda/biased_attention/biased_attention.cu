@@ -51,7 +51,7 @@ void biased_attention_backward(const BiasedAttentionBackwardArgs& args) {
     check_vectors(vectors.as<bf16>(), attention.head_dim);
   }
   for (const Ref& vectors : {args.query_gradient, args.key_gradient, args.value_gradient}) {
-    KV_CHECK(is_aligned(vectors.as<bf16>(), 4));
+    KV_CHECK(!vectors || is_aligned(vectors.as<bf16>(), 4));
   }
   if (attention.segment_count == 0 || attention.max_count == 0) return;
   const int64_t vectors = attention.tokens * attention.q_heads;

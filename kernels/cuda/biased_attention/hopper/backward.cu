@@ -68,9 +68,9 @@ struct OwnedRows {
 };
 
 // Products q · k become probabilities.
-template <Owner kOwner, Form kForm, int N, int kNumbers, int kStep>
+template <Owner kOwner, Form kForm, class Weights, int N, int kNumbers, int kStep>
 __device__ __forceinline__ void to_probabilities(float (&x)[N], const float (&columns)[kNumbers][kStep],
-                                                 const OwnedRows& owned, const Weights<kForm>& weights, float scale,
+                                                 const OwnedRows& owned, const Weights& weights, float scale,
                                                  int lane) {
 #pragma unroll
   for (int n = 0; n < N / 4; ++n) {
@@ -182,12 +182,22 @@ __device__ __forceinline__ void consume(const BiasedAttentionBackwardArgs& args,
     const int column = first + lane % 4 * 2;
     return kOfKeys ? column - row : row - column;
   };
+  // i − j of the tile's nearest pair.
+  const auto least_of = [&](int first) { return kOfKeys ? first - (first_row + 63) : first_row - (first + kStep - 1); };
+  // Most tiles of long sequences: their pairs need not be looked at one by one.
+  const auto is_outside = [&](int first) {
+    return kForm == Form::kOutsideWindow && least_of(first) >= attention.bias.window;
+  };
   // The slopes' products may be in flight.
   const auto weigh = [&](int first, int stage) {
     const int distance = distance_of(first);
-    const int least = kOfKeys ? first - (first_row + 63) : first_row - (first + kStep - 1);
-    if (least < 0) mask<kOwner>(x, distance);
-    to_probabilities<kOwner>(x, ring.columns[stage], rows, Weights<kForm>(attention.bias, distance), scale, lane);
+    if (is_outside(first)) {
+      to_probabilities<kOwner, kForm>(x, ring.columns[stage], rows, OutsideWindow(), scale, lane);
+    } else {
+      if (least_of(first) < 0) mask<kOwner>(x, distance);
+      to_probabilities<kOwner, kForm>(x, ring.columns[stage], rows, Weights<kForm>(attention.bias, distance), scale,
+                                      lane);
+    }
     compute_now(x, ring.nowhere);
   };
   // Afterwards both are left operands.
@@ -344,7 +354,7 @@ void run(const BiasedAttentionBackwardArgs& args, const QueryState* states) {
   const PackedAttention& attention = args.attention;
   const int64_t tiles = ceil_div(attention.max_count, OfKeys::kRows);
   const int64_t key_blocks = tiles * attention.segment_count * attention.kv_heads;
-  const int64_t query_blocks = tiles * attention.segment_count * attention.q_heads;
+  const int64_t query_blocks = args.query_gradient ? tiles * attention.segment_count * attention.q_heads : 0;
   const auto map = [](ConstRef vectors, int heads, int rows) {
     return tensor_map(vectors.as<bf16>(), int64_t{heads} * D, rows);
   };

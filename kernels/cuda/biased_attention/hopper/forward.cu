@@ -37,9 +37,8 @@ struct Rows {
   float sum[2] = {0, 0};
 };
 
-template <Form kForm, int N>
-__device__ __forceinline__ void add_biases(float (&x)[N], const float* biases, const Weights<kForm>& weights,
-                                           int lane) {
+template <class Weights, int N>
+__device__ __forceinline__ void add_biases(float (&x)[N], const float* biases, const Weights& weights, int lane) {
 #pragma unroll
   for (int n = 0; n < N / 4; ++n) {
     const float2 of = columns_of(biases, n, lane);
@@ -117,7 +116,12 @@ __device__ __forceinline__ void consume(const BiasedAttentionArgs& args, const T
     const int first = (tile.steps - 1 - t) * kStep, distance = row - (first + lane % 4 * 2);
     if constexpr (kForm != Form::kNone) {
       const bool counts = kForm == Form::kDistance || first_row + 63 - first >= attention.bias.window;
-      if (counts) add_biases(logits, ring.columns[stage][0], Weights<kForm>(attention.bias, distance), lane);
+      const int least = first_row - (first + kStep - 1);
+      if (kForm == Form::kOutsideWindow && least >= attention.bias.window) {
+        add_biases(logits, ring.columns[stage][0], OutsideWindow(), lane);
+      } else if (counts) {
+        add_biases(logits, ring.columns[stage][0], Weights<kForm>(attention.bias, distance), lane);
+      }
     }
     if (first_row - (first + kStep - 1) < 0) mask<Owner::kQueries>(logits, distance);
     __syncwarp();  // every lane has read its columns

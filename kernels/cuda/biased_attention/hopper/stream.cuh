@@ -212,6 +212,11 @@ struct Weights {
   }
 };
 
+// The same in a tile whose pairs are all outside the window.
+struct OutsideWindow {
+  __device__ __forceinline__ static constexpr float at(int) { return 1; }
+};
+
 // Calls with the form as a constant: registers are too scarce for a kernel that knows them all.
 template <class Call>
 void with_form(Form form, const Call& call) {
