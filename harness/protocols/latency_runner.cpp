@@ -21,7 +21,7 @@ constexpr int kLengthStep = 128;          // closer than that they would be alik
 constexpr int kWarmUpSteps = 4;
 constexpr int kProbeSteps = 16;  // at one length, those before the recording included
 constexpr int kWarmUpPrompt = 1024;
-constexpr double kLongEnough = 5;  // seconds after which a measurement is not repeated
+constexpr double kLongEnough = 40;  // seconds after which a measurement is not repeated
 constexpr int kMostBatch = 1 << 20;
 
 // Entries a head at which the first event falls: from then on every interval is like the last.

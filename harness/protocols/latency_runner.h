@@ -42,7 +42,7 @@ ResidentBound whole_generation(const TimedRun& timed, const Allocation& allocati
 //   learned_bytes          of the policy, where it has learned
 //   weight_bytes, peak_kv_bytes, peak_bytes, batch_size, and max_batch where the axis batch says max
 //
-// A measurement that has taken 5 seconds is not repeated. Nobody waits for a long generation. A growing cache is timed
+// A measurement that has taken 40 seconds is not repeated. Nobody waits for a long generation. A growing cache is timed
 // at nine lengths, filled up to each with random keys and values, and the step time integrated between them by the
 // trapezoid rule; a pruned one over one whole interval of `interval` steps and the event that ends it, which every
 // later interval repeats. After a one-shot cut the policy has nothing more to do, so the steps over what is left are
