@@ -61,10 +61,13 @@ struct BiasedAttentionBackwardArgs {
   ConstRef output;                  // as the forward op has left it,
   const float* log_sums = nullptr;  // and this, too
   ConstRef output_gradient;         // [tokens, q_heads, head_dim]
-  Ref query_gradient;               // [tokens, q_heads, head_dim]; null: nobody asks
-  Ref key_gradient;                 // [tokens, kv_heads, head_dim]
-  Ref value_gradient;               // [tokens, kv_heads, head_dim]
-  float* bias_gradient = nullptr;   // [tokens, kv_heads]; null for kNone
+  // Of all three none may be asked for, null, where a bias learns and nothing below it.
+  Ref query_gradient;              // [tokens, q_heads, head_dim]
+  Ref key_gradient;                // [tokens, kv_heads, head_dim]
+  Ref value_gradient;              // [tokens, kv_heads, head_dim]
+  float* bias_gradient = nullptr;  // [tokens, kv_heads]; null for kNone
+
+  constexpr bool asks_of_bias_alone() const { return query_gradient.data == nullptr; }
 };
 
 namespace cpu {

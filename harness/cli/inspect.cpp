@@ -21,6 +21,7 @@
 #include "kernels/error.h"
 #include "sim/io/gguf.h"
 #include "sim/io/safetensors.h"
+#include "sim/io/stored_path.h"
 #include "sim/model/model_files.h"
 #include "sim/source/trace.h"
 
@@ -107,11 +108,19 @@ void inspect_results(const fs::path& folder) {
   if (fs::exists(folder / "manifest.json")) fmt::print("{}", read_file(folder / "manifest.json"));
 }
 
-void inspect(const fs::path& path) {
+// The name of a safetensors file without the ending that it has where it lies packed.
+fs::path unpacked_name(const fs::path& path) {
+  fs::path name = path;
+  if (path.extension() == ".xz") name.replace_extension();
+  return name.extension() == ".safetensors" ? name : path;
+}
+
+void inspect(const fs::path& given) {
+  const fs::path path = unpacked_name(given);
   std::error_code error;
-  if (!fs::exists(path, error)) {
+  if (!fs::exists(stored_file(path), error)) {
     const fs::path snapshot = cached_model(path.string());
-    if (snapshot.empty()) throw UserError(fmt::format("{}: no such file or folder", path.string()));
+    if (snapshot.empty()) throw UserError(fmt::format("{}: no such file or folder", given.string()));
     return inspect_model(snapshot);
   }
   if (fs::is_directory(path)) {
@@ -137,6 +146,7 @@ void add_inspect(CLI::App& app, Verbs&) {
       "Examples:\n"
       "  kvlab inspect experiments/models/reference\n"
       "  kvlab inspect experiments/models/reference/own/quantities.jsonl.xz\n"
+      "  kvlab inspect experiments/models/reference/learned/wg-kv.safetensors\n"
       "  kvlab inspect trace.safetensors");
   verb->callback([path] { inspect(*path); });
 }

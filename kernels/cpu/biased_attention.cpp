@@ -356,8 +356,10 @@ struct KeyGradients {
         for (int64_t d = 0; d < count; ++d) sums[d] = (share == 0 ? 0 : sums[d]) + from[d];
       }
     };
-    add_up([&](int64_t head) { return keys.row(head, token); }, dim, to.key_gradient.as<float>() + place * dim);
-    add_up([&](int64_t head) { return values.row(head, token); }, dim, to.value_gradient.as<float>() + place * dim);
+    if (!to.asks_of_bias_alone()) {
+      add_up([&](int64_t head) { return keys.row(head, token); }, dim, to.key_gradient.as<float>() + place * dim);
+      add_up([&](int64_t head) { return values.row(head, token); }, dim, to.value_gradient.as<float>() + place * dim);
+    }
     if (to.bias_gradient) add_up([&](int64_t head) { return bias(head, token); }, 1, to.bias_gradient + place);
   }
 };
@@ -393,13 +395,13 @@ class AttendedBackward {
           *gradients.bias(share_head, token + row) += bias_slope(tile, row, ds_ + row * kTileStride);
         }
       }
+      if (args_.asks_of_bias_alone()) return;
       add_over_queries(tile, p_, output_gradient_.rows, 1, gradients.values.row(share_head, token));
       add_over_queries(tile, ds_, queries_.rows, scale, gradients.keys.row(share_head, token));
-      if (!args_.query_gradient) return;
       transpose(ds_, tile.keys, tile.queries, kTileStride, by_query_, kTileStride);
       add_over_keys(tile, by_query_, tile_keys, scale, query_gradient_);
     });
-    for (int64_t i = 0; args_.query_gradient && i < tile_.queries; ++i) {
+    for (int64_t i = 0; !args_.asks_of_bias_alone() && i < tile_.queries; ++i) {
       std::copy_n(query_gradient_ + i * stride_of(dim_), dim_, args_.query_gradient.as<float>() + vector(i) * dim_);
     }
   }

@@ -117,16 +117,15 @@ void Student::teach(const Block& block, const int32_t* ids, Ref states) {
 }
 
 ProjectionGradients Student::zeroed_gradients(int layer) {
-  // Below the first layer there is nothing that learns.
-  const StudentAttention::Reads reads = layer > 0 ? attention_->reads() : StudentAttention::Reads{};
+  if (layer == 0) return {};  // below it there is nothing that learns
+  const StudentAttention::Reads reads = attention_->reads();
   const auto zeroed = [&](Ref gradient, int64_t width) {
     const auto count = static_cast<size_t>(block_->tokens * width);
     model_.backend.fill_zero(gradient.data, count * bytes_of(gradient.dtype));
     return gradient;
   };
-  ProjectionGradients gradients{.queries = layer > 0 ? buffers_.query_gradient : Ref(),
-                                .keys = buffers_.key_gradient,
-                                .values = buffers_.value_gradient};
+  ProjectionGradients gradients{
+      .queries = buffers_.query_gradient, .keys = buffers_.key_gradient, .values = buffers_.value_gradient};
   if (reads.pre_rope_keys) {
     gradients.pre_rope_keys = zeroed(buffers_.pre_rope_key_gradient, model_.config.kv_size());
   }

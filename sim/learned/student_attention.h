@@ -25,7 +25,7 @@ class StudentAttention {
   virtual void attend(int layer, const Projections& projections, Ref output) = 0;
   // From the gradient of what attend() has put out to those of the layer's projections: of queries, keys and values
   // they replace what was there; to the others, of what reads() says, they are added. At the first layer, below which
-  // nothing learns, that of queries and the others are null, and nobody reads those of keys and values.
+  // nothing learns, all of them are null.
   struct Output {
     ConstRef values, gradient;  // [tokens, q_heads, head_dim]
   };

@@ -500,6 +500,15 @@ TEST_F(Cli, CompressKeepsTheAskedFraction) {
   EXPECT_EQ(file.require("score").shape, keep.shape);
 }
 
+// Under either name.
+TEST_F(Cli, InspectPrintsWeightsThatLiePacked) {
+  const std::string weights = ref::source_path("experiments/models/reference/learned/duo.safetensors").string();
+  const Output output = run("inspect " + weights);
+  EXPECT_EQ(output.code, 0);
+  EXPECT_NE(output.text.find("learner = duo\n"), std::string::npos) << output.text;
+  EXPECT_EQ(run("inspect " + weights + ".xz").text, output.text);
+}
+
 TEST_F(Cli, ARecordedTraceReplays) {
   ASSERT_EQ(run(fmt::format("record --model {} --ids {} --tokens 64 --layers 0,2 --out {}", model(),
                             path("ids.safetensors"), path("t.safetensors")))

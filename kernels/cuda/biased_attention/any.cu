@@ -389,8 +389,10 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
   }
   const auto vector = [&](int row) { return key_vector(first_row + row); };
-  write_rows<D, M>(args.key_gradient, dim, of_keys, attention.scale, lane, vector);
-  write_rows<D, M>(args.value_gradient, dim, of_values, 1, lane, vector);
+  if (!args.asks_of_bias_alone()) {
+    write_rows<D, M>(args.key_gradient, dim, of_keys, attention.scale, lane, vector);
+    write_rows<D, M>(args.value_gradient, dim, of_values, 1, lane, vector);
+  }
   if (!args.bias_gradient) return;
 #pragma unroll
   for (int m = 0; m < M; ++m) {
@@ -427,7 +429,7 @@ void run_any_backward(const BiasedAttentionBackwardArgs& args, const QueryState*
   with_served_width(attention.head_dim, [&](auto width) {
     const int64_t tiles = ceil_div(attention.max_count, Owned<width>::kRows) * attention.segment_count;
     launch(key_gradients<width>, tiles * attention.kv_heads, kThreads, Owned<width>::kSharedBytes, args, states);
-    if (!args.query_gradient) return;
+    if (args.asks_of_bias_alone()) return;
     launch(query_gradients<width>, tiles * attention.q_heads, kThreads, Owned<width>::kSharedBytes, args, states,
            ceil_div(attention.max_count, Owned<width>::kRows));
   });

@@ -51,6 +51,7 @@ void biased_attention_backward(const BiasedAttentionBackwardArgs& args) {
     check_vectors(vectors.as<bf16>(), attention.head_dim);
   }
   for (const Ref& vectors : {args.query_gradient, args.key_gradient, args.value_gradient}) {
+    KV_CHECK(static_cast<bool>(vectors) != args.asks_of_bias_alone());
     KV_CHECK(!vectors || is_aligned(vectors.as<bf16>(), 4));
   }
   if (attention.segment_count == 0 || attention.max_count == 0) return;
