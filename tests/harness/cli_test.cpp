@@ -502,7 +502,7 @@ TEST_F(Cli, CompressKeepsTheAskedFraction) {
 
 // Under either name.
 TEST_F(Cli, InspectPrintsWeightsThatLiePacked) {
-  const std::string weights = ref::source_path("experiments/models/reference/learned/duo.safetensors").string();
+  const std::string weights = ref::source_path("experiments/models/reference/learned/duo.safetensors");
   const Output output = run("inspect " + weights);
   EXPECT_EQ(output.code, 0);
   EXPECT_NE(output.text.find("learner = duo\n"), std::string::npos) << output.text;
