@@ -9,8 +9,8 @@
 #include "sim/replay/generate.h"
 #include "tests/bench/bench.h"
 
-// A whole decode step of a real model's shape, as `protocol: latency` times it (harness/protocols/latency_runner.h): over
-// the full cache, or over what WG-KV's gates let into it, their network, the sweeps and all.
+// A whole decode step of a real model's shape, as `protocol: latency` times it (harness/protocols/latency_runner.h):
+// over the full cache, or over what WG-KV's gates let into it, their network, the sweeps and all.
 
 namespace kv::bench {
 namespace {

@@ -2,31 +2,45 @@
 
 #include <limits>
 #include <memory>
+#include <string>
 
 #include "policies/parts/retention_training.h"
 #include "policies/parts/write_gate_training.h"
 #include "sim/learned/adam.h"
 #include "sim/learned/student.h"
 #include "sim/model/model_files.h"
+#include "sim/model/named_models.h"
+#include "sim/model/weights.h"
 #include "sim/source/model_source.h"
 #include "tests/bench/bench.h"
 #include "tests/support/paths.h"
 
-// What a step of training costs beside a forward pass of the same tokens, on the reference model: `teach` is that pass
-// as a teacher runs it, attention over whole texts and no loss.
+// What a step of training costs beside a forward pass of the same tokens, on the reference model and at a large model's
+// shape: `teach` is that pass as a teacher runs it, attention over whole texts and no loss.
 
 namespace kv::bench {
 namespace {
 
 constexpr int kWindow = 256;
 
-struct Lesson {
-  explicit Lesson(Backend& backend, int64_t tokens)
-      : files(load_model(ref::source_path("experiments/models/reference"))), source(backend, files) {
-    for (int64_t i = 0; i < tokens; ++i) ids.push_back(static_cast<int32_t>((i * 7919 + i * i * 31) % 8000));
-  }
+struct Shape {
+  std::string model;  // the reference, or one of which only the shape is known
+  int64_t tokens;
+  double expand;  // hidden units of a write gate over the head's dimension (004)
+};
 
-  ModelFiles files;
+std::unique_ptr<Weights> weights_of(const std::string& model) {
+  if (model != "reference") return std::make_unique<RandomWeights>(find_named_model(model).parse(), 1);
+  return std::make_unique<ModelFiles>(load_model(ref::source_path("experiments/models/reference")));
+}
+
+struct Lesson {
+  Lesson(Backend& backend, const Shape& shape) : weights(weights_of(shape.model)), source(backend, *weights) {
+    for (int64_t i = 0; i < shape.tokens; ++i) ids.push_back(static_cast<int32_t>((i * 7919 + i * i * 31) % 8000));
+  }
+  const ModelConfig& config() const { return weights->config(); }
+
+  std::unique_ptr<Weights> weights;
   ModelSource source;
   std::vector<int32_t> ids;
 };
@@ -37,8 +51,9 @@ double forward_flops(const ModelConfig& config, int64_t tokens) {
   return 2 * weights * static_cast<double>(tokens);
 }
 
-void teach(Device& device, Samples& samples, int64_t tokens) {
-  Lesson lesson(device.backend(), tokens);
+void teach(Device& device, Samples& samples, const Shape& shape) {
+  const int64_t tokens = shape.tokens;
+  Lesson lesson(device.backend(), shape);
   const ForwardModel& model = *lesson.source.frozen_model();
   const std::vector<int32_t> counts = {static_cast<int32_t>(tokens)};
   const Block block = make_block(device.backend(), std::vector<int32_t>{0}, counts);
@@ -50,8 +65,8 @@ void teach(Device& device, Samples& samples, int64_t tokens) {
                [&] { student.teach(block, std::as_const(ids).ref().as<int32_t>(), states.ref()); });
 }
 
-void step(Device& device, Samples& samples, int64_t tokens, Learner& learner) {
-  Lesson lesson(device.backend(), tokens);
+void step(Device& device, Samples& samples, const Shape& shape, Learner& learner) {
+  Lesson lesson(device.backend(), shape);
   const SourceInfo& info = lesson.source.info();
   Params params("learn");
   learner.read(params);
@@ -59,7 +74,7 @@ void step(Device& device, Samples& samples, int64_t tokens, Learner& learner) {
   std::vector<double> gradient(parameters.size());
   const std::vector<std::span<const int32_t>> texts = {lesson.ids};
   const std::vector<int32_t> numbers = {0};
-  samples.take({.flops = 4 * forward_flops(lesson.files.config(), tokens)}, [&] {
+  samples.take({.flops = 4 * forward_flops(lesson.config(), shape.tokens)}, [&] {
     learner.learn({.backend = device.backend(), .source = lesson.source, .sequences = texts, .sample_numbers = numbers},
                   parameters, gradient);
   });
@@ -84,17 +99,19 @@ void host_part(Device& device, Samples& samples) {
 
 const Family kTraining{[](Device& device) {
   device.add("training_host/smollm2", host_part);
-  const std::vector<int64_t> lengths = device.pick(std::vector<int64_t>{2048}, std::vector<int64_t>{4096, 16384});
-  for (const int64_t tokens : lengths) {
-    device.add(fmt::format("training_teach/reference/{}", tokens),
-               [=](Device& on, Samples& samples) { teach(on, samples, tokens); });
-    device.add(fmt::format("training_step_wg_kv/reference/{}", tokens), [=](Device& on, Samples& samples) {
-      WriteGateTraining learner(1.5, {.window = kWindow, .threshold = 0.1F}, {}, "bench");
-      step(on, samples, tokens, learner);
+  std::vector<Shape> shapes = {{"reference", 2048, 1.5}};
+  if (!device.is_cpu()) shapes = {{"reference", 4096, 1.5}, {"reference", 16384, 1.5}, {"llama-3.1-8b", 16384, 4}};
+  for (const Shape& shape : shapes) {
+    const std::string name = fmt::format("{}/{}", shape.model, shape.tokens);
+    device.add("training_teach/" + name, [=](Device& on, Samples& samples) { teach(on, samples, shape); });
+    device.add("training_step_wg_kv/" + name, [=](Device& on, Samples& samples) {
+      WriteGateTraining learner(shape.expand, {.window = kWindow, .threshold = 0.1F}, {}, "bench");
+      step(on, samples, shape, learner);
     });
-    device.add(fmt::format("training_step_retention/reference/{}", tokens), [=](Device& on, Samples& samples) {
+    if (shape.model != "reference") continue;
+    device.add("training_step_retention/" + name, [=](Device& on, Samples& samples) {
       RetentionTraining learner({}, "bench");
-      step(on, samples, tokens, learner);
+      step(on, samples, shape, learner);
     });
   }
 }};
