@@ -11,7 +11,7 @@
 #include "tests/support/packed_tensors.h"
 #include "tests/support/paths.h"
 
-// The speed of whole passes and replays on the CPU, on the reference model. Read them beside linear/2048x2048x2048 of
+// The speed of whole passes and replays of the reference model. Read those on the CPU beside linear/2048x2048x2048 of
 // the same run.
 
 namespace kv::bench {
@@ -56,12 +56,19 @@ void oracle_pass(Device& device, Samples& samples) {
   samples.take({}, [&] { compute_baseline(reference.backend, reference.source, sequences, needs); });
 }
 
-// One replay at B = 1024, L = 256; the counters are shares of its time.
-void replay_policy(Device& device, Samples& samples, const std::string& name) {
+struct Replayed {
+  std::string policy;
+  std::vector<GivenParam> options{};
+  size_t sequences = 1;  // at once, all alike
+};
+
+// A replay at B = 1024, L = 256; the counters are shares of its time.
+void replay_policy(Device& device, Samples& samples, const Replayed& replayed) {
   Reference reference(device.backend());
-  const std::array<std::span<const int32_t>, 1> sequences = {reference.ids};
-  const Schedule schedule = decode_schedule({&kTokens, 1}, 1024, 256);
-  Policy policy = make_policy(name, {});
+  const std::vector<std::span<const int32_t>> sequences(replayed.sequences, reference.ids);
+  const std::vector<int32_t> lengths(replayed.sequences, kTokens);
+  const Schedule schedule = decode_schedule(lengths, 1024, 256);
+  Policy policy = make_policy(replayed.policy, replayed.options);
   Baseline baseline;
   if (policy.oracle()) {
     baseline =
@@ -86,14 +93,22 @@ void replay_policy(Device& device, Samples& samples, const std::string& name) {
   samples.count("oracle_share", oracle / total);
 }
 
+void add_replays(Device& device, const std::string& size, const std::vector<Replayed>& all) {
+  for (const Replayed& replayed : all) {
+    device.add(size + " " + replayed.policy,
+               [replayed](Device& on, Samples& samples) { replay_policy(on, samples, replayed); });
+  }
+}
+
+// On a GPU as many texts at once as a step of reinforcement has rollouts: what ForesightKV adds to a replay of H2O,
+// which sums attention as well.
 const Family kReplay{[](Device& device) {
-  if (!device.is_cpu()) return;
+  if (!device.is_cpu()) {
+    return add_replays(device, "replay/128x4K", {{"h2o", {}, 128}, {"foresight-kv", {{"weights", "initial"}}, 128}});
+  }
   device.add("full_pass/4K", full_pass);
   device.add("full_pass/4K with oracle statistics", oracle_pass);
-  for (const char* name : {"full", "h2o", "snapkv", "r-kv", "golden"}) {
-    device.add(std::string("replay/4K ") + name,
-               [name](Device& on, Samples& samples) { replay_policy(on, samples, name); });
-  }
+  add_replays(device, "replay/4K", {{"full"}, {"h2o"}, {"snapkv"}, {"r-kv"}, {"golden"}});
 }};
 
 }  // namespace
