@@ -74,11 +74,11 @@ __device__ void copy_tile_async(bf16* to, const bf16* from) {
   }
 }
 
-// Adds to a warp's kRows by 8 N products sums of as many steps of 16. left(a, step, m) and right(b, step, pair) load
-// operands, those of 16 rows and those of 16 columns.
+// Adds to a warp's sums, kRows by 8 N of them, `steps` times 16 products. left(a, step, m) and right(b, step, pair)
+// load operands, those of 16 rows and those of 16 columns.
 template <int N, class Left, class Right>
 __device__ void add_products(int steps, const Left& left, const Right& right, float (&sums)[2][N][4]) {
-#pragma unroll 2
+#pragma unroll 4
   for (int step = 0; step < steps; ++step) {
     uint32_t a[2][4], b[4];
     left(a[0], step, 0);
@@ -95,15 +95,29 @@ __device__ void add_products(int steps, const Left& left, const Right& right, fl
   }
 }
 
+// Sums each of eight numbers over the lanes that share columns, which differ in lane / 4; one gets the lane / 4-th sum.
+__device__ float sum_over_rows(float (&of)[8], int lane) {
+#pragma unroll
+  for (int count = 4; count > 0; count /= 2) {
+    const bool is_upper = lane & 4 * count;
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+      const float kept = is_upper ? of[i + count] : of[i], sent = is_upper ? of[i] : of[i + count];
+      of[i] = kept + __shfl_xor_sync(kWarp, sent, 4 * count);
+    }
+  }
+  return of[0];
+}
+
 // A warp's slopes of a slice's units, which begin at `unit` of the tile, from the products for them: to the tile of
 // slopes, and their sums over tokens to `parts`, of which so many units are there.
 __device__ void write_slice(const float (&sums)[2][2][4], const float (&logits)[2][2], const float2* units, int row,
                             int unit, int lane, bf16* slopes, float2* parts, int present) {
+  float added[8] = {};  // by n and e, to bias and to output weight
 #pragma unroll
   for (int n = 0; n < 2; ++n) {
     const int first = unit + n * 8 + lane % 4 * 2;
     const float2 numbers[2] = {units[first], units[first + 1]};
-    float2 added[2] = {};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int m = i / 2, lower = i % 2;
@@ -112,22 +126,16 @@ __device__ void write_slice(const float (&sums)[2][2][4], const float (&logits)[
       for (int e = 0; e < 2; ++e) {
         const float a = sums[m][n][lower * 2 + e] + numbers[e].x, below = normal_below(a), logit = logits[m][lower];
         slope[e] = logit * numbers[e].y * (below + a * normal_density(a));
-        added[e].x += slope[e];
-        added[e].y += logit * (a * below);
+        added[n * 4 + e * 2] += slope[e];
+        added[n * 4 + e * 2 + 1] += logit * (a * below);
       }
       *reinterpret_cast<uint32_t*>(slopes + place<kUnits>(row + m * 16 + lower * 8 + lane / 4, first)) =
           to_bf16_pair(slope[0], slope[1]);
     }
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-#pragma unroll
-      for (int across = 4; across < 32; across *= 2) {
-        added[e].x += __shfl_xor_sync(kWarp, added[e].x, across);
-        added[e].y += __shfl_xor_sync(kWarp, added[e].y, across);
-      }
-      if (lane < 4 && first + e < present) parts[first + e] = added[e];
-    }
   }
+  const float sum = sum_over_rows(added, lane);
+  const int of = unit + lane / 16 * 8 + lane % 4 * 2 + lane / 8 % 2;
+  if (of < present) (lane / 4 % 2 == 0 ? parts[of].x : parts[of].y) = sum;
 }
 
 // A warp's slopes along x to a tile of all of them.
