@@ -165,7 +165,7 @@ template <int W, int Stages>
 __global__ void __launch_bounds__(kThreads, W <= 128 ? 3 : 2) write_slopes(WriteGateBackwardArgs args, Group group) {
   using Shape = SlopeShape<W, Stages>;
   extern __shared__ __align__(128) unsigned char shared[];
-  __shared__ float logits[kTokens];
+  __shared__ float logits[kTokens], scales[2 * kTokens];
   auto* staged = reinterpret_cast<bf16*>(shared);
   bf16* x = staged + Stages * Shape::kTileValues;
   bf16* slopes = x + Shape::kTileValues;
@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(kThreads, W <= 128 ? 3 : 2) write_slopes(Write
   wait_for_previous();
   if (Stages > 1) stage(0);
   const float logit = thread < keys.count ? logit_gradient(args, keys.place(thread)) : 0.0f;
-  write_gate_inputs(forward, keys, x);
+  write_gate_inputs(forward, keys, x, scales);
   if (thread < kTokens) logits[thread] = logit;
   __syncthreads();
   copy_tile<Shape::kTileValues>(group.x + at_tile * Shape::kTileValues, x);
@@ -236,8 +236,8 @@ __global__ void __launch_bounds__(kThreads, W <= 128 ? 3 : 2) write_slopes(Write
   auto* along_x = reinterpret_cast<float*>(shared);
   put_sums<W>(x_slopes, row, column, lane, along_x);
   __syncthreads();
-  add_to_gate_keys(forward.pre_rope_keys.data, args.pre_rope_key_gradient.data, keys, along_x);
-  add_to_gate_keys(forward.keys.data, args.key_gradient.data, keys, along_x + forward.head_dim);
+  add_to_gate_keys(forward.pre_rope_keys.data, args.pre_rope_key_gradient.data, keys, scales, along_x);
+  add_to_gate_keys(forward.keys.data, args.key_gradient.data, keys, scales + kTokens, along_x + forward.head_dim);
 }
 
 template <int W>
@@ -363,9 +363,10 @@ __global__ void __launch_bounds__(kThreads) add_up(WriteGateBackwardArgs args, G
 
 template <int W, int Stages = 2>
 void launch_slopes(const WriteGateBackwardArgs& args, const Group& group) {
-  constexpr size_t kBytes = SlopeShape<W, Stages>::kSharedBytes, kLogits = kTokens * sizeof(float);
-  if constexpr (W > 128 && Stages > 1) {  // for which some cards have no shared memory
-    if (kBytes + kLogits > shared_bytes_a_block()) return launch_slopes<W, 1>(args, group);
+  constexpr size_t kBytes = SlopeShape<W, Stages>::kSharedBytes,
+                   kNumbers = 3 * kTokens * sizeof(float);  // logits and scales
+  if constexpr (W > 128 && Stages > 1) {                    // for which some cards have no shared memory
+    if (kBytes + kNumbers > shared_bytes_a_block()) return launch_slopes<W, 1>(args, group);
   }
   launch_early(write_slopes<W, Stages>, int64_t{group.heads} * group.token_tiles, kThreads, kBytes, args, group);
 }
