@@ -76,6 +76,7 @@ template <int W>
 __device__ void write_gate_inputs(const WriteGateArgs& args, const GateKeys<W>& keys, bf16* x, float* scales) {
   using Keys = GateKeys<W>;
   const int dim = args.head_dim, rest = W - 2 * dim;
+  const int to[2] = {place<W>(keys.token, keys.from), place<W>(keys.token, dim + keys.from)};
 #pragma unroll 1
   for (int later = 0; later < kGateTokens; later += Keys::kTogether * Keys::kAtOnce) {
     uint2 held[2 * Keys::kTogether];
@@ -91,12 +92,13 @@ __device__ void write_gate_inputs(const WriteGateArgs& args, const GateKeys<W>& 
     if (keys.from >= dim) continue;
 #pragma unroll
     for (int i = 0; i < 2 * Keys::kTogether; ++i) {
-      const int half = i / Keys::kTogether, token = keys.token + later + i % Keys::kTogether * Keys::kAtOnce;
+      const int half = i / Keys::kTogether, now = later + i % Keys::kTogether * Keys::kAtOnce;
       const float4 key = four_of(held[i]);
       const float scale = rsqrtf(squares[i] + WriteGateArgs::kEpsilon);
-      put_four(x + place<W>(token, half * dim + keys.from),
+      // The thread's first token and `now` have no bit in common, so that their twists come together.
+      put_four(x + ((to[half] ^ twist<W>(now) * 8) + now * W),
                {key.x * scale, key.y * scale, key.z * scale, key.w * scale});
-      if (keys.from == 0) scales[half * kGateTokens + token] = scale;
+      if (keys.from == 0) scales[half * kGateTokens + keys.token + now] = scale;
     }
   }
 #pragma unroll 1
