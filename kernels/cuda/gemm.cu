@@ -49,9 +49,6 @@ class Plan {
     KV_CUBLAS_CHECK(cublasLtMatrixLayoutCreate(&weight_, CUDA_R_16BF, weight_width, weight_rows, weight_width));
     KV_CUBLAS_CHECK(cublasLtMatrixLayoutCreate(&input_, CUDA_R_16BF, args.in, args.rows, args.in));
     KV_CUBLAS_CHECK(cublasLtMatrixLayoutCreate(&output_, output_type, args.out, args.rows, args.out));
-    set_count(weight_, args.count, args.in * args.out);
-    set_count(input_, args.count, args.rows * args.in);
-    set_count(output_, args.count, args.rows * args.out);
     cublasLtMatmulPreference_t preference;
     KV_CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&preference));
     KV_CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
@@ -83,19 +80,10 @@ class Plan {
     const void* addend = args.addend ? args.addend : args.output;
     KV_CUBLAS_CHECK(cublasLtMatmul(handle, operation_, &alpha, args.weight, weight_, args.input, input_, &beta, addend,
                                    output_, args.output, output_, &algorithm_, workspace, kWorkspaceBytes, stream()));
-    mark_written(args.output, static_cast<size_t>(args.count * args.rows * args.out) * bytes_of(args.output_type));
+    mark_written(args.output, static_cast<size_t>(args.rows * args.out) * bytes_of(args.output_type));
   }
 
  private:
-  static void set_count(cublasLtMatrixLayout_t layout, int64_t count, int64_t elements) {
-    if (count == 1) return;
-    const auto matrices = static_cast<int32_t>(count);
-    KV_CUBLAS_CHECK(
-        cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &matrices, sizeof(matrices)));
-    KV_CUBLAS_CHECK(cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &elements,
-                                                     sizeof(elements)));
-  }
-
   void set_bias(const bf16* bias) {
     KV_CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(operation_, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof(bias)));
   }
@@ -116,7 +104,7 @@ class Library {
 
   void run(const Gemm& args) {
     const auto key = std::tuple(args.rows, args.in, args.out, args.weight_rows, args.output_type, args.bias != nullptr,
-                                args.addend != nullptr, args.count);
+                                args.addend != nullptr);
     auto found = plans_.find(key);
     if (found == plans_.end()) found = plans_.emplace(key, Plan(handle_, args)).first;
     found->second.run(handle_, args, workspace_);
@@ -125,7 +113,7 @@ class Library {
  private:
   cublasLtHandle_t handle_ = nullptr;
   void* workspace_ = nullptr;
-  std::map<std::tuple<int64_t, int64_t, int64_t, WeightRows, DType, bool, bool, int64_t>, Plan> plans_;
+  std::map<std::tuple<int64_t, int64_t, int64_t, WeightRows, DType, bool, bool>, Plan> plans_;
 };
 
 Library& library() {
@@ -140,28 +128,11 @@ __device__ float weight_at(const Gemm& args, int64_t out, int64_t in) {
   return to_f32(args.weight[args.weight_rows == WeightRows::kOutputs ? out * args.in + in : in * args.out + out]);
 }
 
-// Of the products the one with that number.
-__device__ Gemm product_of(const Gemm& all, int64_t number) {
-  Gemm one = all;
-  const int64_t outputs = number * all.rows * all.out;
-  one.input += number * all.rows * all.in;
-  one.weight += number * all.in * all.out;
-  if (all.output_type == DType::kF32) {
-    one.output = static_cast<float*>(all.output) + outputs;
-    if (all.addend) one.addend = static_cast<const float*>(all.addend) + outputs;
-  } else {
-    one.output = static_cast<bf16*>(all.output) + outputs;
-    if (all.addend) one.addend = static_cast<const bf16*>(all.addend) + outputs;
-  }
-  return one;
-}
-
-__global__ void plain_gemm(Gemm all, int64_t row_tiles, int64_t out_tiles) {
+__global__ void plain_gemm(Gemm args, int64_t row_tiles) {
   __shared__ float input[kTile][kTile + 1], weight[kTile][kTile + 1];
-  const Gemm args = product_of(all, blockIdx.x / (row_tiles * out_tiles));
   const int x = threadIdx.x % kTile, y = threadIdx.x / kTile;
   const int64_t row = blockIdx.x % row_tiles * kTile + y;
-  const int64_t first_out = blockIdx.x / row_tiles % out_tiles * kTile;
+  const int64_t first_out = blockIdx.x / row_tiles * kTile;
   float sum = 0;
   for (int64_t i = 0; i < args.in; i += kTile) {
     input[y][x] = i + x < args.in && row < args.rows ? to_f32(args.input[row * args.in + i + x]) : 0.0f;
@@ -179,17 +150,16 @@ __global__ void plain_gemm(Gemm all, int64_t row_tiles, int64_t out_tiles) {
 
 void gemm(const Gemm& args) {
   KV_CHECK(args.output_type == DType::kBF16 || (args.output_type == DType::kF32 && !args.bias));
-  KV_CHECK(args.count == 1 || !args.bias);
-  if (args.rows == 0 || args.out == 0 || args.count == 0) return;
+  if (args.rows == 0 || args.out == 0) return;
   const bool words = args.in > 0 && args.in % 8 == 0 && is_aligned(args.input, 16) && is_aligned(args.weight, 16);
-  if (words && args.rows == 1 && args.count == 1 && args.weight_rows == WeightRows::kOutputs) {
+  if (words && args.rows == 1 && args.weight_rows == WeightRows::kOutputs) {
     gemv(args);
   } else if (words && args.out % 8 == 0 && is_aligned(args.output, 16) && is_aligned(args.addend, 16) &&
              is_aligned(args.bias, 16)) {
     library().run(args);
   } else {
-    const int64_t row_tiles = ceil_div(args.rows, kTile), out_tiles = ceil_div(args.out, kTile);
-    launch(plain_gemm, args.count * row_tiles * out_tiles, kTile * kTile, 0, args, row_tiles, out_tiles);
+    const int64_t row_tiles = ceil_div(args.rows, kTile);
+    launch(plain_gemm, row_tiles * ceil_div(args.out, kTile), kTile * kTile, 0, args, row_tiles);
   }
 }
 

@@ -12,7 +12,6 @@ enum class WeightRows : uint8_t { kOutputs, kInputs };
 // addend are of `output_type`: bf16, or f32 (then without bias). cuBLASLt's tensor-core kernels need 16-byte rows;
 // a single row of a weight [out, in] takes a kernel of our own, which streams weights faster.
 // Shapes without such rows, which only tests have, take a plain tiled kernel.
-// `count` products of one shape, without bias, have their operands and results one behind the other.
 struct Gemm {
   const bf16* input = nullptr;   // [rows, in]
   const bf16* weight = nullptr;  // [out, in], or as weight_rows says
@@ -24,7 +23,6 @@ struct Gemm {
   int64_t rows = 0;
   int64_t in = 0;
   int64_t out = 0;
-  int64_t count = 1;
 };
 void gemm(const Gemm& args);
 

@@ -124,6 +124,12 @@ __device__ void load_right_by_columns(uint32_t (&b)[4], const bf16* tile, int fi
   load_matrices_transposed(b, piece_of<D>(tile, first_row, lane % 16, pair * 2 + lane / 16));
 }
 
+// The same rows and columns as the left operand, whose rows are the tile's columns.
+template <int D>
+__device__ void load_left_by_columns(uint32_t (&a)[4], const bf16* tile, int first_row, int pair, int lane) {
+  load_matrices_transposed(a, piece_of<D>(tile, first_row, lane % 8 + lane / 16 * 8, pair * 2 + lane / 8 % 2));
+}
+
 // 16·M rows a warp, held in registers, against the 8·N rows of a tile: sums[m][n] = rows · tileᵀ.
 template <int D, int M>
 struct HeldRows {

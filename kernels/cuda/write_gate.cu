@@ -2,6 +2,7 @@
 
 #include <cuda/atomic>
 
+#include "kernels/cuda/gate_units.cuh"
 #include "kernels/cuda/gelu.cuh"
 #include "kernels/cuda/mma.cuh"
 
@@ -16,8 +17,8 @@ namespace kv::cuda {
 
 namespace {
 
-constexpr int kThreads = 128, kWarps = kThreads / 32;
-constexpr int kUnits = 64;  // of the hidden layer, at a time
+constexpr int kThreads = kGateThreads, kWarps = kThreads / 32;
+constexpr int kUnits = kGateUnits;  // of the hidden layer, at a time
 constexpr int kSlice = 16, kSlices = kUnits / kSlice;
 constexpr int kHalves = 2, kHalf = kUnits / kHalves;  // of a tile of units, which are added up apart
 constexpr int kTilesTogether = 8;                     // whose sums are on their way to who adds them up
@@ -151,33 +152,6 @@ struct SliceSums {
   }
 };
 
-// A thread has the same piece of every so-manieth row, zeros beyond the hidden layer and the rows' ends; where few
-// tokens wait for their units, each instruction counts.
-template <int W>
-__device__ void stage_units(const WriteGateArgs& args, int head, int first, bf16* tile) {
-  constexpr int kPieces = W / 8, kAtOnce = kThreads / kPieces;
-  static_assert(kAtOnce % 4 == 0 && (kAtOnce % 8 == 0 || W % 64 == 0));  // so that a row's twist only changes one bit
-  const int width = 2 * args.head_dim, thread = static_cast<int>(threadIdx.x);
-  const int row = thread / kPieces, first_value = thread % kPieces * 8;
-  const int left = first_value < width ? args.hidden - first - row : 0;
-  const auto* weights = static_cast<const bf16*>(args.weights.data);
-  const bf16* from = weights + (int64_t{head} * args.hidden + first + row) * width + first_value;
-  const int to = place<W>(row, first_value);
-#pragma unroll
-  for (int r = 0; r < kUnits; r += kAtOnce) {
-    copy_or_zero(tile + ((to ^ r % 8 * 8) + r * W), from + static_cast<uint32_t>(r * width), r < left);
-  }
-}
-
-// Biases and output weights by unit, one number a thread; zeros beyond the hidden layer, where rows are zeros, too.
-__device__ void stage_numbers(const WriteGateArgs& args, int head, int first, float2* units) {
-  static_assert(kThreads == 2 * kUnits);
-  const int unit = static_cast<int>(threadIdx.x) % kUnits, which = static_cast<int>(threadIdx.x) / kUnits;
-  const float* from = (which == 0 ? args.bias : args.output_weights) + int64_t{head} * args.hidden + first + unit;
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(shared_address(&units[unit].x + which)),
-               "l"(from), "r"(first + unit < args.hidden ? 4 : 0));
-}
-
 __device__ void write(const WriteGateArgs& args, int64_t at, float logit) {
   const float gate = 1.0f / (1.0f + expf(-logit));
   args.gates[at] = gate;
@@ -201,8 +175,8 @@ __global__ void __launch_bounds__(kThreads, 2) write_gate_kernel(WriteGateArgs a
   const auto stage = [&](int tile) {
     const int unit = tile * kUnits, at = tile % kStages * kUnits;
     if (unit < args.hidden) {
-      stage_units<W>(args, head, unit, staged + at * W);
-      stage_numbers(args, head, unit, units + at);
+      stage_gate_units<W>(args, head, unit, staged + at * W);
+      stage_gate_numbers(args, head, unit, units + at);
     }
     commit_copies();
   };
@@ -304,8 +278,8 @@ __global__ void __launch_bounds__(kThreads)
   if (first == 0) prefetch_units(args, head, unit_tile * kUnits);
   wait_for_previous();
   const float bias = args.output_bias[head];
-  stage_units<W>(args, head, unit_tile * kUnits, tile);
-  stage_numbers(args, head, unit_tile * kUnits, units);
+  stage_gate_units<W>(args, head, unit_tile * kUnits, tile);
+  stage_gate_numbers(args, head, unit_tile * kUnits, units);
   commit_copies();
   write_inputs<W, Shape::kTokens>(args, is_wide, first, tokens, head, inputs);
   wait_copies<0>();

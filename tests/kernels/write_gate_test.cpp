@@ -410,7 +410,11 @@ TEST_P(WriteGate, BackwardAgreesWithDoubleArithmetic) {
   KV_BACKEND_OR_SKIP(backend);
   std::vector<Shape> shapes = kShapes;
   shapes.push_back({2100, 1, 16, 8});    // more than a tile of the host's a block
-  shapes.push_back({35'000, 4, 4, 64});  // more than a card takes of all heads together
+  shapes.push_back({100'000, 4, 4, 8});  // more than a card takes of all heads together
+  // So many heads that a card's block sums over many tiles of tokens in turn; units that fill tiles.
+  shapes.push_back({330, 130, 128, 8});
+  shapes.push_back({330, 130, 64, 8});
+  shapes.push_back({192, 3, 96, 128});
   for (const Shape& shape : shapes) {
     SCOPED_TRACE(::testing::Message() << shape.tokens << " tokens, " << shape.kv_heads << " heads, dim "
                                       << shape.head_dim << ", " << shape.hidden << " units");
