@@ -10,7 +10,7 @@
 //
 // A step's sums and the next one's logits are in flight together. Products of slopes come after the sums, because there
 // are no registers for both; meanwhile another warpgroup has the tensor cores. Where nobody asks but for the biases'
-// gradients there are blocks of keys alone.
+// gradients there are blocks of keys alone, and no sums.
 
 namespace kv::cuda {
 
@@ -120,7 +120,7 @@ __device__ __forceinline__ void to_slopes(const float (&p)[N], float (&dp)[N], c
 }
 
 // One of the warpgroups that compute: 64 of the block's rows.
-template <int D, Owner kOwner, Form kForm>
+template <int D, Owner kOwner, Form kForm, bool kHasSums>
 __device__ __forceinline__ void consume(const BiasedAttentionBackwardArgs& args, const Operands& operands,
                                         const QueryState* states, const Tile& tile, int heads, unsigned char* owned,
                                         const unsigned char* first_tiles, const unsigned char* second_tiles,
@@ -152,8 +152,8 @@ __device__ __forceinline__ void consume(const BiasedAttentionBackwardArgs& args,
 
   const float scale = attention.scale * kToLog2;
   float x[kStep / 2], dp[kStep / 2], bias_gradients[2] = {};
-  float of_first[D / 2] = {}, of_second[kOfKeys ? D / 2 : 1] = {};
-  uint32_t slopes[kStep / 4], weights[kOfKeys ? kStep / 4 : 1];
+  float of_first[kHasSums ? D / 2 : 1] = {}, of_second[kHasSums && kOfKeys ? D / 2 : 1] = {};
+  uint32_t slopes[kHasSums ? kStep / 4 : 1], weights[kHasSums && kOfKeys ? kStep / 4 : 1];
 
   const auto release = [&](Barrier& barrier) {
     if (lane == 0) barrier.arrive();
@@ -165,6 +165,7 @@ __device__ __forceinline__ void consume(const BiasedAttentionBackwardArgs& args,
     multiply_rows<D, 64, kStep>(dp, anew(owned) + Shape::kOwnedBytes, second_tiles + stage * Shape::kTileBytes);
   };
   const auto pin_sums = [&] {
+    if constexpr (!kHasSums) return;
     pin(of_first);
     pin(slopes);
     if constexpr (kOfKeys) {
@@ -175,8 +176,10 @@ __device__ __forceinline__ void consume(const BiasedAttentionBackwardArgs& args,
   const auto add = [&](int stage) {
     pin_sums();
     product_fence();
-    if constexpr (kOfKeys) add_by_columns<kStep>(of_second, weights, second_tiles + stage * Shape::kTileBytes);
-    add_by_columns<kStep>(of_first, slopes, first_tiles + stage * Shape::kTileBytes);
+    if constexpr (kHasSums && kOfKeys) {
+      add_by_columns<kStep>(of_second, weights, second_tiles + stage * Shape::kTileBytes);
+    }
+    if constexpr (kHasSums) add_by_columns<kStep>(of_first, slopes, first_tiles + stage * Shape::kTileBytes);
     product_commit();
   };
   const auto distance_of = [&](int first) {
@@ -205,8 +208,9 @@ __device__ __forceinline__ void consume(const BiasedAttentionBackwardArgs& args,
   const auto slope = [&](int first, int stage) {
     to_slopes<kOwner, kForm>(x, dp, ring.columns[stage], rows, attention.bias, distance_of(first), lane,
                              bias_gradients);
-    if constexpr (kOfKeys) pack(x, weights);
-    pack(dp, slopes);
+    if constexpr (kHasSums && kOfKeys) pack(x, weights);
+    if constexpr (kHasSums) pack(dp, slopes);
+    __syncwarp();  // every lane has read its columns
   };
 
   int first = step_of<kOwner>(tile, 0, kStep).first;
@@ -248,15 +252,14 @@ __device__ __forceinline__ void consume(const BiasedAttentionBackwardArgs& args,
   product_wait<0>();
   pin_sums();
 
-  const float factors[2] = {attention.scale, attention.scale};
-  const bool has_sums = !args.asks_of_bias_alone();
-  if (has_sums) {
+  if constexpr (kHasSums) {
+    const float factors[2] = {attention.scale, attention.scale};
     write_sums<D>(kOfKeys ? args.key_gradient : args.query_gradient, tile.segment, heads, tile.owner_head, row, lane,
                   factors, of_first);
   }
   if constexpr (kOfKeys) {
     const float ones[2] = {1, 1};
-    if (has_sums) {
+    if constexpr (kHasSums) {
       write_sums<D>(args.value_gradient, tile.segment, heads, tile.owner_head, row, lane, ones, of_second);
     }
     if (!args.bias_gradient) return;
@@ -271,7 +274,7 @@ __device__ __forceinline__ void consume(const BiasedAttentionBackwardArgs& args,
   }
 }
 
-template <int D, Owner kOwner, Form kForm>
+template <int D, Owner kOwner, Form kForm, bool kHasSums>
 __device__ void differentiate_tile(const BiasedAttentionBackwardArgs& args, const QueryState* states, int tiles,
                                    unsigned block, const CUtensorMap& first_map, const CUtensorMap& second_map) {
   using Shape = Shape<D, kOwner>;
@@ -332,22 +335,23 @@ __device__ void differentiate_tile(const BiasedAttentionBackwardArgs& args, cons
   } else {
     grow_registers<240>();
     const int group = static_cast<int>(threadIdx.x) / kWarpgroup - 1;
-    consume<D, kOwner, kForm>(args, operands, states, shared_tile, heads, owned + 2 * group * Shape::kOwnedBytes,
-                              first_tiles, second_tiles, ring);
+    consume<D, kOwner, kForm, kHasSums>(args, operands, states, shared_tile, heads,
+                                        owned + 2 * group * Shape::kOwnedBytes, first_tiles, second_tiles, ring);
   }
 }
 
 // Blocks of keys come first: each does the work of a group's heads.
-template <int D, Form kForm>
+template <int D, Form kForm, bool kHasSums>
 __global__ void __launch_bounds__(Shape<D, Owner::kKeys>::kThreads, 1)
     differentiate(const __grid_constant__ BiasedAttentionBackwardArgs args, const QueryState* states, int tiles,
                   unsigned key_blocks, const __grid_constant__ Maps maps) {
   if constexpr (kHopperCode) {
-    if (blockIdx.x < key_blocks) {
-      differentiate_tile<D, Owner::kKeys, kForm>(args, states, tiles, blockIdx.x, maps.queries, maps.gradients);
-    } else {
-      differentiate_tile<D, Owner::kQueries, kForm>(args, states, tiles, blockIdx.x - key_blocks, maps.keys,
-                                                    maps.values);
+    if (!kHasSums || blockIdx.x < key_blocks) {
+      differentiate_tile<D, Owner::kKeys, kForm, kHasSums>(args, states, tiles, blockIdx.x, maps.queries,
+                                                           maps.gradients);
+    } else if constexpr (kHasSums) {
+      differentiate_tile<D, Owner::kQueries, kForm, true>(args, states, tiles, blockIdx.x - key_blocks, maps.keys,
+                                                          maps.values);
     }
   }
 }
@@ -360,7 +364,7 @@ void run(const BiasedAttentionBackwardArgs& args, const QueryState* states) {
   const PackedAttention& attention = args.attention;
   const int64_t tiles = ceil_div(attention.max_count, OfKeys::kRows);
   const int64_t key_blocks = tiles * attention.segment_count * attention.kv_heads;
-  const int64_t query_blocks = args.asks_of_bias_alone() ? 0 : tiles * attention.segment_count * attention.q_heads;
+  const int64_t query_blocks = tiles * attention.segment_count * attention.q_heads;
   const auto map = [](ConstRef vectors, int heads, int rows) {
     return tensor_map(vectors.as<bf16>(), int64_t{heads} * D, rows);
   };
@@ -368,8 +372,13 @@ void run(const BiasedAttentionBackwardArgs& args, const QueryState* states) {
                   .gradients = map(args.output_gradient, attention.q_heads, OfKeys::kStep),
                   .keys = map(attention.keys, attention.kv_heads, OfQueries::kStep),
                   .values = map(attention.values, attention.kv_heads, OfQueries::kStep)};
-  launch(differentiate<D, kForm>, key_blocks + query_blocks, OfKeys::kThreads,
-         std::max(OfKeys::kSharedBytes, OfQueries::kSharedBytes), args, states, tiles, key_blocks, maps);
+  if (!args.asks_of_bias_alone()) {
+    launch(differentiate<D, kForm, true>, key_blocks + query_blocks, OfKeys::kThreads,
+           std::max(OfKeys::kSharedBytes, OfQueries::kSharedBytes), args, states, tiles, key_blocks, maps);
+  } else if (kForm != Form::kNone) {
+    launch(differentiate<D, kForm, false>, key_blocks, OfKeys::kThreads, OfKeys::kSharedBytes, args, states, tiles,
+           key_blocks, maps);
+  }
 }
 
 }  // namespace
