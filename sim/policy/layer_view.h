@@ -25,7 +25,7 @@ struct LayerView {
   int kv_heads = 0;
   int head_dim = 0;
   float scale = 0;
-  PagedView cache;                   // after the block was appended; while it is admitted, its entries are yet to come
+  PagedView cache;  // after the block was appended; while it is admitted, its entries may be yet to come
   std::span<const int32_t> lengths;  // [rows], host copy of cache.lengths
   float* columns = nullptr;          // pool of the entry columns, writable
 

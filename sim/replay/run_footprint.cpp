@@ -53,6 +53,7 @@ Footprint run_footprint(const Backend& backend, const Source& source, const Poli
     add(*policy.scorer);
     need.activations += slots * (policy.allocation->decides_entries() ? layers : 1);  // masks
   }
+  if (policy.admission->window() > 0) need.activations += slots * layers;  // a sweep's mask
   for (const Policy* onlooker : onlookers) {
     add(*onlooker->scorer);
     need.weights += onlooker->scorer->learned_bytes(info, backend.activation_type());

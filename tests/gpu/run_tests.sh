@@ -80,15 +80,17 @@ ended() {
 }
 
 # run NAME COMMAND... -- OPTION...: the tests that the options choose, in shards of one process each, two threads a
-# shard; prints what failed, what has no result, and a summary.
+# shard, no more of them than there are tests; prints what failed, what has no result, and a summary.
 run() {
-  local name=$1 shard failed=0 pids=() start=$SECONDS command=() result
+  local name=$1 shard failed=0 pids=() start=$SECONDS command=() result shards=$shards chosen
   shift
   while [[ $1 != -- ]]; do
     command+=("$1")
     shift
   done
   shift
+  chosen=$(cases "$@" | wc -l)
+  ((chosen >= shards)) || shards=$((chosen > 0 ? chosen : 1))
   for ((shard = 0; shard < shards; ++shard)); do
     GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$shard timeout --kill-after=10 "$limit" "${command[@]}" "$@" \
       > "$logs/$name.$shard" 2>&1 &
@@ -126,6 +128,19 @@ run() {
   ((failed == 0)) || status=1
 }
 
+# The cases that a tool of compute-sanitizer gets: of those that the options choose, what runs on the GPU, since a process
+# that calls no CUDA is an error to it.
+filter_under() {
+  local given='' option left_out='*Slow*:*/cpu*'
+  for option in "${options[@]}"; do [[ $option != --gtest_filter=* ]] || given=${option#*=}; done
+  if [[ -z $given ]]; then
+    [[ $1 == racecheck ]] && echo "Ops/*/cuda*-$left_out" || echo "*/cuda*-$left_out"
+    return
+  fi
+  [[ $1 != racecheck ]] || left_out+=':Runs/*:Registered/*'
+  [[ $given == *-* ]] && echo "$given:$left_out" || echo "$given-$left_out"
+}
+
 # cuBLASLt's kernels (nvjet) wait for their bulk copies in a way that racecheck takes for races. Told to leave them out,
 # it makes them fail.
 judge_races() {
@@ -146,9 +161,7 @@ run tests "$tests" -- "${options[@]}"
 for tool in "${tools[@]}"; do
   checks=(compute-sanitizer --tool "$tool")
   [[ $tool == racecheck ]] || checks+=(--error-exitcode 9)
-  chosen='*/cuda*-*Slow*'
-  [[ $tool != racecheck ]] || chosen="Ops/$chosen"
-  run "$tool" "${checks[@]}" "$tests" -- --gtest_filter="$chosen" "${options[@]}"
+  run "$tool" "${checks[@]}" "$tests" -- "${options[@]}" --gtest_filter="$(filter_under "$tool")"
   [[ $tool != racecheck ]] || judge_races
 done
 if ((status)); then echo "dev: test --gpu: FAILED"; else echo "dev: test --gpu: all passed"; fi

@@ -151,8 +151,9 @@ TEST_P(AttentionColumns, FoldAtAnEventAndBecomeFeatures) {
   struct Shape {
     int group, suffixes, further;  // columns that nobody may touch
   };
-  for (const auto& [group, suffixes, further] : std::vector<Shape>{
+  for (const Shape& shape : std::vector<Shape>{
            {2, 0, 1}, {2, 2, 1}, {2, 3, 0}, {4, 3, 0}, {4, 2, 4}, {4, 1, 2}, {3, 3, 0}, {1, 3, 2}, {8, 3, 0}}) {
+    const int group = shape.group, suffixes = shape.suffixes, further = shape.further;
     constexpr int kFirst = 1;
     const int width = (3 + suffixes) * group + further, planes = (3 + suffixes) * group + 2;
     ref::PagedCache cache(*backend, ref::random_rows(kLengths, 2, 16, 5, width));
