@@ -260,7 +260,8 @@ class Trainings {
                           .sample_numbers = numbers,
                           .prefill_chunk = spec_.chunk(),
                           .seed = options.seed,
-                          .step = step});
+                          .step = step,
+                          .memory = &memory_});
   }
 
   static void note_step(const std::vector<Measured>& measured, Checkpoint& done) {
@@ -304,6 +305,7 @@ class Trainings {
   const RunOptions& options_;
   Grid grid_;
   std::unique_ptr<Backend> backend_;
+  Tensor memory_;  // learners', from one step to the next
   ResultFolder folder_;
   InputHashes hashes_;
   std::unique_ptr<Subject> subject_;  // of model open_

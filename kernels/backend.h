@@ -63,6 +63,7 @@ class Backend {
   virtual void* allocate(size_t bytes) = 0;  // 64-byte aligned, every byte 0xFF
   virtual void release(void* data, size_t bytes) = 0;
   virtual std::unique_ptr<GrowingMemory> growing_memory() = 0;  // of no bytes yet
+  // The host's memory may change as soon as it returns. It need not wait for the device, which download() does.
   virtual void upload(void* to, const void* host, size_t bytes) = 0;
   virtual void download(void* host, const void* from, size_t bytes) = 0;
   virtual void copy(void* to, const void* from, size_t bytes) = 0;

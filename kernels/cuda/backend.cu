@@ -10,6 +10,7 @@
 #include "kernels/cuda/machine.h"
 #include "kernels/cuda/moment.cuh"
 #include "kernels/cuda/record.cuh"
+#include "kernels/cuda/staging.cuh"
 #include "kernels/error.h"
 #include "kernels/every_op.h"
 
@@ -36,14 +37,8 @@ class CudaBackend final : public Backend {
   }
   void release(void* data, size_t bytes) override { cuda::release(data, bytes); }
   std::unique_ptr<GrowingMemory> growing_memory() override { return cuda::growing_memory(); }
-  void upload(void* to, const void* host, size_t bytes) override {
-    KV_CUDA_CHECK(cudaMemcpyAsync(to, host, bytes, cudaMemcpyHostToDevice, cuda::stream()));
-    synchronize();  // the caller may change its memory at once
-  }
-  void download(void* host, const void* from, size_t bytes) override {
-    KV_CUDA_CHECK(cudaMemcpyAsync(host, from, bytes, cudaMemcpyDeviceToHost, cuda::stream()));
-    synchronize();
-  }
+  void upload(void* to, const void* host, size_t bytes) override { cuda::upload(to, host, bytes); }
+  void download(void* host, const void* from, size_t bytes) override { cuda::download(host, from, bytes); }
   void copy(void* to, const void* from, size_t bytes) override {
     KV_CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, cuda::stream()));
   }

@@ -14,7 +14,8 @@ namespace kv {
 // does likewise).
 class Distillation {
  public:
-  explicit Distillation(const ForwardModel& model) : model_(model), student_(model) {}
+  // `lent` is the student's memory.
+  explicit Distillation(const ForwardModel& model, Tensor* lent = nullptr) : model_(model), student_(model, lent) {}
 
   // Runs the teacher over a group. On a device that has it do, the host is free for what the student needs.
   void teach(const TextGroup& group);

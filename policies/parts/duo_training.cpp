@@ -49,7 +49,7 @@ std::vector<Measured> DuoTraining::learn(const LearnBatch& batch, std::span<cons
   KV_CHECK(model);  // protocol train runs a model
   const std::vector<float> alphas = DuoTraining::alphas(parameters);
   DuoAttention attention(batch.backend, model->config, streaming_, alphas);
-  Distillation distillation(*model);
+  Distillation distillation(*model, batch.memory);
   double distance = 0;
   for_each_group(batch, model->config.vocab_size, tokens_at_once_, [&](const TextGroup& group) {
     distillation.teach(group);

@@ -158,7 +158,6 @@ void RetentionNetwork::use(Backend& backend, const SourceInfo& info, std::span<c
   const NamedParts named(parts(info), info.layers, info.kv_heads);
   const auto of = [&](std::string_view part) { return named.read(part, parameters); };
   const int copies = shape_.tying == RetentionShape::Tying::kShared ? info.kv_heads : 1;
-  // An upload waits for what the device is at, so all is ready before the first.
   const std::vector<float> input_weights = of(kInputWeight), input_bias = of(kInputBias);
   const std::vector<float> hidden_weights = of(kHiddenWeight), hidden_bias = of(kHiddenBias);
   const std::vector<float> output_weights = repeated(of(kOutputWeight), copies);

@@ -36,7 +36,7 @@ class RetentionStep {
         config_(model.config),
         attention_(attention),
         capacity_(capacity),
-        student_(model),
+        student_(model, batch.memory),
         predictions_(tokens_of(batch) - std::ssize(batch.sequences)) {}
 
   // What of a group does not depend on parameters; add() comes next.

@@ -99,7 +99,6 @@ void WriteGateNetwork::use(Backend& backend, const SourceInfo& info, std::span<c
     const std::vector<float> of_heads = named.read(part, parameters);
     numbers.insert(numbers.end(), of_heads.begin(), of_heads.end());
   }
-  // An upload waits for what the device is at, so all is ready before the first.
   upload_activations(backend, weights_, {weights.data(), static_cast<size_t>(heads_ * of_head)});
   numbers_.reserve(backend, DType::kF32, std::ssize(numbers));
   backend.upload(numbers_.ref().data, numbers.data(), numbers.size() * sizeof(float));

@@ -31,7 +31,7 @@ class WriteGateStep {
   };
 
   WriteGateStep(const LearnBatch& batch, const ForwardModel& model, WriteGateAttention& attention, const Loss& loss)
-      : batch_(batch), model_(model), attention_(attention), loss_(loss), distillation_(model) {}
+      : batch_(batch), model_(model), attention_(attention), loss_(loss), distillation_(model, batch.memory) {}
 
   // What of a group does not depend on parameters; add() comes next.
   void teach(const TextGroup& group) { distillation_.teach(group); }

@@ -35,6 +35,7 @@ struct LearnBatch {
   int prefill_chunk = 1024;
   uint64_t seed = 0;
   int64_t step = 0;
+  Tensor* memory = nullptr;  // lent: what is large may lie there, from one step to the next (sim/learned/student.h)
 };
 
 // Trains the parameters of a policy's slot, which hands it out (Slot::learner). The model stays as it is. Parameters

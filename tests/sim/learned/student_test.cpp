@@ -46,6 +46,12 @@ std::vector<int32_t> drawn_ids(int count, int seed) {
   return ids;
 }
 
+std::vector<float> waves(int64_t count) {
+  std::vector<float> values;
+  for (int64_t i = 0; i < count; ++i) values.push_back(static_cast<float>(std::cos(1.3 * static_cast<double>(i))));
+  return values;
+}
+
 struct Opened {
   Opened(Backend& backend, const char* folder)
       : files(load_model(ref::source_path(folder))),
@@ -173,9 +179,7 @@ TEST_P(StudentModel, GoesBackAsDifferencesSay) {
     const Opened opened(*backend, folder);
     const ModelConfig& config = opened.model.config;
     const Texts texts(*backend, {drawn_ids(37, 1), drawn_ids(20, 2)});
-    const int64_t count = texts.block.tokens * config.hidden_size;
-    std::vector<float> weights;
-    for (int64_t i = 0; i < count; ++i) weights.push_back(static_cast<float>(std::cos(1.3 * static_cast<double>(i))));
+    const std::vector<float> weights = waves(texts.block.tokens * config.hidden_size);
     Student student(opened.model);
     const auto loss = [&](int layer, float by) {
       Nudged nudged(*backend, config, layer, by);
@@ -192,6 +196,33 @@ TEST_P(StudentModel, GoesBackAsDifferencesSay) {
       const double by = 0.01, difference = (loss(layer, 0.01F) - loss(layer, -0.01F)) / (2 * by);
       EXPECT_NEAR(nudged.slope(), difference, 1e-3 * std::abs(difference) + 2e-3);
       EXPECT_GT(std::abs(difference), 0.05) << "nothing to see";
+    }
+  }
+}
+
+// Whether memory has room for a layer's activations until the way back decides about time alone.
+TEST_P(StudentModel, WhatIsKeptIsWhatIsComputedAgain) {
+  KV_BACKEND_OR_SKIP(backend);
+  for (const char* folder : {"tests/data/llama", "tests/data/qwen3"}) {
+    const Opened opened(*backend, folder);
+    const Texts texts(*backend, {drawn_ids(37, 1), drawn_ids(20, 2)});
+    const size_t all = Student::bytes(*backend, opened.model.config, 57);
+    const size_t one = Student::bytes(*backend, opened.model.config, 57, 0);
+    ASSERT_LT(one, all) << "nothing is computed again";
+    std::vector<double> expected;
+    Tensor lent;
+    for (const size_t most_kept : {Student::kMostKept, size_t{0}, all - one}) {
+      std::vector<double> slopes;
+      Student student(opened.model, &lent, most_kept);
+      for (int layer = 0; layer < opened.model.config.layers; ++layer) {
+        Nudged nudged(*backend, opened.model.config, layer, 0);
+        student.run(texts.block, texts.device(), nudged);
+        Tensor gradient = ref::upload_activations(*backend, waves(57 * int64_t{opened.model.config.hidden_size}));
+        student.backward(gradient.ref());
+        slopes.push_back(nudged.slope());
+      }
+      if (most_kept == Student::kMostKept) expected = slopes;
+      EXPECT_EQ(slopes, expected) << folder << ", " << most_kept << " bytes";
     }
   }
 }
