@@ -20,7 +20,7 @@ __global__ void unexpired_kernel(UnexpiredArgs args, int64_t tiles) {
                       at.row % cache.kv_heads;
   const int64_t slot = at.first + threadIdx.x, length = cache.lengths[row];
   if (slot >= length) return;
-  const bool may_have_expired = slot >= length - cache.expiring;
+  const bool may_have_expired = is_due(args.rows_due, row) && slot >= length - cache.expiring;
   args.keep.row(row)[slot] =
       !may_have_expired || cache.expires[place_of(cache, row, slot)] > segment.first_position + segment.count - 1;
 }

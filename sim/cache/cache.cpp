@@ -113,7 +113,7 @@ void Cache::reset() {
   held_.assign(static_cast<size_t>(all_rows()), 0);
   max_lengths_.assign(static_cast<size_t>(shape_.layers), 0);
   max_pages_ = 1;
-  unswept_ = 0;
+  unswept_.assign(static_cast<size_t>(shape_.sequences), 0);
   page_tables_.assign(static_cast<size_t>(all_rows()), -1);
   tables_changed_ = true;
   publish();
@@ -147,7 +147,7 @@ PagedView Cache::view(int layer) const {
           .max_pages = max_pages_,
           .max_length = max_lengths_[static_cast<size_t>(layer)],
           // A recorded view lasts to the sweep.
-          .expiring = shape_.window > 0 ? shape_.window + std::max<int64_t>(unswept_, kSweepEvery) : 0,
+          .expiring = shape_.window > 0 ? shape_.window + std::max<int64_t>(most_unswept(), kSweepEvery) : 0,
           .kv_heads = shape_.kv_heads,
           .head_dim = shape_.head_dim,
           .column_width = shape_.column_width};
@@ -254,10 +254,8 @@ void Cache::grow(std::span<const Segment> segments, int steps) {
 }
 
 void Cache::advance(std::span<const Segment> segments) {
-  int32_t most = 0;
-  for (const Segment& segment : segments) most = std::max(most, segment.count);
-  unswept_ += most;
   for (const Segment& segment : segments) {
+    unswept_[static_cast<size_t>(segment.sequence)] += segment.count;
     for_each_row(segment, [&](int64_t index) {
       int32_t& length = lengths_[static_cast<size_t>(index)];
       length += segment.count;
@@ -324,19 +322,36 @@ void Cache::evict_newest(const PagedView& view, int32_t* lengths, Slots<const ui
   }
 }
 
-void Cache::sweep(const Block& block, const std::function<void(int layer, Slots<const uint8_t> keep)>& leaving) {
-  KV_CHECK(shape_.window > 0);
+const uint8_t* Cache::rows_of(std::span<const uint8_t> sequences) {
+  if (std::all_of(sequences.begin(), sequences.end(), [](uint8_t one) { return one != 0; })) return nullptr;
+  std::vector<uint8_t> rows;
+  rows.reserve(static_cast<size_t>(all_rows()));
+  for (int layer = 0; layer < shape_.layers; ++layer) {
+    for (const uint8_t one : sequences) rows.insert(rows.end(), static_cast<size_t>(shape_.kv_heads), one);
+  }
+  swept_.reserve(*backend_, DType::kU8, std::ssize(rows));
+  swept_.upload(rows.data(), rows.size());
+  return swept_.ref().as<uint8_t>();
+}
+
+void Cache::sweep(const Block& block, std::span<const uint8_t> sequences,
+                  const std::function<void(int layer, Slots<const uint8_t> keep)>& leaving) {
+  KV_CHECK(shape_.window > 0 && std::ssize(sequences) == shape_.sequences);
+  const uint8_t* rows_due = rows_of(sequences);
   const PagedView cache = view_of_layers();
   const int64_t pitch = (cache.max_length + kPageTokens - 1) / kPageTokens * kPageTokens;
   const Slots<uint8_t> keep = unexpired_.reserve_slots<uint8_t>(*backend_, cache.rows, pitch);
   backend_->unexpired({.cache = cache,
                        .layers = shape_.layers,
+                       .rows_due = rows_due,
                        .segments = block.on_device(),
                        .segment_count = std::ssize(block.segments),
                        .keep = keep});
   for (int layer = 0; layer < shape_.layers; ++layer) leaving(layer, keep.from_row(layer * rows()));
-  evict_newest(cache, device_lengths(), keep, nullptr, cache.expiring);
-  unswept_ = 0;
+  evict_newest(cache, device_lengths(), keep, rows_due, cache.expiring);
+  for (size_t s = 0; s < sequences.size(); ++s) {
+    if (sequences[s] != 0) unswept_[s] = 0;
+  }
 }
 
 void Cache::settle() {

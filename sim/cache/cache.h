@@ -35,8 +35,9 @@ size_t bound_page_bytes(const CacheShape& shape, DType type);
 // A paged, ragged KV cache: every (sequence, layer, KV head) has its own length and its own pages of 16 entries out of
 // one pool. Eviction is physical: kept entries move together and the freed pages go back to the pool at once.
 // Only the loop (sim/replay/loop.h) mutates it; policies and metrics see PagedViews. Row = sequence · kv_heads + head.
-// Where entries expire (CacheShape::window) those that have are swept away together: no later than the first block that
-// ends kSweepEvery tokens after the last sweep. Until then views say how many of the newest slots may have expired.
+// Where entries expire (CacheShape::window) those of a sequence that have are swept away together: no later than the
+// first block that ends kSweepEvery of its tokens after its last sweep. Until then views say how many of the newest
+// slots may have expired. Each sequence has its own sweeps, so that what lies in its pages depends on no other.
 class Cache {
  public:
   static constexpr int kSweepEvery = 16;  // tokens
@@ -77,11 +78,14 @@ class Cache {
   // Keeps the entries whose slots are 1 in `keep`, in the due rows (both in backend memory; null: all); counts them
   // there.
   void evict(int layer, Slots<const uint8_t> keep, const uint8_t* rows_due);
-  // What has expired by the block's end leaves every layer, as by evict(); `leaving` sees each layer's mask before. Ops
-  // alone, beside what that does.
-  void sweep(const Block& block, const std::function<void(int layer, Slots<const uint8_t> keep)>& leaving);
-  // Whether so many tokens came that it is time for one.
-  bool wants_sweep() const { return shape_.window > 0 && unswept_ >= kSweepEvery; }
+  // What has expired by the block's end leaves every layer of those sequences (1; 0: those stay as they are), as by
+  // evict(); `leaving` sees each layer's mask before. Ops alone, beside what that does.
+  void sweep(const Block& block, std::span<const uint8_t> sequences,
+             const std::function<void(int layer, Slots<const uint8_t> keep)>& leaving);
+  // Whether so many tokens of a sequence came that it is time for one.
+  bool wants_sweep(int sequence) const {
+    return shape_.window > 0 && unswept_[static_cast<size_t>(sequence)] >= kSweepEvery;
+  }
   // After the last evict of an event, which counts on the backend alone: takes up the new lengths and frees the pages
   // that no row needs any more. One download of the lengths and one upload of the tables an event.
   void settle();
@@ -109,6 +113,8 @@ class Cache {
                     int64_t newest);
   int64_t all_rows() const { return rows() * shape_.layers; }
   int64_t new_pages(std::span<const int32_t> room) const;  // beyond those that are held
+  int64_t most_unswept() const { return *std::max_element(unswept_.begin(), unswept_.end()); }
+  const uint8_t* rows_of(std::span<const uint8_t> sequences);  // on the backend; null: all
   int64_t larger_pool(int64_t missing) const { return pool_pages_ + std::max(missing, pool_pages_ / 8); }
   // Calls with the index (layer · rows + row) of every row of the segment's sequence, in every layer.
   template <class Visit>
@@ -132,7 +138,8 @@ class Cache {
   Tensor device_lengths_, device_tables_;
   GrowingTensor keys_, values_, positions_, expires_, bounds_, columns_;  // the pool
   Tensor unexpired_;                                                      // the mask of a sweep
-  int64_t unswept_ = 0;  // blocks' longest segments since the last sweep, together
+  Tensor swept_;                                                          // [layers, rows], where not all are
+  std::vector<int64_t> unswept_;                                          // [sequences] tokens since the last sweep
   int64_t pool_pages_ = 0;
   std::vector<int32_t> free_pages_;
   int64_t used_pages_ = 0;

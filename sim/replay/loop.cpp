@@ -138,7 +138,7 @@ void Loop::fill(int32_t entries) {
       pass_.take_up(
           layer, {.queries = queries.ref(), .keys = keys.ref(), .values = values.ref(), .pre_rope_keys = keys.ref()});
     }
-    sweep();
+    sweep_all();
   }
   accounts_.note_peak(pass_.cache());
 }
@@ -161,7 +161,7 @@ void Loop::rank(std::span<const int32_t> counts) {
   TokenLosses losses;
   pass_.run(losses);
   note_block(losses);
-  sweep();
+  sweep_all();
   std::vector<uint8_t> due;
   for (const int32_t tokens : counts) due.push_back(tokens > 0 ? 1 : 0);
   pass_.due().set(due, pass_.done());
@@ -182,7 +182,7 @@ void Loop::decode(std::span<const int32_t> active, int steps, int pause_every, c
   TokenLosses losses;
   pass_.run(losses);
   note_block(losses);
-  if (pass_.cache().wants_sweep()) pass_.sweep();
+  sweep_aged();
   // The first step has left every buffer as large as the others need it.
   std::unique_ptr<Recording> recording;
   if (steps > kLeastRecorded && pass_.is_recordable()) recording = pass_.record_next();
@@ -193,7 +193,7 @@ void Loop::decode(std::span<const int32_t> active, int steps, int pause_every, c
       pass_.note_next();
       recording ? recording->run() : pass_.run_next();
       note_block(losses);
-      if (pass_.cache().wants_sweep()) pass_.sweep();
+      sweep_aged();
     }
     goes_on = pause(stretch, recording != nullptr);
     finished += stretch;
@@ -203,14 +203,29 @@ void Loop::decode(std::span<const int32_t> active, int steps, int pause_every, c
 
 // Nobody ranks, divides or counts what no query will see.
 void Loop::sweep_for(const Step& step) {
-  const bool event = std::any_of(step.keep.begin(), step.keep.end(), [](int32_t keep) { return keep >= 0; });
-  if (event || args_.capacity || pass_.cache().wants_sweep()) sweep();
+  std::vector<uint8_t> sequences;
+  for (int s = 0; s < args_.sequences; ++s) {
+    const bool event = args_.capacity || step.keep[static_cast<size_t>(s)] >= 0;
+    sequences.push_back(event || pass_.cache().wants_sweep(s) ? 1 : 0);
+  }
+  if (sweep(sequences)) pass_.cache().settle();
 }
 
-void Loop::sweep() {
-  if (args_.policy.admission->window() == 0) return;
-  pass_.sweep();
-  pass_.cache().settle();
+void Loop::sweep_all() {
+  if (sweep(std::vector<uint8_t>(static_cast<size_t>(args_.sequences), 1))) pass_.cache().settle();
+}
+
+void Loop::sweep_aged() {
+  std::vector<uint8_t> sequences;
+  for (int s = 0; s < args_.sequences; ++s) sequences.push_back(pass_.cache().wants_sweep(s) ? 1 : 0);
+  sweep(sequences);
+}
+
+bool Loop::sweep(std::span<const uint8_t> sequences) {
+  const bool any = std::any_of(sequences.begin(), sequences.end(), [](uint8_t one) { return one != 0; });
+  if (args_.policy.admission->window() == 0 || !any) return false;
+  pass_.sweep(sequences);
+  return true;
 }
 
 // A sequence is due when the event would really remove something.
@@ -272,7 +287,7 @@ LoopState Loop::leave() {
 }
 
 ReplayResult Loop::finish() {
-  if (pass_.cache().entries() > 0) sweep();
+  if (pass_.cache().entries() > 0) sweep_all();
   const Cache& cache = pass_.cache();
   result_.attention_seconds = pass_.attention_seconds();
   if (args_.policy.scorer) result_.observe_seconds = pass_.observe_seconds(0);

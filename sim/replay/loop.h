@@ -94,7 +94,11 @@ class Loop {
   void begin_source(std::span<const std::span<const int32_t>> ids);
   void note_block(const TokenLosses& losses);
   void sweep_for(const Step& step);
-  void sweep();  // nothing where nothing expires
+  void sweep_all();  // nothing where nothing expires
+  // Those for which it is time.
+  void sweep_aged();
+  // Whether there was one.
+  bool sweep(std::span<const uint8_t> sequences);
   void mark_due(const Step& step);
   // What the step or the capacity leaves of a sequence, as totals_ has it.
   int64_t left_by(const Step& step, int sequence) const;

@@ -225,8 +225,8 @@ void Pass::observe(const LayerView& view) {
   }
 }
 
-void Pass::sweep() {
-  cache_.sweep(block_, [&](int layer, Slots<const uint8_t> keep) {
+void Pass::sweep(std::span<const uint8_t> sequences) {
+  cache_.sweep(block_, sequences, [&](int layer, Slots<const uint8_t> keep) {
     if (args_.observers.empty()) return;
     const LayerView view = layer_view(args_.backend, info_, cache_, layer);
     for (Observer* observer : args_.observers) observer->sweeping(view, keep);

@@ -43,7 +43,7 @@ class Pass {
   void score();
   // Sweeps away what has expired by the block's end; ops alone where nobody observes. The cache is to settle() before
   // the host knows it.
-  void sweep();
+  void sweep(std::span<const uint8_t> sequences);
   // In place of start() and run(), where there is room left: the block after this one, with equally many tokens. On the
   // host: the tokens and entries that it brings. On the backend: nothing but ops, which may be recorded.
   void note_next();

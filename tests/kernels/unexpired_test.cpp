@@ -91,6 +91,23 @@ TEST_P(Unexpired, AreAllEntriesThatCannotHaveExpired) {
   EXPECT_EQ(ref::slice(got, 0, 20), (std::vector<uint8_t>{1, 1, 1, 1, 1, 0, 1, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}));
 }
 
+// Row 1 has expired entries, as its neighbour has, and is not swept.
+TEST_P(Unexpired, AreAllEntriesOfARowThatIsNotDue) {
+  KV_BACKEND_OR_SKIP(backend);
+  Case c(*backend);
+  constexpr int64_t kPitch = 20;
+  Tensor keep = ref::upload_array(*backend, std::vector<uint8_t>(4 * kPitch, 7));
+  const Tensor due = ref::upload_array(*backend, std::vector<uint8_t>{1, 0, 1, 1});
+  backend->unexpired({.cache = c.cache.view(),
+                      .rows_due = ref::data_of<uint8_t>(due),
+                      .segments = ref::segments_of(c.words),
+                      .segment_count = 2,
+                      .keep = keep.slots<uint8_t>(kPitch)});
+  const std::vector<uint8_t> got = ref::download_array<uint8_t>(keep);
+  EXPECT_EQ(got[1], 0) << "nothing has expired";
+  for (int64_t slot = 0; slot < 17; ++slot) EXPECT_EQ(int{got[kPitch + slot]}, 1) << "slot " << slot;
+}
+
 // Row by row, query by query, on top of what was counted before.
 TEST_P(SeenPairs, CountsWhatEachQuerySees) {
   KV_BACKEND_OR_SKIP(backend);

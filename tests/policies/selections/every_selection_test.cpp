@@ -181,19 +181,22 @@ TEST_P(EverySelection, ReadsPagesOfTheRowInOrderAndThoseThatMustBeRead) {
   EXPECT_GT(left_out, 0);
 }
 
+// Where entries expire, too: sweeps move what lies in pages, at times that are the sequence's own.
 TEST_P(EverySelection, ReadsAloneWhatItReadsTogether) {
   for (const PolicyEntry* entry : policies()) {
     if (!may_stand_beside(entry->name)) continue;
-    SCOPED_TRACE(entry->name);
-    Outputs together({0, 1, 2});
-    Policy of_all = policy(entry->name, "none");
-    const ReplayResult all = run(of_all, {0, 1, 2}, together);
-    for (const int32_t sample : {0, 1, 2}) {
-      Outputs alone({sample});
-      Policy of_one = policy(entry->name, "none");
-      const ReplayResult one = run(of_one, {sample}, alone);
-      EXPECT_EQ(one.sequences[0].attended_pairs, all.sequences[static_cast<size_t>(sample)].attended_pairs);
-      for (const auto& [at, output] : alone.of_) ASSERT_EQ(output, together.of_.at(at)) << std::get<2>(at);
+    for (const std::string admission : {"none", "local"}) {
+      SCOPED_TRACE(entry->name + ", admission " + admission);
+      Outputs together({0, 1, 2});
+      Policy of_all = policy(entry->name, admission);
+      const ReplayResult all = run(of_all, {0, 1, 2}, together);
+      for (const int32_t sample : {0, 1, 2}) {
+        Outputs alone({sample});
+        Policy of_one = policy(entry->name, admission);
+        const ReplayResult one = run(of_one, {sample}, alone);
+        EXPECT_EQ(one.sequences[0].attended_pairs, all.sequences[static_cast<size_t>(sample)].attended_pairs);
+        for (const auto& [at, output] : alone.of_) ASSERT_EQ(output, together.of_.at(at)) << std::get<2>(at);
+      }
     }
   }
 }
