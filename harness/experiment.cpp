@@ -6,14 +6,19 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <optional>
+#include <thread>
 
 #include "harness/auto_batch.h"
 #include "harness/input_hashes.h"
 #include "harness/journal.h"
 #include "harness/manifest.h"
+#include "harness/notice.h"
 #include "harness/protocols/protocol.h"
 #include "harness/protocols/unit.h"
+#include "harness/ranks/estimated_cost.h"
+#include "harness/ranks/ranks.h"
 #include "harness/result_folder.h"
 #include "harness/results.h"
 #include "harness/rows.h"
@@ -29,29 +34,37 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using CaseRows = std::vector<std::vector<Row>>;  // [cases], each in the order of the samples
 
+// What several ranks count together, beside the pieces taken of each workload.
+enum SharedCount { kFinishedCases, kReadyRanks, kSharedCounts };
+
 class Experiment {
  public:
-  Experiment(const Spec& spec, const RunOptions& options, Clock::time_point begin)
+  Experiment(const Spec& spec, const RunOptions& options, Ranks& ranks, Clock::time_point begin)
       : spec_(spec),
         options_(options),
+        ranks_(ranks),
         begin_(begin),
         grid_(make_grid(spec)),
         axes_(spec.axis_columns()),
         backend_(make_backend(spec.device)),
         model_(grid_.workloads.front().model),
         subject_(open_subject(*backend_, spec, model_, identity())),  // a refused model leaves no folder
-        folder_(options.out),
-        journal_(options.out, code_identity()),
-        progress_(options.verbosity, total()) {
-    if (options.start == Start::kFresh) journal_.forget();
+        journal_(options.out, code_identity()) {
+    if (ranks.is_first()) folder_.emplace(options.out);
+    if (ranks.is_first() && options.start == Start::kFresh) journal_.forget();
     last_store_ = begin;
-    manifest_.hashes = hash_inputs(spec, grid_);
+    if (ranks.is_first()) manifest_.hashes = hash_inputs(spec, grid_);
   }
 
+  // Several ranks finish all units together; the first then finds them in the journal, and goes on as one by itself.
   RunSummary go() {
+    if (ranks_.are_several()) finish_together();
+    if (!ranks_.is_first()) return {};
+    progress_.emplace(options_.verbosity, total());
     for (const Workload& workload : grid_.workloads) run_workload(workload);
     subject_.reset();
-    manifest_.seconds = earlier_seconds_ + seconds_since(begin_);
+    summary_.reused -= together_cases_;
+    manifest_.seconds = earlier_seconds_ - together_seconds_ + seconds_since(begin_);
     finish();
     return std::move(summary_);
   }
@@ -100,22 +113,81 @@ class Experiment {
             .count = count};
   }
 
+  // The pieces that ranks take of a workload, until none is left: a batch of samples, whose cases share what is
+  // computed of them once; where samples are repetitions there is one batch, and each case is a piece. Workloads come
+  // largest first, but those of a model together: to open another takes long.
+  void finish_together() {
+    const std::vector<size_t> order = largest_first();
+    const int pieces = static_cast<int>(order.size());
+    counts_ = ranks_.counts(pieces + kSharedCounts);
+    first_count_ = pieces;
+    progress_.emplace(options_.verbosity, total());
+    for (int at = 0; at < pieces; ++at) finish_workload(grid_.workloads[order[static_cast<size_t>(at)]], at);
+    counts_->add(first_count_ + kReadyRanks, 1);
+    if (ranks_.is_first()) await_others();
+    note_together();
+    progress_.reset();
+    counts_.reset();
+  }
+
+  std::vector<size_t> largest_first() const {
+    std::vector<size_t> order(grid_.workloads.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    const auto rank = [&](size_t index) {
+      const Workload& workload = grid_.workloads[index];
+      return std::pair(workload.model, -estimated_cost(workload));
+    };
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return rank(a) < rank(b); });
+    return order;
+  }
+
+  void finish_workload(const Workload& workload, int count) {
+    const auto cases = static_cast<int64_t>(workload.cases.size());
+    const bool by_case = spec_.protocol->samples_repeat;
+    // Who comes when all is taken opens nothing. There are no more pieces than samples, or cases.
+    int64_t piece = counts_->add(count, 1);
+    if (piece >= (by_case ? cases : workload.samples)) return;
+    open_model(workload.model);
+    const int64_t size = batch_size(workload);
+    for (; piece * (by_case ? 1 : size) < (by_case ? cases : workload.samples); piece = counts_->add(count, 1)) {
+      const int first = by_case ? 0 : static_cast<int>(piece * size);
+      const UnitBatch batch = batch_of(workload, first, std::min(static_cast<int>(size), workload.samples - first));
+      const std::unique_ptr<UnitRunner> runner = open_batch(batch);
+      finish_units(batch, *runner, by_case ? std::vector{static_cast<size_t>(piece)} : all_cases(workload));
+    }
+  }
+
+  static std::vector<size_t> all_cases(const Workload& workload) {
+    std::vector<size_t> cases(workload.cases.size());
+    std::iota(cases.begin(), cases.end(), size_t{0});
+    return cases;
+  }
+
+  void await_others() {
+    using namespace std::chrono_literals;
+    while (counts_->add(first_count_ + kReadyRanks, 0) < ranks_.size()) {
+      progress_->finished(static_cast<int>(counts_->add(first_count_ + kFinishedCases, 0)));
+      std::this_thread::sleep_for(20ms);
+    }
+  }
+
+  // What the ranks have computed counts as this run's, not as found.
+  void note_together() {
+    const std::vector<std::string> cases = ranks_.gather(std::to_string(together_cases_));
+    const std::vector<std::string> seconds = ranks_.gather(shortest(together_seconds_));
+    manifest_.ranks = ranks_.gather(machine_json(backend_->accelerator()));
+    together_cases_ = 0;
+    together_seconds_ = 0;
+    for (const std::string& of_rank : cases) together_cases_ += std::stoi(of_rank);
+    for (const std::string& of_rank : seconds) together_seconds_ += std::stod(of_rank);
+  }
+
   // Finished units come from the journal; the protocol gets the others together.
   void run_batch(const UnitBatch& batch, CaseRows& rows) {
     const std::vector<Case>& cases = batch.workload.cases;
-    progress_.doing(fmt::format("{} sample {}", batch.data(), batch.first));
-    const std::unique_ptr<UnitRunner> runner = spec_.protocol->open(batch);
+    const std::unique_ptr<UnitRunner> runner = open_batch(batch);
     note_prompts(batch, runner->prompts());
-    const std::string inputs = runner->inputs();
-    std::vector<std::string> keys;
-    std::vector<std::optional<FinishedUnit>> units;
-    std::vector<size_t> missing;
-    for (size_t i = 0; i < cases.size(); ++i) {
-      keys.push_back(unit_key(batch, cases[i], inputs));
-      units.push_back(journal_.find(keys.back(), axes_));
-      units.back() ? note_reused(batch, *units.back()) : missing.push_back(i);
-    }
-    if (!missing.empty()) run_missing(batch, *runner, missing, keys, units);
+    const std::vector<std::optional<FinishedUnit>> units = finish_units(batch, *runner, all_cases(batch.workload));
     for (size_t i = 0; i < cases.size(); ++i) {
       summary_.cases += weight(batch.count);
       note_problems(batch, cases[i], units[i]->rows);
@@ -123,10 +195,41 @@ class Experiment {
     }
   }
 
+  std::unique_ptr<UnitRunner> open_batch(const UnitBatch& batch) {
+    progress_->doing(fmt::format("{} sample {}", batch.data(), batch.first));
+    return spec_.protocol->open(batch);
+  }
+
+  // The units of those cases, by their index among all.
+  std::vector<std::optional<FinishedUnit>> finish_units(const UnitBatch& batch, UnitRunner& runner,
+                                                        const std::vector<size_t>& wanted) {
+    const std::vector<Case>& cases = batch.workload.cases;
+    const std::string inputs = runner.inputs();
+    std::vector<std::string> keys(cases.size());
+    std::vector<std::optional<FinishedUnit>> units(cases.size());
+    std::vector<size_t> missing;
+    for (const size_t i : wanted) {
+      keys[i] = unit_key(batch, cases[i], inputs);
+      units[i] = journal_.find(keys[i], axes_);
+      units[i] ? note_reused(batch, *units[i]) : missing.push_back(i);
+    }
+    if (!missing.empty()) run_missing(batch, runner, missing, keys, units);
+    return units;
+  }
+
   void note_reused(const UnitBatch& batch, const FinishedUnit& unit) {
-    summary_.reused += weight(batch.count);
-    earlier_seconds_ += unit.seconds;
-    progress_.reused(weight(batch.count));
+    if (!counts_) {
+      summary_.reused += weight(batch.count);
+      earlier_seconds_ += unit.seconds;
+    }
+    note_finished(batch, [&] { progress_->reused(weight(batch.count)); });
+  }
+
+  // Of several ranks the first shows what all have finished.
+  void note_finished(const UnitBatch& batch, const std::function<void()>& alone) {
+    if (!counts_) return alone();
+    const int cases = weight(batch.count);
+    progress_->finished(cases + static_cast<int>(counts_->add(first_count_ + kFinishedCases, cases)));
   }
 
   // What does not fit the memory beside other units is tried again without them.
@@ -163,7 +266,11 @@ class Experiment {
     unit.seconds = seconds_since(last_store_);
     if (fits) unit = journal_.store(key, axes_, unit);
     last_store_ = Clock::now();
-    progress_.done(weight(batch.count));
+    if (counts_ && fits) {
+      together_cases_ += weight(batch.count);
+      together_seconds_ += unit.seconds;
+    }
+    note_finished(batch, [&] { progress_->done(weight(batch.count)); });
     options_.after_case();
     return unit;
   }
@@ -228,20 +335,25 @@ class Experiment {
     manifest_.accelerator = backend_->accelerator();
     manifest_.rows = format_rows(axes_, untimed);
     manifest_.cases = summary_.cases;
-    summary_.markdown = write_results(folder_, spec_, options_.draw, rows_, manifest_json(manifest_));
+    summary_.markdown = write_results(*folder_, spec_, options_.draw, rows_, manifest_json(manifest_));
   }
 
   const Spec& spec_;
   const RunOptions& options_;
+  Ranks& ranks_;
   const Clock::time_point begin_;
   Grid grid_;
   std::vector<std::string> axes_;
   std::unique_ptr<Backend> backend_;
   int model_;
-  std::unique_ptr<Subject> subject_;  // of that model
-  ResultFolder folder_;
+  std::unique_ptr<Subject> subject_;    // of that model
+  std::optional<ResultFolder> folder_;  // the first rank's
   Journal journal_;
-  Progress progress_;
+  std::optional<Progress> progress_;
+  std::unique_ptr<SharedCounts> counts_;  // while ranks finish units together
+  int first_count_ = 0;                   // of SharedCount
+  int together_cases_ = 0;                // that this rank computed then; in the end, all of them
+  double together_seconds_ = 0;
   std::mutex finishing_;  // a unit: journal, clock and progress
   Clock::time_point last_store_;
   double earlier_seconds_ = 0;  // of the units that earlier runs finished
@@ -253,7 +365,20 @@ class Experiment {
 }  // namespace
 
 RunSummary run_units(const Spec& spec, const RunOptions& options, Clock::time_point begin) {
-  return Experiment(spec, options, begin).go();
+  const std::unique_ptr<Ranks> alone = options.ranks ? nullptr : lone_rank();
+  Ranks& ranks = options.ranks ? *options.ranks : *alone;
+  std::optional<Experiment> experiment;
+  agree(ranks, [&] { experiment.emplace(spec, options, ranks, begin); });
+  require_shared(ranks, options.out);
+  try {
+    return experiment->go();
+  } catch (const std::exception& error) {
+    if (!ranks.are_several()) throw;
+    // The others cannot know: they wait for this one.
+    notice(fmt::format("kvlab: rank {}: {}", ranks.rank(), error.what()));
+    ranks.end_all(dynamic_cast<const UserError*>(&error) ? 2 : 1);
+    throw;
+  }
 }
 
 }  // namespace kv

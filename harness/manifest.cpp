@@ -143,6 +143,8 @@ std::string origin_json(const Spec& spec, const Facts& accelerator, const std::m
   return nlohmann::json(out).dump();
 }
 
+std::string machine_json(const Facts& accelerator) { return nlohmann::json(machine(accelerator)).dump(); }
+
 std::string manifest_json(const ManifestInputs& inputs) {
   const Spec& spec = *inputs.spec;
   Json out;
@@ -158,6 +160,7 @@ std::string manifest_json(const ManifestInputs& inputs) {
     out["benchmarks_sha256"] = inputs.benchmarks_sha256;
   }
   add_circumstances(out, inputs.accelerator);
+  for (const std::string& rank : inputs.ranks) out["ranks"].push_back(Json::parse(rank));
   out["seconds"] = std::lround(inputs.seconds);
   return out.dump(2) + "\n";
 }

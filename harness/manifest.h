@@ -19,6 +19,7 @@ struct ManifestInputs {
   std::map<std::string, std::string> prompts;  // by "model/data …": the SHA-256 of each sample's token ids, one by one
   std::map<std::string, int> batches;          // by the same names: samples that ran together
   Facts accelerator;                           // Backend::accelerator()
+  std::vector<std::string> ranks{};            // machine_json() of each, where several shared the work
   std::string rows;                            // rows.csv, without its timing rows
   std::string benchmarks{};                    // of timings: what their file says of device and versions, a JSON object
   std::string benchmarks_sha256{};             // of that file
@@ -31,6 +32,9 @@ struct ManifestInputs {
 // JSON text, keys in a fixed order; `machine` begins with the facts of the accelerator, if any. Holds neither host
 // names nor absolute paths; date and duration stand in it alone, never in a row.
 std::string manifest_json(const ManifestInputs& inputs);
+
+// The machine that runs this, beginning with the facts of the accelerator, if any: a JSON object on one line.
+std::string machine_json(const Facts& accelerator);
 
 // The origin of a file that is being made, a budget profile (BudgetProfile::origin) or own traces (OwnTraces::origin):
 // what a manifest says of code, spec, device, machine and time, in the same words, a JSON object on one line, keys in

@@ -56,6 +56,11 @@ void Progress::reused(int cases) {
   if (terminal_) draw();
 }
 
+void Progress::finished(int cases) {
+  if (cases <= finished_) return;
+  done(cases - finished_);
+}
+
 std::string Progress::status() const {
   std::string text = fmt::format("{}/{} cases", finished_, total_);
   if (computed_ > 0) {

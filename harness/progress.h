@@ -22,6 +22,7 @@ class Progress {
   void going_on(const std::string& what);  // how far a long stretch is; where there is no bar, a line now and then
   void done(int cases = 1);                // computed
   void reused(int cases);                  // taken from an earlier run: do not count for the rate
+  void finished(int cases);                // so many in all, by whoever
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -12,6 +12,8 @@ namespace kv {
 enum class Start { kResume, kFresh };
 enum class Draw { kNow, kLater };
 
+class Ranks;
+
 struct RunOptions {
   std::filesystem::path out;  // the result folder, created where missing
   Start start = Start::kResume;
@@ -20,6 +22,7 @@ struct RunOptions {
   double checkpoint_seconds = 15;            // of a training: what a kill loses at most
   std::filesystem::path weights{};           // where protocol train puts what it learned; empty: the model's folder
   std::vector<std::string> overrides{};      // as given to parse_spec, for the manifest
+  Ranks* ranks = nullptr;                    // who share the work (harness/ranks/ranks.h); null: this process alone
   std::function<void()> after_case = [] {};  // called when a case is safe on disk, or a checkpoint
 };
 

@@ -15,6 +15,7 @@
 #include "harness/cli/mistakes.h"
 #include "harness/cli/verbs.h"
 #include "harness/notice.h"
+#include "harness/ranks/ranks.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/error.h"
 
@@ -108,6 +109,8 @@ int run(int argc, const char* const* argv) try {
   add_write(app, verbs);
   check_verb(app, argc, argv);
   return parse(app, argc, argv, verbs);
+} catch (const SaidElsewhere&) {
+  return 2;
 } catch (const UserError& error) {
   notice(fmt::format("kvlab: {}", error.what()));
   return 2;

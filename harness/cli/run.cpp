@@ -5,15 +5,20 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
+#include <optional>
 
 #include "harness/cli/experiments.h"
 #include "harness/cli/overrides.h"
 #include "harness/cli/run_spec.h"
 #include "harness/cli/verbs.h"
+#include "harness/manifest.h"
 #include "harness/notice.h"
 #include "harness/protocols/protocol.h"
+#include "harness/ranks/own_share.h"
+#include "harness/ranks/ranks.h"
 #include "harness/spec/spec.h"
 #include "kernels/error.h"
+#include "sim/io/hash.h"
 
 namespace kv {
 namespace {
@@ -46,19 +51,29 @@ void refuse_beside_stale(const RunArguments& arguments) {
         "or --no-draw");
 }
 
-void run_one(const Spec& spec, const RunArguments& arguments, Verbs& verbs) {
-  run_spec(spec,
-           {.out = arguments.out.empty() ? fs::path(kResults) / spec.name : fs::path(arguments.out),
-            .start = arguments.fresh ? Start::kFresh : Start::kResume,
-            .draw = arguments.no_draw ? Draw::kLater : Draw::kNow,
-            .verbosity = verbosity_of(arguments),
-            .weights = arguments.weights,
-            .overrides = arguments.overrides.texts()},
-           verbs);
+RunOptions options_of(const Spec& spec, const RunArguments& arguments) {
+  return {.out = arguments.out.empty() ? fs::path(kResults) / spec.name : fs::path(arguments.out),
+          .start = arguments.fresh ? Start::kFresh : Start::kResume,
+          .draw = arguments.no_draw ? Draw::kLater : Draw::kNow,
+          .verbosity = verbosity_of(arguments),
+          .weights = arguments.weights,
+          .overrides = arguments.overrides.texts()};
 }
 
-void run_file(const std::string& file, const RunArguments& arguments, Verbs& verbs) {
-  run_one(load_named_spec(file, arguments.overrides.texts()), arguments, verbs);
+// The ranks share the work; the first alone speaks of it, and all end as it does.
+void run_file(const std::string& file, const RunArguments& arguments, Ranks& ranks, Verbs& verbs) {
+  std::optional<Spec> spec;
+  agree(ranks, [&] {
+    spec = load_named_spec(file, arguments.overrides.texts());
+    validate_experiment(*spec);
+  });
+  require_same(ranks, "kvlab's commits", code_identity());
+  require_same(ranks, file + ": specs", sha256_hex(spec->resolved));
+  RunOptions options = options_of(*spec, arguments);
+  options.ranks = &ranks;
+  if (!ranks.is_first()) options.verbosity = Verbosity::kQuiet;
+  run_spec(*spec, options, verbs);
+  verbs.exit_code = std::stoi(ranks.gather(std::to_string(verbs.exit_code)).front());
 }
 
 }  // namespace
@@ -67,6 +82,7 @@ void run_spec(const Spec& spec, const RunOptions& options, Verbs& verbs) {
   const bool quiet = options.verbosity == Verbosity::kQuiet, drawn = options.draw == Draw::kNow;
   if (!quiet) notice(validate_experiment(spec));
   const RunSummary summary = run_experiment(spec, options);
+  if (options.ranks && !options.ranks->is_first()) return;
   // Not fmt::print, which throws where nobody reads: the specs that follow are to run all the same.
   if (!quiet && drawn) std::fputs((summary.markdown + "\n").c_str(), stdout);
   for (const std::string& problem : summary.problems) notice(problem);
@@ -109,7 +125,9 @@ void add_run(CLI::App& app, Verbs& verbs) {
     if (arguments->specs.size() > 1 && !arguments->out.empty()) {
       throw UserError("--out: takes one spec, since each has its own result folder");
     }
-    for (const std::string& file : arguments->specs) run_file(file, *arguments, verbs);
+    const std::unique_ptr<Ranks> ranks = join_ranks();
+    take_own_share(*ranks);
+    for (const std::string& file : arguments->specs) run_file(file, *arguments, *ranks, verbs);
   });
 }
 
@@ -135,7 +153,7 @@ void add_train(CLI::App& app, Verbs& verbs) {
       throw UserError(fmt::format("{}: kvlab train expects 'protocol: train'; this one is for kvlab {}", file,
                                   spec.protocol->verb));
     }
-    run_one(spec, *arguments, verbs);
+    run_spec(spec, options_of(spec, *arguments), verbs);
   });
 }
 

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "harness/ranks/ranks.h"
+
+namespace kv {
+
+// What a process says of where it runs, for those beside it.
+struct Seat {
+  std::string host;
+  std::string cores;  // that it may use, as a mask
+  std::string gpus;   // CUDA_VISIBLE_DEVICES; empty: all
+};
+
+// What a rank takes of its machine, beside other ranks there.
+struct OwnShare {
+  int ranks = 1;  // that have the same cores and share them
+  int gpu = 0;    // its place among those that CUDA_VISIBLE_DEVICES names, or among all
+};
+
+// Where the launcher gave each rank of a machine cores or GPUs of its own, these are its share; where all have the same
+// ones, each takes as many of the cores, and the GPU of its place among the machine's ranks.
+OwnShare own_share(const std::vector<Seat>& seats, int rank);
+
+// The entry of such a list, "0" to "n" where it is empty; UserError where it has no so many.
+std::string visible_gpu(const std::string& gpus, int place);
+
+// Collective: leaves this process as many threads as its share of the cores, unless it was told how many, and its own
+// GPU alone. Before anything asks for one.
+void take_own_share(Ranks& ranks);
+
+}  // namespace kv
