@@ -1,0 +1,210 @@
+// Several processes that mpirun starts share one run: what they leave is what one leaves, whoever is killed meanwhile.
+
+#include "harness/ranks/ranks.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <chrono>
+#include <csignal>
+#include <fstream>
+#include <thread>
+
+#include "harness/files.h"
+#include "harness/ranks/own_share.h"
+#include "harness/rows.h"
+#include "harness/rows_file.h"
+#include "kernels/error.h"
+#include "sim/tasks/random.h"
+#include "tests/support/file_fixtures.h"
+#include "tests/support/kvlab_process.h"
+#include "tests/support/text_model.h"
+
+namespace kv {
+namespace {
+
+namespace fs = std::filesystem;
+using Words = std::vector<std::string>;
+
+TEST(OwnShare, IsAGpuAndAShareOfTheCoresOfAMachine) {
+  const std::vector<Seat> seats = {{"a", "0,1,", ""}, {"b", "0,1,", ""}, {"a", "0,1,", ""}, {"a", "0,1,", ""}};
+  for (const auto& [rank, gpu] : {std::pair(0, 0), {1, 0}, {2, 1}, {3, 2}}) {
+    EXPECT_EQ(own_share(seats, rank).gpu, gpu) << rank;
+    EXPECT_EQ(own_share(seats, rank).ranks, rank == 1 ? 1 : 3) << rank;
+  }
+}
+
+// srun --gpus-per-task=1 and cores bound: nothing is left to divide.
+TEST(OwnShare, IsWhatTheLauncherGaveEach) {
+  const std::vector<Seat> seats = {{"a", "0,", "0"}, {"a", "1,", "1"}};
+  for (const int rank : {0, 1}) {
+    EXPECT_EQ(own_share(seats, rank).gpu, 0);
+    EXPECT_EQ(own_share(seats, rank).ranks, 1);
+  }
+}
+
+TEST(OwnShare, NamesTheGpuOfAList) {
+  EXPECT_EQ(visible_gpu("", 3), "3");
+  EXPECT_EQ(visible_gpu("5", 0), "5");
+  EXPECT_EQ(visible_gpu("GPU-1,GPU-2,GPU-3", 1), "GPU-2");
+  EXPECT_EQ(visible_gpu("4,5", 1), "5");
+  EXPECT_THROW(visible_gpu("4,5", 2), UserError);
+}
+
+TEST(LoneRank, TakesPiecesInOrderAndSaysItsOwnMistakes) {
+  const std::unique_ptr<Ranks> ranks = lone_rank();
+  EXPECT_FALSE(ranks->are_several());
+  const std::unique_ptr<SharedCounts> counts = ranks->counts(2);
+  EXPECT_EQ(counts->add(1, 1), 0);
+  EXPECT_EQ(counts->add(1, 3), 1);
+  EXPECT_EQ(counts->add(1, 0), 4);
+  EXPECT_EQ(counts->add(0, 1), 0);
+  EXPECT_THROW(agree(*ranks, [] { throw UserError("mine"); }), UserError);
+  EXPECT_NO_THROW(require_same(*ranks, "specs", "x"));
+}
+
+class RanksSlow : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!KVLAB_MPI) GTEST_SKIP() << "built without MPI";
+    if (std::system("command -v mpirun > /dev/null 2>&1") != 0) GTEST_SKIP() << "no mpirun in the PATH";
+    ref::make_text_model(path("model"));
+    test::write_file(path("spec.yaml"),
+                     "model: " + path("model") +
+                         "\ndata: [{name: noise, task: reason, tokens: 96}]\npolicies: [full, streaming, h2o]\n"
+                         "axes: {budget: [16, 24], interval: 8}\nmetrics: [loss]\nsamples: 5\nseed: 5\n");
+  }
+
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+
+  // As any user, and with more ranks than cores.
+  static pid_t start(int ranks, const std::string& command, const std::string& messages) {
+    const std::string count = std::to_string(ranks);
+    const pid_t child = ::fork();
+    if (child != 0) return child;
+    for (const char* name : {"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"}) ::setenv(name, "1", 1);
+    ::setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 1);
+    ::setenv("OMPI_MCA_hwloc_base_binding_policy", "none", 1);
+    ::setenv("OMP_NUM_THREADS", "1", 1);
+    ::dup2(::open("/dev/null", O_WRONLY), STDOUT_FILENO);
+    ::dup2(::open(messages.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), STDERR_FILENO);
+    ::execlp("mpirun", "mpirun", "-n", count.c_str(), "sh", "-c", command.c_str(), nullptr);
+    ::_exit(127);
+  }
+
+  std::string run(const std::string& out) const {
+    return fmt::format("exec '{}' run --quiet --no-draw --out '{}' '{}'", ref::binary_path(), out, path("spec.yaml"));
+  }
+
+  static int code_of(pid_t child) {
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+
+  int finish(int ranks, const std::string& out) const { return code_of(start(ranks, run(out), path("messages"))); }
+
+  // What kvlab says, without what mpirun adds.
+  Words messages() const {
+    Words lines;
+    std::ifstream file(path("messages"));
+    for (std::string line; std::getline(file, line);) {
+      if (line.starts_with("kvlab: ")) lines.push_back(line);
+    }
+    return lines;
+  }
+
+  static std::string rows_in(const std::string& out) {
+    RowTable table = read_rows(fs::path(out) / "rows.csv");
+    std::erase_if(table.rows, [](const Row& row) { return is_timing(row.metric); });
+    for (const Row& row : table.rows) EXPECT_FALSE(row.metric.empty()) << row.skipped;
+    return format_rows(table.axes, table.rows);
+  }
+
+  std::string rows_of_one() const {
+    const std::string out = path("one");
+    const pid_t child = ref::start_kvlab({"run", "--quiet", "--no-draw", "--out", out, path("spec.yaml")});
+    EXPECT_EQ(code_of(child), 0);
+    return rows_in(out);
+  }
+
+  static std::vector<pid_t> children_of(pid_t parent) {
+    std::ifstream file(fmt::format("/proc/{0}/task/{0}/children", parent));
+    std::vector<pid_t> children;
+    for (pid_t child = 0; file >> child;) children.push_back(child);
+    return children;
+  }
+
+  test::TempFolder folder_;
+};
+
+TEST_F(RanksSlow, MakeTheRowsOfOneProcess) {
+  const std::string expected = rows_of_one();
+  for (const int ranks : {1, 2, 4}) {
+    const std::string out = path(fmt::format("of{}", ranks));
+    ASSERT_EQ(finish(ranks, out), 0) << ranks;
+    EXPECT_EQ(rows_in(out), expected) << ranks << " ranks";
+  }
+}
+
+// One rank is killed, which the launcher lets end the others, or all of them and the launcher; the next start has
+// another number of ranks.
+TEST_F(RanksSlow, LoseNothingOfWhatIsFinished) {
+  constexpr int kKills = 100;
+  const std::string expected = rows_of_one();
+  using Clock = std::chrono::steady_clock;
+  auto begin = Clock::now();
+  ASSERT_EQ(finish(4, path("whole")), 0);
+  const auto duration = Clock::now() - begin;
+  Random random(19, 1);
+  std::string out = path("out0");
+  int finished = 0, killed = 0;
+  while (killed < kKills) {
+    const int ranks = 1 << random.below(3);
+    const pid_t launcher = start(ranks, run(out), path("messages"));
+    std::this_thread::sleep_for(std::chrono::duration_cast<Clock::duration>(duration * random.uniform()));
+    const std::vector<pid_t> children = children_of(launcher);
+    const bool all = children.empty() || random.below(2) == 0;
+    if (!children.empty() && !all) ::kill(children[random.below(children.size())], SIGKILL);
+    if (all) {
+      ::kill(launcher, SIGKILL);
+      for (const pid_t child : children) ::kill(child, SIGKILL);
+    }
+    if (code_of(launcher) != 0) {
+      ++killed;
+      continue;
+    }
+    ASSERT_EQ(rows_in(out), expected) << "after " << killed << " kills";
+    fs::remove_all(out);
+    out = path(fmt::format("out{}", ++finished));
+  }
+  for (int i = 0; i < 50 && finish(2, out) != 0; ++i) {  // a killed launcher's ranks end within moments, not at once
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  EXPECT_EQ(rows_in(out), expected);
+}
+
+TEST_F(RanksSlow, RefuseWhatIsNotOneRunInOneLine) {
+  const std::string own_spec =
+      fmt::format("exec '{}' run --quiet --no-draw --set seed=$OMPI_COMM_WORLD_RANK --out '{}' '{}'",
+                  ref::binary_path(), path("specs"), path("spec.yaml"));
+  EXPECT_EQ(code_of(start(2, own_spec, path("messages"))), 2);
+  ASSERT_EQ(messages().size(), 1u);
+  EXPECT_NE(messages()[0].find("specs differ"), std::string::npos) << messages()[0];
+
+  const std::string own_folder =
+      fmt::format("exec '{}' run --quiet --no-draw --out '{}'/apart$OMPI_COMM_WORLD_RANK '{}'", ref::binary_path(),
+                  folder_.path().string(), path("spec.yaml"));
+  EXPECT_EQ(code_of(start(2, own_folder, path("messages"))), 2);
+  ASSERT_EQ(messages().size(), 1u);
+  EXPECT_NE(messages()[0].find("rank 1: "), std::string::npos) << messages()[0];
+  EXPECT_NE(messages()[0].find("all ranks need a shared one"), std::string::npos) << messages()[0];
+
+  test::write_file(path("spec.yaml"), "model: nothing\n");
+  EXPECT_EQ(finish(2, path("none")), 2);
+  EXPECT_EQ(messages().size(), 1u);
+}
+
+}  // namespace
+}  // namespace kv
