@@ -194,9 +194,8 @@ LatencyRunner::Series LatencyRunner::steps_at(const TimedRun& timed, int batch, 
 }
 
 const LatencyRunner::Interval& LatencyRunner::interval_of(const TimedRun& timed, int batch) {
-  std::string key = fmt::format("{} {} {} {} {} {}", timed.unit_case->policy, timed.unit_case->slots.allocation.name,
-                                timed.budget, timed.interval, batch, reading_of(*timed.unit_case));
-  for (const GivenParam& option : timed.unit_case->options) key += fmt::format(" {}={}", option.key, option.text);
+  const std::string key =
+      fmt::format("{} {} {} {}", timed.budget, timed.interval, batch, deciding_of(*timed.unit_case));
   const auto found = intervals_.find(key);
   if (found != intervals_.end()) {
     peak_kv_bytes_ = std::max(peak_kv_bytes_, found->second.peak_kv_bytes);

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -161,6 +162,16 @@ TEST_F(Latency, LuKvGivesHeadsTheLengthsOfAProfileLaidOverThem) {
   // 40 entries a head, or about 53, 53, 27 and 27: 3 pages each, or 4, 4, 2 and 2.
   EXPECT_EQ(measured("keydiff").at("kept_kv_bytes"), std::vector<double>{2 * 12 * page});
   EXPECT_EQ(measured("keydiff+lu-kv").at("kept_kv_bytes"), std::vector<double>{2 * 12 * page});
+}
+
+// A clock does not show three times what it showed three times before, so what was measured once has as many values as
+// repetitions: an interval and its event are measured for each floor, and not again for the longer generation.
+TEST_F(Latency, AnIntervalIsMeasuredOnceForEachPolicyThatAnAxisMakes) {
+  run("policies: [{policy: keydiff, allocation: global}]\n"
+      "axes: {batch: 1, new_tokens: [100, 200], budget: 56, interval: 8, global.floor: [0, 1]}\n");
+  const std::vector<double> times = measured("keydiff+global").at("eviction_event_time");
+  EXPECT_EQ(times.size(), 4u * 3);
+  EXPECT_EQ(std::set<double>(times.begin(), times.end()).size(), 2u * 3);
 }
 
 // tests/sim/replay/footprint_test.cpp has these numbers by hand.
