@@ -20,7 +20,7 @@ constexpr int kLengthsBeforePruning = 3;  // of a cache that will be pruned: the
 constexpr int kLengthStep = 128;          // closer than that they would be alike
 constexpr int kWarmUpSteps = 4;
 constexpr int kProbeSteps = 16;  // at one length, those before the recording included
-constexpr int kWarmUpPrompt = 1024;
+constexpr int kWarmUpPrompt = 8192;
 constexpr double kLongEnough = 40;  // seconds after which a measurement is not repeated
 constexpr int kMostBatch = 1 << 20;
 
@@ -61,6 +61,8 @@ TimedRun TimedRun::of(const Case& unit_case) {
           .keep = unit_case.fraction("keep"),
           .unit_case = &unit_case};
 }
+
+int warm_up_tokens(int context, int chunk) { return std::min(context, std::max(kWarmUpPrompt, chunk)); }
 
 ResidentBound whole_generation(const TimedRun& timed, const Allocation& allocation, const SourceInfo& info) {
   return generation_bound(info, allocation,
@@ -172,7 +174,8 @@ void LatencyRunner::repeat(const Measure& measure) const {
 }
 
 LatencyRunner::Prompt LatencyRunner::prefill(const TimedRun& timed, int batch) {
-  probe(timed, batch, {.prompt = std::min(timed.context, kWarmUpPrompt)});
+  const int chunk = prefill_chunk(make_case_policy(spec_, *timed.unit_case), batch);
+  probe(timed, batch, {.prompt = warm_up_tokens(timed.context, chunk)});
   Prompt prompt;
   repeat([&] {
     const GenerateResult result = probe(timed, batch, {.prompt = timed.context});

@@ -23,6 +23,11 @@ struct TimedRun {
   static TimedRun of(const Case& unit_case);
 };
 
+// Of the prompt that is read before any is timed: 8192, or a whole chunk where that is more, as far as the context
+// goes. What a chunk of this size takes for the first time, memory and the choice of kernels, would be in the first
+// sample.
+int warm_up_tokens(int context, int chunk);
+
 // What the heads of one sequence of the case come to hold at most: over all events of the generation whose time is
 // worked out, though only the first is run.
 ResidentBound whole_generation(const TimedRun& timed, const Allocation& allocation, const SourceInfo& info);

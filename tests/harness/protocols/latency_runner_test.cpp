@@ -190,6 +190,15 @@ TEST(LatencyFootprint, IsOfTheWholeGenerationThoughOneEventIsRun) {
   EXPECT_EQ(whole_generation(cut, *ada, info).longest(), 32 + 100);
 }
 
+// What is timed reads chunks of a size that was read before.
+TEST(LatencyWarmUp, ReadsAChunkWholeWhereTheContextHasOne) {
+  EXPECT_EQ(warm_up_tokens(65536, 2048), 8192);
+  EXPECT_EQ(warm_up_tokens(65536, 8192), 8192);
+  EXPECT_EQ(warm_up_tokens(65536, 16384), 16384);
+  EXPECT_EQ(warm_up_tokens(5000, 8192), 5000);
+  EXPECT_EQ(warm_up_tokens(160, 64), 160);
+}
+
 TEST_F(Latency, TimingRowsAloneDependOnTheClock) {
   const char* text = "policies: [full, streaming]\naxes: {batch: 2, new_tokens: 120, budget: 64, interval: 32}\n";
   run(text);
