@@ -9,6 +9,7 @@
 #include "harness/spec/case_policy.h"
 #include "kernels/error.h"
 #include "kernels/paged.h"
+#include "sim/replay/loop.h"
 #include "sim/replay/schedule.h"
 #include "sim/tasks/random.h"
 
@@ -64,13 +65,15 @@ TimedRun TimedRun::of(const Case& unit_case) {
 
 int warm_up_tokens(int context, int chunk) { return std::min(context, std::max(kWarmUpPrompt, chunk)); }
 
-ResidentBound whole_generation(const TimedRun& timed, const Allocation& allocation, const SourceInfo& info) {
+ResidentBound whole_generation(const TimedRun& timed, const Allocation& allocation, const SourceInfo& info,
+                               const Arrivals& arrivals) {
   return generation_bound(info, allocation,
                           {.prompt = std::max(timed.context, 1),
                            .kept = entries_after_prompt(timed),
                            .more = tokens_after_prompt(timed),
                            .budget = timed.budget,
-                           .interval = timed.interval});
+                           .interval = timed.interval},
+                          arrivals);
 }
 
 LatencyRunner::LatencyRunner(const UnitBatch& batch)
@@ -81,7 +84,8 @@ std::vector<Row> LatencyRunner::run(const Case& unit_case) {
   return timed.batch > 0 ? measure(timed, timed.batch) : measure_largest(timed);
 }
 
-// The estimate leaves out what ops take for a moment, so the largest batch is the largest that really ran.
+// The estimate leaves out what ops take for a moment, and what learned gates let in shows as it comes, so the largest
+// batch is the largest that really ran.
 std::vector<Row> LatencyRunner::measure_largest(const TimedRun& timed) {
   for (int batch = largest_batch(timed);; batch -= std::max(1, batch / 50)) {
     try {
@@ -99,7 +103,7 @@ int LatencyRunner::largest_batch(const TimedRun& timed) const {
   int fits = 0, too_large = kMostBatch;
   while (too_large - fits > 1) {
     const int middle = fits + (too_large - fits) / 2;
-    if (footprint(timed, middle).total() <= free) {
+    if (footprint(timed, middle, Foreseen::kAtMost).total() <= free) {
       fits = middle;
     } else {
       too_large = middle;
@@ -108,11 +112,13 @@ int LatencyRunner::largest_batch(const TimedRun& timed) const {
   return std::max(fits, 1);
 }
 
-Footprint LatencyRunner::footprint(const TimedRun& timed, int batch) const {
+Footprint LatencyRunner::footprint(const TimedRun& timed, int batch, Foreseen foreseen) const {
   ModelSource& source = *subject_.model();
   const Policy policy = make_case_policy(spec_, *timed.unit_case);
-  const int64_t block = std::min(std::max(timed.context, 1), prefill_chunk(policy, batch));
-  const ResidentBound sequence = whole_generation(timed, *policy.allocation, source.info());
+  const int chunk = prefill_chunk(policy, batch);
+  const int64_t block = std::min(std::max(timed.context, 1), chunk);
+  const Arrivals arrivals{policy.admission.get(), std::max(chunk, Loop::filled_at_once(policy, batch)), foreseen};
+  const ResidentBound sequence = whole_generation(timed, *policy.allocation, source.info(), arrivals);
   return run_footprint(backend_, source, policy,
                        {.sequences = batch,
                         .pages = batch * sequence.pages(),
@@ -136,7 +142,7 @@ size_t LatencyRunner::learned_bytes(const TimedRun& timed) const {
 
 std::vector<Row> LatencyRunner::measure(const TimedRun& timed, int batch) {
   ModelSource& source = *subject_.model();
-  require_memory(backend_, footprint(timed, batch),
+  require_memory(backend_, footprint(timed, batch, Foreseen::kSurely),
                  fmt::format("a batch of {} with {} entries a head", batch, peak_entries(timed)));
   backend_.reset_peak();
   peak_kv_bytes_ = peak_bytes_ = 0;

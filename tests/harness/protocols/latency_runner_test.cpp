@@ -164,6 +164,23 @@ TEST_F(Latency, LuKvGivesHeadsTheLengthsOfAProfileLaidOverThem) {
   EXPECT_EQ(measured("keydiff+lu-kv").at("kept_kv_bytes"), std::vector<double>{2 * 12 * page});
 }
 
+// A batch is chosen by what may come, and refused for what surely comes alone. 1000 tokens in chunks of 64 and 16
+// steps: 64 entries are seen, up to 15 + 64 lie there unswept; a dense cache has 64 pages a head.
+TEST(LatencyFootprint, OfAnAdmissionIsWhatItForetells) {
+  SourceInfo info;
+  info.layers = 3;
+  info.kv_heads = 2;
+  const TimedRun prompt{.context = 1000};
+  const auto pages = [&](const char* admission, Foreseen foreseen) {
+    const Policy policy =
+        make_policy("full", {}, {.admission = {admission, {{"sinks", "4", ""}, {"window", "60", ""}}}});
+    return whole_generation(prompt, *policy.allocation, info, {policy.admission.get(), 64, foreseen}).pages();
+  };
+  EXPECT_EQ(pages("local", Foreseen::kAtMost), 6 * 9);
+  EXPECT_EQ(pages("wg-kv", Foreseen::kSurely), 6 * 9);
+  EXPECT_EQ(pages("wg-kv", Foreseen::kAtMost), 6 * 64);
+}
+
 // A clock does not show three times what it showed three times before, so what was measured once has as many values as
 // repetitions: an interval and its event are measured for each floor, and not again for the longer generation.
 TEST_F(Latency, AnIntervalIsMeasuredOnceForEachPolicyThatAnAxisMakes) {
