@@ -13,7 +13,8 @@ inline constexpr int32_t kNeverExpires = std::numeric_limits<int32_t>::max();
 
 // Until when the entries of a packed block of new tokens are seen, each for itself: for token i of a segment, at
 // position p = first_position + i, and KV head h of layer l
-//   expires[l, first_token + i, h] = kNeverExpires where it is admitted, else p + window.
+//   expires[l, first_token + i, h] = kNeverExpires where it is admitted, else p + window, which is kNeverExpires too
+// where no position is as large.
 // Admitted is a token with p < sinks, one of a head with heads_admitted[l, h] = 1, and one whose gate lies above the
 // threshold. Where `drop` is above 0 gates are computed elsewhere for their cost alone, and a seeded draw decides in
 // their place: admitted is what draws hash_uniform(seed, numbers[sequence], first_heads[l] + h, p) >= drop. Sinks and
@@ -52,6 +53,13 @@ constexpr bool is_admitted(const ExpiryArgs& args, const Segment& segment, int64
                         static_cast<uint32_t>(position)) >= args.drop;
   }
   return args.gates && args.gates[args.place(segment, layer, i, head)] > args.threshold;
+}
+
+// What is written for it.
+constexpr int32_t expiry_of(const ExpiryArgs& args, const Segment& segment, int64_t layer, int64_t i, int64_t head) {
+  const int64_t turned_away = segment.first_position + i + args.window;
+  return is_admitted(args, segment, layer, i, head) || turned_away > kNeverExpires ? kNeverExpires
+                                                                                   : static_cast<int32_t>(turned_away);
 }
 
 namespace cpu {

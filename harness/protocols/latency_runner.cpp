@@ -9,6 +9,7 @@
 #include "harness/spec/case_policy.h"
 #include "kernels/error.h"
 #include "kernels/paged.h"
+#include "sim/replay/loop.h"
 #include "sim/replay/schedule.h"
 #include "sim/tasks/random.h"
 
@@ -20,7 +21,7 @@ constexpr int kLengthsBeforePruning = 3;  // of a cache that will be pruned: the
 constexpr int kLengthStep = 128;          // closer than that they would be alike
 constexpr int kWarmUpSteps = 4;
 constexpr int kProbeSteps = 16;  // at one length, those before the recording included
-constexpr int kWarmUpPrompt = 1024;
+constexpr int kWarmUpPrompt = 8192;
 constexpr double kLongEnough = 40;  // seconds after which a measurement is not repeated
 constexpr int kMostBatch = 1 << 20;
 
@@ -62,13 +63,17 @@ TimedRun TimedRun::of(const Case& unit_case) {
           .unit_case = &unit_case};
 }
 
-ResidentBound whole_generation(const TimedRun& timed, const Allocation& allocation, const SourceInfo& info) {
+int warm_up_tokens(int context, int chunk) { return std::min(context, std::max(kWarmUpPrompt, chunk)); }
+
+ResidentBound whole_generation(const TimedRun& timed, const Allocation& allocation, const SourceInfo& info,
+                               const Arrivals& arrivals) {
   return generation_bound(info, allocation,
                           {.prompt = std::max(timed.context, 1),
                            .kept = entries_after_prompt(timed),
                            .more = tokens_after_prompt(timed),
                            .budget = timed.budget,
-                           .interval = timed.interval});
+                           .interval = timed.interval},
+                          arrivals);
 }
 
 LatencyRunner::LatencyRunner(const UnitBatch& batch)
@@ -79,7 +84,8 @@ std::vector<Row> LatencyRunner::run(const Case& unit_case) {
   return timed.batch > 0 ? measure(timed, timed.batch) : measure_largest(timed);
 }
 
-// The estimate leaves out what ops take for a moment, so the largest batch is the largest that really ran.
+// The estimate leaves out what ops take for a moment, and what learned gates let in shows as it comes, so the largest
+// batch is the largest that really ran.
 std::vector<Row> LatencyRunner::measure_largest(const TimedRun& timed) {
   for (int batch = largest_batch(timed);; batch -= std::max(1, batch / 50)) {
     try {
@@ -97,7 +103,7 @@ int LatencyRunner::largest_batch(const TimedRun& timed) const {
   int fits = 0, too_large = kMostBatch;
   while (too_large - fits > 1) {
     const int middle = fits + (too_large - fits) / 2;
-    if (footprint(timed, middle).total() <= free) {
+    if (footprint(timed, middle, Foreseen::kAtMost).total() <= free) {
       fits = middle;
     } else {
       too_large = middle;
@@ -106,11 +112,13 @@ int LatencyRunner::largest_batch(const TimedRun& timed) const {
   return std::max(fits, 1);
 }
 
-Footprint LatencyRunner::footprint(const TimedRun& timed, int batch) const {
+Footprint LatencyRunner::footprint(const TimedRun& timed, int batch, Foreseen foreseen) const {
   ModelSource& source = *subject_.model();
   const Policy policy = make_case_policy(spec_, *timed.unit_case);
-  const int64_t block = std::min(std::max(timed.context, 1), prefill_chunk(policy, batch));
-  const ResidentBound sequence = whole_generation(timed, *policy.allocation, source.info());
+  const int chunk = prefill_chunk(policy, batch);
+  const int64_t block = std::min(std::max(timed.context, 1), chunk);
+  const Arrivals arrivals{policy.admission.get(), std::max(chunk, Loop::filled_at_once(policy, batch)), foreseen};
+  const ResidentBound sequence = whole_generation(timed, *policy.allocation, source.info(), arrivals);
   return run_footprint(backend_, source, policy,
                        {.sequences = batch,
                         .pages = batch * sequence.pages(),
@@ -134,7 +142,7 @@ size_t LatencyRunner::learned_bytes(const TimedRun& timed) const {
 
 std::vector<Row> LatencyRunner::measure(const TimedRun& timed, int batch) {
   ModelSource& source = *subject_.model();
-  require_memory(backend_, footprint(timed, batch),
+  require_memory(backend_, footprint(timed, batch, Foreseen::kSurely),
                  fmt::format("a batch of {} with {} entries a head", batch, peak_entries(timed)));
   backend_.reset_peak();
   peak_kv_bytes_ = peak_bytes_ = 0;
@@ -172,7 +180,8 @@ void LatencyRunner::repeat(const Measure& measure) const {
 }
 
 LatencyRunner::Prompt LatencyRunner::prefill(const TimedRun& timed, int batch) {
-  probe(timed, batch, {.prompt = std::min(timed.context, kWarmUpPrompt)});
+  const int chunk = prefill_chunk(make_case_policy(spec_, *timed.unit_case), batch);
+  probe(timed, batch, {.prompt = warm_up_tokens(timed.context, chunk)});
   Prompt prompt;
   repeat([&] {
     const GenerateResult result = probe(timed, batch, {.prompt = timed.context});
@@ -194,9 +203,8 @@ LatencyRunner::Series LatencyRunner::steps_at(const TimedRun& timed, int batch, 
 }
 
 const LatencyRunner::Interval& LatencyRunner::interval_of(const TimedRun& timed, int batch) {
-  std::string key = fmt::format("{} {} {} {} {} {}", timed.unit_case->policy, timed.unit_case->slots.allocation.name,
-                                timed.budget, timed.interval, batch, reading_of(*timed.unit_case));
-  for (const GivenParam& option : timed.unit_case->options) key += fmt::format(" {}={}", option.key, option.text);
+  const std::string key =
+      fmt::format("{} {} {} {}", timed.budget, timed.interval, batch, deciding_of(*timed.unit_case));
   const auto found = intervals_.find(key);
   if (found != intervals_.end()) {
     peak_kv_bytes_ = std::max(peak_kv_bytes_, found->second.peak_kv_bytes);

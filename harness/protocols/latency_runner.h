@@ -23,9 +23,15 @@ struct TimedRun {
   static TimedRun of(const Case& unit_case);
 };
 
+// Of the prompt that is read before any is timed: 8192, or a whole chunk where that is more, as far as the context
+// goes. What a chunk of this size takes for the first time, memory and the choice of kernels, would be in the first
+// sample.
+int warm_up_tokens(int context, int chunk);
+
 // What the heads of one sequence of the case come to hold at most: over all events of the generation whose time is
 // worked out, though only the first is run.
-ResidentBound whole_generation(const TimedRun& timed, const Allocation& allocation, const SourceInfo& info);
+ResidentBound whole_generation(const TimedRun& timed, const Allocation& allocation, const SourceInfo& info,
+                               const Arrivals& arrivals = {});
 
 // Time and memory of one case of protocol latency, over random tokens. Rows, one a repetition (sample) where a clock is
 // involved:
@@ -55,7 +61,7 @@ class LatencyRunner final : public UnitRunner {
   explicit LatencyRunner(const UnitBatch& batch);
 
   std::string inputs() const override { return {}; }
-  // What does not fit is refused before anything is allocated.
+  // What surely does not fit is refused before anything is allocated.
   std::vector<Row> run(const Case& unit_case) override;
 
  private:
@@ -77,7 +83,7 @@ class LatencyRunner final : public UnitRunner {
   std::vector<Row> measure(const TimedRun& timed, int batch);
   std::vector<Row> measure_largest(const TimedRun& timed);
   int largest_batch(const TimedRun& timed) const;
-  Footprint footprint(const TimedRun& timed, int batch) const;
+  Footprint footprint(const TimedRun& timed, int batch, Foreseen foreseen) const;
   size_t learned_bytes(const TimedRun& timed) const;
   // Tokens of a sequence in a step of the prefill.
   int prefill_chunk(const Policy& policy, int batch) const;

@@ -9,6 +9,7 @@
 
 #include "kernels/check.h"
 #include "kernels/error.h"
+#include "sim/policy/largest_count.h"
 
 namespace kv {
 namespace {
@@ -84,7 +85,7 @@ const Protocol& default_protocol() {
 
 ProtocolAxis token_axis(std::string name, std::string help) {
   return {.name = std::move(name), .help = std::move(help), .check = [](const GivenParam& param) {
-            whole_number(param, 1, 1 << 24, "a number of tokens, at least 1");
+            number_of_tokens(param);
           }};
 }
 
@@ -112,6 +113,10 @@ ProtocolAxis cutting(ProtocolAxis axis) {
 
 int whole_number(const GivenParam& param, int low, int high, std::string_view expected) {
   return number_of(param, low, high, expected);
+}
+
+int number_of_tokens(const GivenParam& param) {
+  return whole_number(param, 1, kLargestCount, fmt::format("a number of tokens, 1 to {}", kLargestCount));
 }
 
 double fraction(const GivenParam& param) { return number_of(param, 1e-6, 1.0, "a fraction above 0 and at most 1"); }

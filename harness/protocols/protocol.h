@@ -121,6 +121,7 @@ ProtocolAxis cutting(ProtocolAxis axis);
 
 // The value of an axis; UserError with its place and what was expected where it is none.
 int whole_number(const GivenParam& param, int low, int high, std::string_view expected);
+int number_of_tokens(const GivenParam& param);
 double fraction(const GivenParam& param);
 
 }  // namespace kv

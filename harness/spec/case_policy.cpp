@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "harness/spec/places.h"
+#include "harness/spec/slot_kinds.h"
 
 namespace kv {
 
@@ -22,6 +23,13 @@ SlotChoice resolved(const Spec& spec, const std::vector<DeclaredParam>& options,
     }
   }
   return slot;
+}
+
+// A line of its own.
+std::string written(const std::string& name, const std::vector<GivenParam>& options) {
+  std::string text = name;
+  for (const GivenParam& option : options) text += fmt::format(" {}={}", option.key, option.text);
+  return text + '\n';
 }
 
 Policy make(const Spec& spec, const Case& policy_case, std::string_view name, const std::vector<GivenParam>& options,
@@ -42,11 +50,16 @@ Policy make_case_policy(const Spec& spec, const Case& policy_case) {
 }
 
 std::string reading_of(const Case& policy_case) {
-  std::string text;
-  for (const SlotChoice* slot : {&policy_case.slots.admission, &policy_case.slots.selection}) {
-    text += slot->name;
-    for (const GivenParam& option : slot->options) text += fmt::format(" {}={}", option.key, option.text);
-    text += '\n';
+  const SlotChoices& slots = policy_case.slots;
+  return written(slots.admission.name, slots.admission.options) +
+         written(slots.selection.name, slots.selection.options);
+}
+
+std::string deciding_of(const Case& policy_case) {
+  std::string text = written(std::to_string(policy_case.policy), policy_case.options);
+  for (const SlotKind& kind : slot_kinds()) {
+    const SlotChoice& slot = policy_case.slots.*kind.slot;
+    text += written(slot.name, slot.options);
   }
   return text;
 }

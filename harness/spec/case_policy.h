@@ -17,6 +17,8 @@ Policy make_reader(const Spec& spec, const Case& policy_case);
 Policy load_reader(const Spec& spec, const Case& policy_case);  // ready to run
 // Cases of one spec of which this is the same have the same reader.
 std::string reading_of(const Case& policy_case);
+// Those of which this is the same have the same policy, every option that an axis sets included.
+std::string deciding_of(const Case& policy_case);
 // Ready to run. UserError where the file that its allocation reads is no longer the one that the grid was made with.
 Policy load_case_policy(const Spec& spec, const Case& policy_case);
 std::vector<std::unique_ptr<Metric>> make_case_metrics(const Spec& spec);

@@ -220,7 +220,7 @@ class GridMaker {
       if (!owners_.is_of_data(param.key)) continue;
       const bool is_length = owners_.owner(param.key) == AxisOwner::kTokens;
       const bool applies = is_length ? !brings_lengths(&data) : AxisOwners::applies_to_task(data, param.key);
-      if (applies && is_length) workload.tokens = whole_number(param, 1, 1 << 24, "a number of tokens");
+      if (applies && is_length) workload.tokens = number_of_tokens(param);
       if (applies && !is_length) options.push_back(param);
       key.push_back(applies ? param.text : "");
     }

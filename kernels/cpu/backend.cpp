@@ -64,6 +64,9 @@ struct MemoryUse {
 };
 
 constexpr size_t kAlignment = 64;
+// Linux hands out more than there is and ends whoever uses it. Of so many bytes it is asked before they grow: what is
+// known beforehand is asked for by whoever knows (sim/model/footprint.h).
+constexpr size_t kWorthAsking = 1 << 20;
 
 [[noreturn]] void fail_to_fit(size_t bytes) {
   throw MemoryError("memory: " + std::to_string(bytes) + " bytes do not fit");
@@ -82,6 +85,8 @@ class CpuGrowingMemory final : public GrowingMemory {
 
   void* grow(size_t bytes) override {
     KV_CHECK(bytes >= bytes_);
+    const size_t more = bytes - bytes_;
+    if (more >= kWorthAsking && more > cpu::memory().free) fail_to_fit(more);
     const size_t skipped = skipped_by(block_);
     char* const block = static_cast<char*>(std::realloc(block_, bytes + kAlignment));
     if (!block) fail_to_fit(bytes);

@@ -12,10 +12,7 @@ void expiry(const ExpiryArgs& args) {
     const int64_t layer = task / args.segment_count;
     for (int64_t i = 0; i < segment.count; ++i) {
       int32_t* expires = args.expires + args.place(segment, layer, i, 0);
-      for (int64_t head = 0; head < args.kv_heads; ++head) {
-        const bool admitted = is_admitted(args, segment, layer, i, head);
-        expires[head] = admitted ? kNeverExpires : segment.first_position + static_cast<int32_t>(i) + args.window;
-      }
+      for (int64_t head = 0; head < args.kv_heads; ++head) expires[head] = expiry_of(args, segment, layer, i, head);
     }
   });
 }

@@ -17,9 +17,7 @@ __global__ void expiry_kernel(ExpiryArgs args, int64_t tiles) {
   const int64_t pair = at.first + threadIdx.x, layer = at.row / args.segment_count;
   const int64_t i = pair / args.kv_heads, head = pair % args.kv_heads;
   if (i >= segment.count) return;
-  args.expires[args.place(segment, layer, i, head)] =
-      is_admitted(args, segment, layer, i, head) ? kNeverExpires
-                                                 : segment.first_position + static_cast<int32_t>(i) + args.window;
+  args.expires[args.place(segment, layer, i, head)] = expiry_of(args, segment, layer, i, head);
 }
 
 }  // namespace

@@ -128,6 +128,14 @@ class Duo final : public WindowedAdmission {
     retrieving_.upload(retrieve.data(), retrieve.size());
   }
 
+  // Which heads retrieve is learned or read; how many is said.
+  SeenEntries least_seen(int64_t tokens, int64_t heads) const override {
+    const int64_t streaming = streaming_of(heads);
+    return {.total = streaming * by_position(tokens) + (heads - streaming) * tokens,
+            .longest = streaming < heads ? tokens : by_position(tokens)};
+  }
+  SeenEntries most_seen(int64_t tokens, int64_t heads) const override { return least_seen(tokens, heads); }
+
   Learner* learner() override { return is_learned() ? &training_ : nullptr; }
 
  protected:
@@ -150,12 +158,14 @@ class Duo final : public WindowedAdmission {
                             : profiled_alphas(text, profile_, removed_, shape, fingerprint);
   }
 
+  int64_t streaming_of(int64_t heads) const { return std::llround((1 - retrieval_) * static_cast<double>(heads)); }
+
   // 1 for each head that sees everything.
   std::vector<uint8_t> retrieving(const std::vector<double>& alphas) const {
     std::vector<size_t> order(alphas.size());
     std::iota(order.begin(), order.end(), size_t{0});
     std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return alphas[a] < alphas[b]; });
-    const auto streaming = static_cast<size_t>(std::llround((1 - retrieval_) * static_cast<double>(alphas.size())));
+    const auto streaming = static_cast<size_t>(streaming_of(std::ssize(alphas)));
     std::vector<uint8_t> retrieve(alphas.size(), 1);
     for (size_t i = 0; i < streaming; ++i) retrieve[order[i]] = 0;
     return retrieve;

@@ -9,10 +9,16 @@ namespace kv {
 
 namespace {
 
+class Local final : public WindowedAdmission {
+ public:
+  explicit Local(Params& params) : WindowedAdmission(params, 128, 256) {}
+  SeenEntries most_seen(int64_t tokens, int64_t heads) const override { return least_seen(tokens, heads); }
+};
+
 const RegisterAdmission registered{{
     .name = "local",
     .summary = "the first tokens stay, any other is seen for a window (StreamingLLM's attention; 004)",
-    .make = [](Params& params) { return std::make_unique<WindowedAdmission>(params, 128, 256); },
+    .make = [](Params& params) { return std::make_unique<Local>(params); },
 }};
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <memory>
@@ -28,6 +29,7 @@ namespace {
 
 constexpr const char* kName = "wg-kv";
 constexpr double kFirstExpand = 1.5, kMostExpand = 16;
+constexpr double kDeviations = 6;  // from its mean, within which a draw is counted on: one head in 10^9 lies beyond
 
 class WgKv final : public WindowedAdmission {
  public:
@@ -68,6 +70,11 @@ class WgKv final : public WindowedAdmission {
     first_heads_.upload(first_heads.data(), first_heads_.bytes());
     numbers_ = Tensor(*shape.backend, DType::kI32, std::ssize(shape.sample_numbers));
     numbers_.upload(shape.sample_numbers.data(), shape.sample_numbers.size_bytes());
+  }
+
+  SeenEntries least_seen(int64_t tokens, int64_t heads) const override { return drawn(tokens, heads, -kDeviations); }
+  SeenEntries most_seen(int64_t tokens, int64_t heads) const override {
+    return drop_ > 0 ? drawn(tokens, heads, kDeviations) : SeenEntries::alike(tokens, heads);
   }
 
   Learner* learner() override { return &training_; }
@@ -112,6 +119,16 @@ class WgKv final : public WindowedAdmission {
         "long");
     if (!name.empty()) return name;
     return is_drawn ? std::string(kInitialWeights) : kName;
+  }
+
+  // What a draw lets in of each head, so many standard deviations above its mean; gates may let in nothing.
+  SeenEntries drawn(int64_t tokens, int64_t heads, double deviations) const {
+    const int64_t sure = by_position(tokens);
+    if (drop_ == 0) return SeenEntries::alike(sure, heads);
+    const auto others = static_cast<double>(tokens - sure);
+    const double stays = 1 - double{drop_}, mean = others * stays;
+    const double let_in = std::clamp(mean + deviations * std::sqrt(mean * (1 - stays)), 0.0, others);
+    return SeenEntries::alike(sure + std::llround(let_in), heads);
   }
 
   std::vector<float> parameters(const SourceInfo& info, uint64_t seed) const {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+
 #include "kernels/expiry.h"
 #include "sim/policy/admission.h"
 #include "sim/policy/params.h"
@@ -16,6 +18,10 @@ class WindowedAdmission : public Admission {
   int window() const override { return window_; }
   int sinks() const { return sinks_; }
   void admit(const LayerView& view, int32_t* expires) override;
+  // Whoever says that others stay, in decide(), may know how many: of those that learned gates let in nothing is known.
+  SeenEntries least_seen(int64_t tokens, int64_t heads) const override {
+    return SeenEntries::alike(by_position(tokens), heads);
+  }
 
  protected:
   // What of the op's arguments is not by position: who else stays, by heads, gates or a draw (kernels/expiry.h), of the
@@ -23,6 +29,9 @@ class WindowedAdmission : public Admission {
   // repeats what a loop over view.segments found when it was recorded. So tables of the host's go up in begin(), and
   // gates are computed by ops.
   virtual void decide(const LayerView&, ExpiryArgs&) {}
+
+  // Of so many tokens those that are seen for their position alone.
+  int64_t by_position(int64_t tokens) const { return std::min(tokens, int64_t{sinks_} + window_); }
 
  private:
   int sinks_, window_;

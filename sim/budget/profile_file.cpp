@@ -12,6 +12,7 @@
 #include "kernels/error.h"
 #include "sim/io/json_members.h"
 #include "sim/io/strict_json.h"
+#include "sim/policy/largest_count.h"
 
 namespace kv {
 
@@ -35,7 +36,7 @@ Calibration parse_calibration(JsonMembers members) {
   if (!texts || data.empty()) members.refuse(members.path("data"), data, "a list of texts");
   out.data = data.get<std::vector<std::string>>();
   out.samples = members.count("samples", 1, 1 << 20);
-  out.questions = members.count("questions", 1, 1 << 24);
+  out.questions = members.count("questions", 1, kLargestCount);
   out.tokens = members.count<int64_t>("tokens", 1, int64_t{1} << 32);
   out.seed = members.count<uint64_t>("seed", 0, UINT64_MAX);
   members.finish();
@@ -120,7 +121,7 @@ BudgetProfile parse_profile(std::string_view text, std::string_view owner) {
   model.finish();
   profile.scorer = members.text("scorer");
   JsonMembers protection = members.object("protection");
-  profile.protection = {protection.count("sinks", 0, 1 << 24), protection.count("recent", 0, 1 << 24)};
+  profile.protection = {protection.count("sinks", 0, kLargestCount), protection.count("recent", 0, kLargestCount)};
   protection.finish();
   profile.calibration = parse_calibration(members.object("calibration"));
   if (json.contains("made")) {

@@ -10,6 +10,14 @@
 
 namespace kv {
 
+// Of a sequence whose newest query sees so many entries.
+struct SeenEntries {
+  int64_t total = 0;    // over all heads
+  int64_t longest = 0;  // of one head
+
+  static SeenEntries alike(int64_t entries, int64_t heads) { return {entries * heads, entries}; }
+};
+
 // Decides, as tokens come, for how long their entries are seen.
 class Admission : public Slot {
  public:
@@ -24,6 +32,10 @@ class Admission : public Slot {
   // blocks. Ops alone, since a step of generation may be recorded: what the host knows goes up in begin(), or needs()
   // asks for host_steps, and is asked layer by layer.
   virtual void admit(const LayerView&, int32_t* /*expires*/) {}
+  // What is known before they come of the entries that are seen after so many tokens, none evicted, in all KV heads of
+  // all layers: no fewer, and no more. No run is refused for more than the first, and memory is planned by the second.
+  virtual SeenEntries least_seen(int64_t tokens, int64_t heads) const { return SeenEntries::alike(tokens, heads); }
+  virtual SeenEntries most_seen(int64_t tokens, int64_t heads) const { return SeenEntries::alike(tokens, heads); }
 };
 
 using AdmissionEntry = PartEntry<Admission>;

@@ -74,8 +74,15 @@ int32_t kept_of(const GenerateArgs& args, int32_t length) {
   return args.keep ? kept_tokens(length, *args.keep) : length;
 }
 
+// Tokens that pages are taken for together.
+int64_t generation_block(const GenerateArgs& args) {
+  const int32_t filled = Loop::filled_at_once(args.policy, std::ssize(args.prompts));
+  return std::max({args.prefill_chunk, std::min(args.max_new_tokens, kLongestRun), std::min(args.filled, filled)});
+}
+
 // Bounds for prompts that start with an empty cache. The last new token is never processed.
 std::vector<ResidentBound> resident_bounds(const GenerateArgs& args, int interval) {
+  const Arrivals arrivals{args.policy.admission.get(), generation_block(args), Foreseen::kSurely};
   std::vector<ResidentBound> bounds;
   for (const auto& prompt : args.prompts) {
     const auto length = static_cast<int32_t>(prompt.size());
@@ -85,7 +92,7 @@ std::vector<ResidentBound> resident_bounds(const GenerateArgs& args, int interva
                                        .more = args.max_new_tokens - 1,
                                        .budget = args.budget,
                                        .interval = interval},
-                                      ResidentBound::growth_of(args.policy)));
+                                      arrivals));
   }
   return bounds;
 }
@@ -154,8 +161,7 @@ class Generation {
     if (args_.resumed) {
       loop_.resume(args_.prompts, std::move(*args_.resumed));
     } else {
-      // What admission turns away takes no memory, and how much that is shows as it goes.
-      loop_.begin(args_.prompts, args_.policy.admission->window() > 0 ? 0 : pages_);
+      loop_.begin(args_.prompts, pages_);
     }
     if (args_.filled > 0) loop_.fill(args_.filled);
     Stopwatch total(args_.backend);
@@ -324,7 +330,7 @@ GenerateResult generate(const GenerateArgs& args) {
   check_prompts(args);
   const RunShape shape = shape_of(args, interval);
   check_memory(args, shape);
-  return Generation(args, interval, shape.pages).go();
+  return Generation(args, interval, pages_at_once(args.policy, shape)).go();
 }
 
 }  // namespace kv

@@ -45,8 +45,7 @@ void note_wanted(const Policy& policy, Source::Wanted& wanted) {
 // Fewer steps than this are not worth a recording, which costs about as much host time as a step's launches.
 constexpr int kLeastRecorded = 4;
 
-// Tokens of random keys and values at once; every piece and layer gets the same ones. Until it is swept a piece lies
-// there whole.
+// Tokens of random keys and values at once; every piece and layer gets the same ones.
 constexpr int32_t kFillTokens = 16384, kFillTokensSwept = 2048;
 
 }  // namespace
@@ -119,12 +118,16 @@ void Loop::resume(std::span<const std::span<const int32_t>> ids, LoopState state
   }
 }
 
+int32_t Loop::filled_at_once(const Policy& policy, int64_t sequences) {
+  const int64_t tokens = policy.admission->window() > 0 ? kFillTokensSwept : kFillTokens;
+  return static_cast<int32_t>(std::max<int64_t>(1, tokens / sequences));
+}
+
 void Loop::fill(int32_t entries) {
   const SourceInfo& info = args_.source.info();
   const DType type = args_.backend.activation_type();
   const int64_t kv = int64_t{info.kv_heads} * info.head_dim, query = int64_t{info.q_heads} * info.head_dim;
-  const int32_t at_once = args_.policy.admission->window() > 0 ? kFillTokensSwept : kFillTokens;
-  const int32_t piece = std::max<int32_t>(1, at_once / args_.sequences);
+  const int32_t piece = filled_at_once(args_.policy, args_.sequences);
   const int64_t tokens = int64_t{std::min(piece, entries)} * args_.sequences;
   Tensor keys(args_.backend, type, tokens * kv), values(args_.backend, type, tokens * kv), queries;
   queries = Tensor(args_.backend, type, tokens * query);

@@ -64,6 +64,8 @@ class Loop {
   // In place of the steps that process the first `entries` tokens: every head of every sequence gets that many entries
   // of random keys and values, and every window of queries random ones. No scorer observes them.
   void fill(int32_t entries);
+  // Of a sequence, in one piece. Until it is swept a piece lies there whole.
+  static int32_t filled_at_once(const Policy& policy, int64_t sequences);
 
   // Where entries expire, what the host counts of them meanwhile is a bound: it hears of sweeps at the end.
   // Up to `steps` steps without an event, of one token for each active sequence (active[s] = 1, else 0). Pages are

@@ -65,7 +65,7 @@ Prefill::Prefill(const PrefillArgs& args)
              .time_phases = false}) {
   Stopwatch watch(args_.backend);
   watch.start();
-  loop_.begin(args_.contexts, shape_.pages);
+  loop_.begin(args_.contexts, pages_at_once(reader(), shape_));
   const Schedule steps = schedule();
   for (size_t i = 0; i + 1 < steps.size(); ++i) loop_.step(steps[i]);
   loop_.rank(steps.back().counts);
@@ -93,7 +93,8 @@ RunShape Prefill::checked_shape() const {
   for (const Step& step : schedule()) {
     tokens = std::max(tokens, std::accumulate(step.counts.begin(), step.counts.end(), int64_t{0}));
   }
-  const RunShape shape = run_shape(resident_bounds(schedule(), reader(), args_.source.info()), tokens);
+  const RunShape shape =
+      run_shape(resident_bounds(schedule(), reader(), args_.source.info(), nullptr, Foreseen::kSurely), tokens);
   check_memory(shape);
   return shape;
 }
@@ -121,13 +122,13 @@ ScoredLayer Prefill::scored(size_t policy, int layer) const {
 }
 
 int64_t Prefill::copy_pages(const Policy& policy, std::span<const int32_t> keep, std::span<const int32_t> room) const {
+  if (policy.admission->window() > 0) return room.empty() ? 0 : loop_.cache().pages_with(room);
   int64_t pages = 0;
   for (size_t s = 0; s < lengths_.size(); ++s) {
     pages +=
         generation_bound(
             args_.source.info(), *policy.allocation,
-            {.prompt = lengths_[s], .kept = policy.scorer ? keep[s] : lengths_[s], .more = room.empty() ? 0 : room[s]},
-            ResidentBound::growth_of(policy))
+            {.prompt = lengths_[s], .kept = policy.scorer ? keep[s] : lengths_[s], .more = room.empty() ? 0 : room[s]})
             .pages();
   }
   return pages;

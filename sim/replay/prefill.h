@@ -53,7 +53,8 @@ class Prefill {
   const Policy& reader() const { return args_.reader ? *args_.reader : full_; }
   Schedule schedule() const;
   RunShape checked_shape() const;  // of the pass; throws MemoryError where it does not fit
-  // Pages of the copy that is cut: at first the context, then what is left of it with the room.
+  // Pages of the copy that is cut: at first the context, then what is left of it with the room; under an admission of
+  // what is there with the room.
   int64_t copy_pages(const Policy& policy, std::span<const int32_t> keep, std::span<const int32_t> room) const;
   void check_memory(const RunShape& shape) const;
 

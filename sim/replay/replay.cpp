@@ -40,8 +40,9 @@ void step_by_capacity(Loop& loop, const Step& step) {
 
 ReplayResult replay(const ReplayArgs& args) {
   const Capacity* const capacity = args.policy.scorer ? args.capacity : nullptr;
-  RunShape shape = run_shape(resident_bounds(args.schedule, args.policy, args.source.info(), capacity),
-                             largest_block(args.schedule));
+  RunShape shape =
+      run_shape(resident_bounds(args.schedule, args.policy, args.source.info(), capacity, Foreseen::kSurely),
+                largest_block(args.schedule));
   shape.interval = args.interval;
   require_memory(args.backend, run_footprint(args.backend, args.source, args.policy, shape, args.onlookers),
                  fmt::format("a batch of {} under {}", args.sequences.size(), args.policy.name));
@@ -59,8 +60,7 @@ ReplayResult replay(const ReplayArgs& args) {
              .sample_numbers = args.sample_numbers,
              .baseline = args.baseline,
              .observers = args.observers});
-  // What admission turns away takes no memory, and how much that is shows as it goes.
-  loop.begin(args.sequences, args.policy.admission->window() > 0 ? 0 : shape.pages);
+  loop.begin(args.sequences, pages_at_once(args.policy, shape));
   for (const Step& step : args.schedule) capacity ? step_by_capacity(loop, step) : loop.step(step);
   ReplayResult result = loop.finish();
   total.stop(result.total_seconds);

@@ -3,47 +3,76 @@
 #include <algorithm>
 
 #include "kernels/paged.h"
+#include "sim/cache/cache.h"
 #include "sim/policy/capacity.h"
 
 namespace kv {
 
+namespace {
+
+// Of a sequence.
+int64_t longest_block(const Schedule& schedule) {
+  int64_t longest = 0;
+  for (const Step& step : schedule) {
+    for (const int32_t count : step.counts) longest = std::max<int64_t>(longest, count);
+  }
+  return longest;
+}
+
+}  // namespace
+
+ResidentBound::ResidentBound(const SourceInfo& info, const Arrivals& arrivals)
+    : layers_(info.layers), kv_heads_(info.kv_heads), arrivals_(arrivals) {}
+
 void ResidentBound::add(int64_t tokens) {
-  total_ += tokens * layers_ * kv_heads_;
+  tokens_ += tokens;
+  total_ += tokens * heads();
   head_ += tokens;
+  sweep();
   note();
 }
 
+void ResidentBound::sweep() {
+  if (!is_admitted()) return;
+  const bool surely = arrivals_.foreseen == Foreseen::kSurely;
+  const SeenEntries seen =
+      surely ? arrivals_.admission->least_seen(tokens_, heads()) : arrivals_.admission->most_seen(tokens_, heads());
+  const int64_t unswept = Cache::kSweepEvery - 1 + arrivals_.block;
+  total_ = std::min(total_, seen.total + unswept * heads());
+  head_ = std::min(head_, seen.longest + unswept);
+}
+
 void ResidentBound::note() {
-  const int64_t heads = int64_t{layers_} * kv_heads_;
   constexpr int64_t kPartial = kPageTokens - 1;
   longest_ = std::max(longest_, head_);
   // No head has more pages than the longest one, and each wastes less than a page of what is there.
-  const int64_t alike = heads * ((head_ + kPartial) / kPageTokens);
-  const int64_t uneven = (total_ + heads * kPartial) / kPageTokens;
+  const int64_t alike = heads() * ((head_ + kPartial) / kPageTokens);
+  const int64_t uneven = (total_ + heads() * kPartial) / kPageTokens;
   pages_ = std::max(pages_, std::min(alike, uneven));
 }
 
 void ResidentBound::cut(int64_t kept, const Allocation& allocation) {
-  const int64_t heads = int64_t{layers_} * kv_heads_;
-  if (total_ <= kept * heads) return;
-  total_ = kept * heads;
+  if (total_ <= kept * heads()) return;
+  total_ = kept * heads();
   // Where others have less, a head may be left what an equal share of theirs would be, and more.
-  const int64_t most = growth_ == Growth::kAlike ? allocation.most_kept(kept, layers_, kv_heads_) : total_;
+  const int64_t most = is_admitted() ? total_ : allocation.most_kept(kept, layers_, kv_heads_);
   head_ = std::min(head_, most);
 }
 
 void ResidentBound::fill(int64_t tokens, int64_t most, const Allocation& allocation) {
-  const int64_t heads = int64_t{layers_} * kv_heads_;
-  const bool are_alike = growth_ == Growth::kAlike && allocation.most_kept(most, layers_, kv_heads_) == most;
-  total_ = std::min(tokens, most + 1) * heads;
+  const bool are_alike = !is_admitted() && allocation.most_kept(most, layers_, kv_heads_) == most;
+  tokens_ = tokens;
+  total_ = std::min(tokens, most + 1) * heads();
   head_ = are_alike ? std::min(tokens, most + 1) : tokens;
+  sweep();
   note();
 }
 
 std::vector<ResidentBound> resident_bounds(const Schedule& schedule, const Policy& policy, const SourceInfo& info,
-                                           const Capacity* capacity) {
+                                           const Capacity* capacity, Foreseen foreseen) {
   const size_t sequences = schedule.empty() ? 0 : schedule.front().counts.size();
-  std::vector<ResidentBound> bounds(sequences, ResidentBound(info, ResidentBound::growth_of(policy)));
+  const Arrivals arrivals{policy.admission.get(), longest_block(schedule), foreseen};
+  std::vector<ResidentBound> bounds(sequences, ResidentBound(info, arrivals));
   if (capacity) {
     for (size_t s = 0; s < sequences; ++s) {
       int64_t tokens = 0;
@@ -62,8 +91,8 @@ std::vector<ResidentBound> resident_bounds(const Schedule& schedule, const Polic
 }
 
 ResidentBound generation_bound(const SourceInfo& info, const Allocation& allocation, const GenerationLength& length,
-                               ResidentBound::Growth growth) {
-  ResidentBound bound(info, growth);
+                               const Arrivals& arrivals) {
+  ResidentBound bound(info, arrivals);
   if (length.interval == 0) {
     bound.add(length.prompt);
     bound.cut(length.kept, allocation);

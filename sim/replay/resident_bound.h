@@ -8,18 +8,22 @@
 
 namespace kv {
 
+// Of what an admission lets in, how much is known before it comes: what surely will be there, or what may.
+enum class Foreseen : uint8_t { kSurely, kAtMost };
+
+// What comes to heads.
+struct Arrivals {
+  const Admission* admission = nullptr;  // null: every token's entry stays
+  int64_t block = 0;                     // tokens at most that pages are taken for together; for admissions alone
+  Foreseen foreseen = Foreseen::kAtMost;
+};
+
 // What the heads of one sequence can hold at most, known before anything runs. Their total is exact, since budgets are
-// equal totals; how it is divided is only bounded (Allocation::most_kept). Exact under the uniform allocation.
+// equal totals; how it is divided is only bounded (Allocation::most_kept). Exact under the uniform allocation. Under an
+// admission heads may hold unequally many: at most what is foreseen of it, and what came since the last sweep.
 class ResidentBound {
  public:
-  // Whether heads get equally many entries, or as many as an admission lets each have.
-  enum class Growth : uint8_t { kAlike, kUneven };
-  static Growth growth_of(const Policy& policy) {
-    return policy.admission->window() > 0 ? Growth::kUneven : Growth::kAlike;
-  }
-
-  explicit ResidentBound(const SourceInfo& info, Growth growth = Growth::kAlike)
-      : layers_(info.layers), kv_heads_(info.kv_heads), growth_(growth) {}
+  explicit ResidentBound(const SourceInfo& info, const Arrivals& arrivals = {});
 
   void add(int64_t tokens);  // every head gets them
   // An event that keeps `kept` entries a head on average, divided so; does nothing where no more are there.
@@ -32,20 +36,24 @@ class ResidentBound {
   int64_t longest() const { return longest_; }  // entries of one head, at its peak
 
  private:
-  void note();  // what is there now
+  int64_t heads() const { return int64_t{layers_} * kv_heads_; }
+  bool is_admitted() const { return arrivals_.admission && arrivals_.admission->window() > 0; }
+  void sweep();  // what the admission turns away
+  void note();   // what is there now
 
   int layers_;
   int kv_heads_;
-  Growth growth_;
-  int64_t total_ = 0;  // now, over all heads
-  int64_t head_ = 0;   // now, of one head
+  Arrivals arrivals_;
+  int64_t tokens_ = 0;  // that came
+  int64_t total_ = 0;   // now, over all heads
+  int64_t head_ = 0;    // now, of one head
   int64_t pages_ = 0;
   int64_t longest_ = 0;
 };
 
 // [sequences], after the whole schedule, with events where a capacity is passed (ReplayArgs::capacity).
 std::vector<ResidentBound> resident_bounds(const Schedule& schedule, const Policy& policy, const SourceInfo& info,
-                                           const Capacity* capacity = nullptr);
+                                           const Capacity* capacity = nullptr, Foreseen foreseen = Foreseen::kAtMost);
 
 // One sequence of a generation (sim/replay/generate.h), in tokens.
 struct GenerationLength {
@@ -61,6 +69,6 @@ struct GenerationLength {
 // had at every cut so far, and so grows on from interval to interval until Allocation::most_kept holds it: what it
 // can have before one cut is a bound on one event only.
 ResidentBound generation_bound(const SourceInfo& info, const Allocation& allocation, const GenerationLength& length,
-                               ResidentBound::Growth growth = ResidentBound::Growth::kAlike);
+                               const Arrivals& arrivals = {});
 
 }  // namespace kv

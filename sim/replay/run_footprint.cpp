@@ -15,6 +15,10 @@ RunShape run_shape(std::span<const ResidentBound> resident, int64_t tokens) {
   return shape;
 }
 
+int64_t pages_at_once(const Policy& policy, const RunShape& shape) {
+  return policy.admission->window() > 0 ? 0 : shape.pages;
+}
+
 Footprint run_footprint(const Backend& backend, const Source& source, const Policy& policy, const RunShape& shape,
                         std::span<Policy* const> onlookers) {
   const SourceInfo& info = source.info();

@@ -23,6 +23,10 @@ struct RunShape {
 // resident [sequences]: of the whole run.
 RunShape run_shape(std::span<const ResidentBound> resident, int64_t tokens);
 
+// Those to take before anything comes. What admission turns away takes no memory, and how much that is shows as it
+// goes: then none, and more as entries come.
+int64_t pages_at_once(const Policy& policy, const RunShape& shape);
+
 // Without the momentary scratch of the ops. No less than what the run takes (under an admission, whose pool grows by
 // eighths as it must, up to an eighth more may be taken than hold anything), and under the uniform allocation just that
 // for the cache. Onlookers are as in LoopArgs.

@@ -38,6 +38,19 @@ TEST_P(Expiry, IsAWindowBehindThePositionButForTheFirstTokens) {
             (std::vector<int32_t>{12, 12, 13, 13, kNever, kNever, kNever, kNever, kNever, kNever, 8, 8}));
 }
 
+// A window that ends beyond all positions does not come round again: 7 + INT_MAX is no position, 0 + INT_MAX is never.
+TEST_P(Expiry, OfAWindowBeyondAllPositionsIsNever) {
+  KV_BACKEND_OR_SKIP(backend);
+  Tokens tokens(*backend);
+  ExpiryArgs args = tokens.args();
+  args.window = std::numeric_limits<int>::max();
+  EXPECT_EQ(tokens.of(*backend, args), std::vector<int32_t>(12, kNever));
+  args.window -= 7;
+  EXPECT_EQ(tokens.of(*backend, args),
+            (std::vector<int32_t>{kNever, kNever, kNever, kNever, kNever - 7, kNever - 7, kNever - 6, kNever - 6,
+                                  kNever - 5, kNever - 5, kNever - 4, kNever - 4}));
+}
+
 TEST_P(Expiry, NeverComesToAnAdmittedHeadOrGate) {
   KV_BACKEND_OR_SKIP(backend);
   Tokens tokens(*backend);

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/error.h"
 #include "tests/support/slices.h"
 
 namespace kv {
@@ -41,6 +42,17 @@ TEST_P(GrowingTensors, KeepWhatTheyHoldAndPoisonWhatIsNew) {
   }
   tensor.grow(*backend, DType::kI32, 5);
   EXPECT_EQ(contents(*backend, tensor, 30'000'000), expected) << "they never shrink";
+}
+
+// Twice of what is free; what was there stays.
+TEST_P(GrowingTensors, ThatFindNoMemorySaySoAndAreAsBefore) {
+  KV_BACKEND_OR_SKIP(backend);
+  GrowingTensor tensor;
+  tensor.grow(*backend, DType::kI32, 3);
+  write(*backend, tensor, {1, 2, 3});
+  const auto twice = static_cast<int64_t>(backend->memory().free / sizeof(int32_t) * 2);
+  EXPECT_THROW(tensor.grow(*backend, DType::kI32, twice), MemoryError);
+  EXPECT_EQ(contents(*backend, tensor, 3), (std::vector<int32_t>{1, 2, 3}));
 }
 
 TEST_P(GrowingTensors, ThatMovedAwayAreEmptyAndGrowAgain) {

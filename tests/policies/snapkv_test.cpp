@@ -153,6 +153,7 @@ TEST(SnapKV, RefusesAnEvenKernel) {
   expect_bad_option("snapkv", {{"kernel", "4", ""}}, "snapkv: kernel = 4: expected a positive odd number");
   expect_bad_option("snapkv", {{"window", "0", ""}}, "snapkv: window = 0: expected at least 1");
   expect_bad_option("snapkv", {{"sinks", "-1", ""}}, "snapkv: sinks = -1: expected at least 0");
+  expect_bad_option("snapkv", {{"kernel", "16777217", ""}}, "snapkv: kernel = 16777217: expected at most 16777216");
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -163,6 +164,33 @@ TEST_F(Latency, LuKvGivesHeadsTheLengthsOfAProfileLaidOverThem) {
   EXPECT_EQ(measured("keydiff+lu-kv").at("kept_kv_bytes"), std::vector<double>{2 * 12 * page});
 }
 
+// A batch is chosen by what may come, and refused for what surely comes alone. 1000 tokens in chunks of 64 and 16
+// steps: 64 entries are seen, up to 15 + 64 lie there unswept; a dense cache has 64 pages a head.
+TEST(LatencyFootprint, OfAnAdmissionIsWhatItForetells) {
+  SourceInfo info;
+  info.layers = 3;
+  info.kv_heads = 2;
+  const TimedRun prompt{.context = 1000};
+  const auto pages = [&](const char* admission, Foreseen foreseen) {
+    const Policy policy =
+        make_policy("full", {}, {.admission = {admission, {{"sinks", "4", ""}, {"window", "60", ""}}}});
+    return whole_generation(prompt, *policy.allocation, info, {policy.admission.get(), 64, foreseen}).pages();
+  };
+  EXPECT_EQ(pages("local", Foreseen::kAtMost), 6 * 9);
+  EXPECT_EQ(pages("wg-kv", Foreseen::kSurely), 6 * 9);
+  EXPECT_EQ(pages("wg-kv", Foreseen::kAtMost), 6 * 64);
+}
+
+// A clock does not show three times what it showed three times before, so what was measured once has as many values as
+// repetitions: an interval and its event are measured for each floor, and not again for the longer generation.
+TEST_F(Latency, AnIntervalIsMeasuredOnceForEachPolicyThatAnAxisMakes) {
+  run("policies: [{policy: keydiff, allocation: global}]\n"
+      "axes: {batch: 1, new_tokens: [100, 200], budget: 56, interval: 8, global.floor: [0, 1]}\n");
+  const std::vector<double> times = measured("keydiff+global").at("eviction_event_time");
+  EXPECT_EQ(times.size(), 4u * 3);
+  EXPECT_EQ(std::set<double>(times.begin(), times.end()).size(), 2u * 3);
+}
+
 // tests/sim/replay/footprint_test.cpp has these numbers by hand.
 TEST(LatencyFootprint, IsOfTheWholeGenerationThoughOneEventIsRun) {
   SourceInfo info;
@@ -177,6 +205,15 @@ TEST(LatencyFootprint, IsOfTheWholeGenerationThoughOneEventIsRun) {
   const TimedRun cut{.context = 64, .new_tokens = 100, .keep = 0.25};
   EXPECT_EQ(whole_generation(cut, *uniform, info).longest(), 116);
   EXPECT_EQ(whole_generation(cut, *ada, info).longest(), 32 + 100);
+}
+
+// What is timed reads chunks of a size that was read before.
+TEST(LatencyWarmUp, ReadsAChunkWholeWhereTheContextHasOne) {
+  EXPECT_EQ(warm_up_tokens(65536, 2048), 8192);
+  EXPECT_EQ(warm_up_tokens(65536, 8192), 8192);
+  EXPECT_EQ(warm_up_tokens(65536, 16384), 16384);
+  EXPECT_EQ(warm_up_tokens(5000, 8192), 5000);
+  EXPECT_EQ(warm_up_tokens(160, 64), 160);
 }
 
 TEST_F(Latency, TimingRowsAloneDependOnTheClock) {

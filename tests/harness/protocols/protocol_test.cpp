@@ -148,7 +148,9 @@ TEST_F(Protocols, RefusesWhatBelongsToOthers) {
   EXPECT_EQ(refusal({"sampling={top_k: 1}"}).find("--set sampling={top_k: 1}: sampling = a map: only protocol answer"),
             0U);
   EXPECT_EQ(refusal({"axes={factor: 0}", "protocol=tally"}),
-            "--set axes={factor: 0}: axes: factor = 0: expected a number of tokens, at least 1");
+            "--set axes={factor: 0}: axes: factor = 0: expected a number of tokens, 1 to 16777216");
+  EXPECT_EQ(refusal({"axes={factor: 60000000}", "protocol=tally"}),
+            "--set axes={factor: 60000000}: axes: factor = 60000000: expected a number of tokens, 1 to 16777216");
 }
 
 TEST(ProtocolList, EveryProtocolSaysWhatItIsAndWhatItTakes) {

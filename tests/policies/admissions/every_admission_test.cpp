@@ -74,6 +74,29 @@ TEST_P(EveryAdmission, ShowsAWindowToEveryQuery) {
   }
 }
 
+// After every token, over the heads of a sequence: memory is planned by what an admission says of them beforehand.
+TEST_P(EveryAdmission, SeesNoLessAndNoMoreThanItForetells) {
+  std::map<std::pair<int, int>, SeenEntries> seen;  // by sequence and position
+  for (const auto& [row, by_position] : sights(*source_, *backend_, admission(), kLengths)) {
+    for (const auto& [position, entries] : by_position) {
+      SeenEntries& of_heads = seen[{std::get<0>(row), position}];
+      of_heads.total += std::ssize(entries);
+      of_heads.longest = std::max<int64_t>(of_heads.longest, std::ssize(entries));
+    }
+  }
+  const Policy policy = make_policy("full", {}, {.admission = admission()});
+  const int64_t heads = int64_t{info_.layers} * info_.kv_heads;
+  for (const auto& [at, of_heads] : seen) {
+    const int64_t tokens = at.second + 1;
+    const SeenEntries least = policy.admission->least_seen(tokens, heads);
+    const SeenEntries most = policy.admission->most_seen(tokens, heads);
+    EXPECT_GE(of_heads.total, least.total) << tokens << " tokens";
+    EXPECT_GE(of_heads.longest, least.longest) << tokens << " tokens";
+    EXPECT_LE(of_heads.total, most.total) << tokens << " tokens";
+    EXPECT_LE(of_heads.longest, most.longest) << tokens << " tokens";
+  }
+}
+
 // With every policy and allocations that pool layers, which duo leaves uneven: at an event there is nothing but what
 // was admitted or is in the window, what stays was there, a budget is never exceeded, and memory is that of the
 // entries.

@@ -26,11 +26,20 @@ TEST(Local, LeavesSinksAndTheWindow) {
   EXPECT_EQ(entries_left({"local"}), (std::vector<int32_t>{40, 40, 40, 40}));
 }
 
-TEST(Local, RefusesAWindowOfNothing) {
-  EXPECT_EQ(test::user_error([] {
-              make_policy("full", {}, {.admission = {"local", {{"window", "0", ""}}}});
-            }),
-            "local: window = 0: expected at least 1");
+TEST(Local, RefusesAWindowOfNothingAndOneThatNoTextFills) {
+  const auto refusal = [](const char* key, const char* value) {
+    return test::user_error([&] { make_policy("full", {}, {.admission = {"local", {{key, value, ""}}}}); });
+  };
+  EXPECT_EQ(refusal("window", "0"), "local: window = 0: expected at least 1");
+  EXPECT_EQ(refusal("window", "16777217"), "local: window = 16777217: expected at most 16777216");
+  EXPECT_EQ(refusal("window", "2147483647"), "local: window = 2147483647: expected at most 16777216");
+  EXPECT_EQ(refusal("sinks", "2147483647"), "local: sinks = 2147483647: expected at most 16777216");
+}
+
+// The largest window that may be asked for is one: nothing has left.
+TEST(Local, LeavesEverythingToTheLargestWindow) {
+  EXPECT_EQ(entries_left({"local", {{"sinks", "4", ""}, {"window", "16777216", ""}}}),
+            (std::vector<int32_t>{40, 40, 40, 40}));
 }
 
 // What judges by more queries than the window has tokens would find an entry too few.

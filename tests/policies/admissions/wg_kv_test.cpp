@@ -127,6 +127,22 @@ TEST_F(WgKv, ADrawTurnsTheSameShareAwayWhateverTheGatesSay) {
   EXPECT_EQ(left({{"drop", "0.75", ""}}, 7), kept);
 }
 
+// Of 10000 tokens 9992 are drawn, and each stays by 1 in 4: 2498 in the mean, with a deviation of √(2498 · 3/4)
+// = 43.28. Of a gate nobody knows whether it lets in anything, or everything.
+TEST(WgKvForetells, ADrawWithinSixDeviationsAndOfGatesTheWindowAlone) {
+  const auto admission = [](std::vector<GivenParam> options) {
+    options.push_back({"window", "8", ""});
+    return make_policy("full", {}, {.admission = {"wg-kv", options}}).admission;
+  };
+  const auto drawn = admission({{"drop", "0.75", ""}}), learned = admission({});
+  EXPECT_EQ(drawn->least_seen(10000, 4).longest, 8 + 2498 - 260);
+  EXPECT_EQ(drawn->most_seen(10000, 4).longest, 8 + 2498 + 260);
+  EXPECT_EQ(drawn->most_seen(10000, 4).total, 4 * (8 + 2498 + 260));
+  for (const int64_t few : {1, 8, 9}) EXPECT_LE(drawn->most_seen(few, 1).longest, few);
+  EXPECT_EQ(learned->least_seen(10000, 4).longest, 8);
+  EXPECT_EQ(learned->most_seen(10000, 4).longest, 10000);
+}
+
 TEST_F(WgKv, GatesOfAFileDecideHoweverWideTheyAre) {
   const std::filesystem::path path = folder_ / "gates.safetensors";
   for (const char* expand : {"0.5", "1.5"}) {

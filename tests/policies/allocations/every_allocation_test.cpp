@@ -9,12 +9,12 @@
 #include <tuple>
 
 #include "kernels/error.h"
-#include "sim/budget/profile_file.h"
 #include "sim/replay/resident_bound.h"
 #include "tests/support/backends.h"
 #include "tests/support/file_fixtures.h"
 #include "tests/support/policy_runs.h"
 #include "tests/support/replayed.h"
+#include "tests/support/uneven_profile.h"
 
 namespace kv::ref {
 namespace {
@@ -67,22 +67,9 @@ class EveryAllocation : public testing::TestWithParam<Combination> {
     return all;
   }
 
-  // Heads that lose from little to nearly everything, in another order at every ratio.
   std::string write_profile(const std::string& scorer) const {
-    const ProfileLosses::Curve none(kProfileRatios, 0);
-    BudgetProfile profile{.model = "tiny",
-                          .fingerprint = "any",
-                          .scorer = scorer,
-                          .protection = {},
-                          .calibration = {{"noise"}, 1, 1, 100, 0},
-                          .losses = {none, none, none, none},
-                          .split_half = {},
-                          .layers = 3,
-                          .kv_heads = 2,
-                          .removed = {}};
-    for (int i = 0; i < kProfileRatios * 6; ++i) profile.removed.push_back(static_cast<float>(i * 37 % 100) / 101);
     const std::filesystem::path file = folder_.path() / (scorer + ".json");
-    test::write_file(file, format_profile(profile));
+    test::write_file(file, test::uneven_profile(scorer, info_));
     return file.string();
   }
 

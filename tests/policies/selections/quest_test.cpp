@@ -297,6 +297,7 @@ TEST(Quest, RefusesWhatItsOptionsCannotBe) {
     return test::user_error([&] { make_policy("full", {}, {.selection = {"quest", {{key, value, ""}}}}); });
   };
   EXPECT_NE(refusal("pages", "0").find("expected at least 1"), std::string::npos) << refusal("pages", "0");
+  EXPECT_EQ(refusal("pages", "2147483647"), "quest: pages = 2147483647: expected at most 16777216");
   EXPECT_EQ(refusal("mode", "wgkv"), "quest: mode = wgkv: expected wg-kv | official");
   EXPECT_NE(refusal("page", "4").find("did you mean 'pages'?"), std::string::npos) << refusal("page", "4");
 }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "sim/replay/prefill.h"
 #include "sim/replay/replay.h"
 #include "sim/source/model_source.h"
+#include "tests/support/address_space.h"
 #include "tests/support/file_fixtures.h"
 #include "tests/support/slices.h"
 
@@ -135,6 +137,80 @@ TEST(GenerationBound, IsOfEveryEventNotOfTheFirst) {
     EXPECT_EQ(bound("ada", more).longest(), 24);
     EXPECT_EQ(bound("ada", more).pages(), (6 * 16 + 6 * 15) / 16);
   }
+}
+
+// Three layers of two heads, 1000 tokens in blocks of 64: 4 sinks and a window of 60 are seen, and up to 15 entries of
+// blocks before and the newest block lie there unswept. Of learned gates that much is sure, and anything possible.
+TEST(ResidentBound, OfAnAdmissionIsWhatItForetells) {
+  SourceInfo info;
+  info.layers = 3;
+  info.kv_heads = 2;
+  const std::vector<GivenParam> options = {{"sinks", "4", ""}, {"window", "60", ""}};
+  const auto after = [&](const char* admission, Foreseen foreseen) {
+    const Policy policy = make_policy("full", {}, {.admission = {admission, options}});
+    const std::vector<int32_t> lengths = {1000};
+    return resident_bounds(full_schedule(lengths, 64), policy, info, nullptr, foreseen).front();
+  };
+  for (const Foreseen foreseen : {Foreseen::kSurely, Foreseen::kAtMost}) {
+    EXPECT_EQ(after("local", foreseen).longest(), 4 + 60 + 15 + 64);
+    EXPECT_EQ(after("local", foreseen).pages(), 6 * 9);
+    // Three heads retrieve: (3 · 143 + 3 · 1079 + 6 · 15) / 16 pages, where no head has more than its 1000 entries.
+    EXPECT_EQ(after("duo", foreseen).longest(), 1000);
+    EXPECT_EQ(after("duo", foreseen).pages(), (3 * 143 + 3 * 1079 + 6 * 15) / 16);
+  }
+  EXPECT_EQ(after("wg-kv", Foreseen::kSurely).pages(), 6 * 9);
+  EXPECT_EQ(after("wg-kv", Foreseen::kAtMost).pages(), 6 * 63);
+}
+
+// Dense caches of 10 · 2^19 tokens in 4 heads would be 2.8 GB. What surely is needed are windows, so a generation may
+// begin, and is over here with its first token.
+TEST(AdmittedGeneration, IsNotRefusedForWhatADenseCacheTakes) {
+  const auto backend = make_backend("cpu");
+  ModelSource source(*backend, RandomWeights(find_named_model("tiny").parse(), 1));
+  const std::vector<int32_t> ids(10, 7);
+  const std::vector<std::span<const int32_t>> prompts(10, ids);
+  std::vector<int32_t> any_id(static_cast<size_t>(source.vocab()));
+  std::iota(any_id.begin(), any_id.end(), 0);
+  const auto new_ids = [&](const SlotChoice& admission) {
+    Policy policy = make_policy("full", {}, {.admission = admission});
+    const GenerateResult result = generate({.backend = *backend,
+                                            .source = source,
+                                            .policy = policy,
+                                            .prompts = prompts,
+                                            .max_new_tokens = 1 << 19,
+                                            .stop_ids = any_id});
+    return result.sequences.front().ids.size();
+  };
+  const ref::AddressSpaceLimit limit(1'000'000'000);
+  EXPECT_THROW(new_ids({"none"}), MemoryError);
+  EXPECT_EQ(new_ids({"local", {{"sinks", "4", ""}, {"window", "60", ""}}}), 1U);
+  EXPECT_EQ(new_ids({"wg-kv", {{"weights", "initial", ""}, {"window", "60", ""}}}), 1U);
+  EXPECT_THROW(new_ids({"wg-kv", {{"drop", "0.25", ""}, {"window", "60", ""}}}), MemoryError);
+}
+
+// 4000 tokens in 4 heads of 250 pages. A pass that lets in 72 at a time takes no page for others, nor does a copy.
+TEST_P(FootprintOfTiny, APrefillUnderAnAdmissionTakesPagesAsEntriesCome) {
+  const std::vector<int32_t> context(4000, 7);
+  const std::span<const int32_t> contexts[] = {context};
+  const SlotChoice local{"local", {{"sinks", "8", ""}, {"window", "64", ""}}};
+  Policy reader = make_policy("full", {}, {.admission = local});
+  Policy keydiff = make_policy("keydiff", {}, {.admission = local});
+  Policy* const policies[] = {&keydiff};
+  const size_t dense =
+      4 * 250 * page_bytes({.head_dim = source_->info().head_dim, .window = 64}, backend_->activation_type());
+  const size_t before = backend_->bytes_in_use();
+  Prefill prefill({.backend = *backend_,
+                   .source = *source_,
+                   .contexts = contexts,
+                   .policies = policies,
+                   .reader = &reader,
+                   .prefill_chunk = 64});
+  EXPECT_LT(backend_->bytes_in_use() - before, dense / 2);
+  double seconds = 0;
+  const int32_t keep[] = {32}, room[] = {16};
+  const size_t passed = backend_->bytes_in_use();
+  const LoopState copy = prefill.compressed(0, keep, seconds, room);
+  EXPECT_LT(backend_->bytes_in_use() - passed, dense / 2);
 }
 
 TEST_P(FootprintOfTiny, BoundsWhatAGenerationOfManyEventsReallyTakes) {
