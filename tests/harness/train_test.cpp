@@ -12,6 +12,7 @@
 #include "harness/staleness.h"
 #include "sim/io/hash.h"
 #include "sim/io/safetensors.h"
+#include "sim/learned/learned_file.h"
 #include "tests/support/run_fixture.h"
 
 namespace kv {
@@ -227,6 +228,44 @@ TEST_F(Train, MakesWeightsThatAPolicyReads) {
   const RunSummary summary = run_experiment(load_spec(folder_ / "decode.yaml"), RunFixture::options("decoded"));
   EXPECT_EQ(summary.cases, 6);
   EXPECT_EQ(summary.skipped, 0);
+}
+
+// A rate that no score survives: the draw needs an order of scores, and who asks for one learns where there is none.
+TEST_F(Train, SaysWhereRolloutsDiverge) {
+  train(spec(), options("first"));
+  std::vector<std::string> overrides = reinforced(weights_of("first"));
+  overrides.insert(overrides.end(), {"learn.reward=all", "learn.rate=1e38"});
+  const std::string message = refusal(overrides);
+  EXPECT_NE(message.find(": foresight-kv: step 1: foresight-kv: the score of entry "), std::string::npos) << message;
+  EXPECT_NE(message.find(" in layer 0, KV head 0, is "), std::string::npos) << message;
+  ASSERT_EQ(checkpoints_of("refused").size(), 1u);
+  EXPECT_EQ(read_checkpoint(checkpoints_of("refused").front()).value().state.step, 1);
+  EXPECT_FALSE(std::filesystem::exists(weights_of("refused")));
+}
+
+// Weights are finite, or their file is refused; what is computed from them need not be.
+TEST_F(Train, WeightsThatOverflowAreARowWithItsReasonHoweverIsDrawn) {
+  train(spec(), options("out"));
+  LearnedFile large = read_learned(weights_of("out"), "foresight-kv");
+  std::ranges::fill(large.parameters, 3e38F);
+  write_learned(weights_of("out"), large);
+  for (const char* sampling : {"top2l", "multinomial", "top"}) {
+    const std::string policy =
+        fmt::format("{{policy: foresight-kv, sampling: {}, weights: {}}}", sampling, weights_of("out").string());
+    const std::string decode = test::replaced(RunFixture::yaml(), "policies: [full, streaming, h2o, random]",
+                                              "policies: [full, " + policy + "]");
+    write_atomically(folder_ / "decode.yaml", test::replaced(decode, "axes: {budget: [16, 24], interval: 8}",
+                                                             "axes: {budget: 24, interval: 12}"));
+    const RunSummary summary = run_experiment(load_spec(folder_ / "decode.yaml"), RunFixture::options(sampling));
+    EXPECT_EQ(summary.cases, 6);
+    EXPECT_EQ(summary.skipped, 3);
+    for (const Row& row : read_rows(folder_ / sampling / "rows.csv").rows) {
+      if (row.policy == "full") continue;
+      EXPECT_TRUE(row.skipped.starts_with("foresight-kv")) << sampling << ": " << row.skipped;
+      EXPECT_NE(row.skipped.find(": the score of entry 0 of 36 in layer 0, KV head 0, is "), std::string::npos)
+          << sampling << ": " << row.skipped;
+    }
+  }
 }
 
 TEST_F(Train, RefusesToWriteOverItsOwnWeights) {
