@@ -361,6 +361,54 @@ TEST_F(Train, WritesOverWhatWasLearnedOtherwiseOnlyWhereItIsToldTo) {
   EXPECT_EQ(made_of("out")["learn"]["margin"], "0.5");
 }
 
+// As the oldest files are: any training would agree with one, and none is known to have written it.
+TEST_F(Train, KeepsWeightsThatDoNotSayHowTheyWereLearned) {
+  train(spec(), options("out"));
+  LearnedFile silent = read_learned(weights_of("out"), "foresight-kv");
+  silent.origin = R"({"commit": "abc"})";
+  write_learned(weights_of("out"), silent);
+  const std::string before = test::read_file(weights_of("out"));
+  const std::string message = refusal({}, elsewhere("again", "out"));
+  EXPECT_NE(message.find("would write over weights that were learned otherwise, "), std::string::npos) << message;
+  EXPECT_EQ(test::read_file(weights_of("out")), before);
+}
+
+// What it would learn may be other numbers, on another machine or by other code, and results state those of the file.
+TEST_F(Train, KeepsWhatAnotherRunHasLearnedInTheSameWay) {
+  train(spec(), options("out"));
+  const auto written = std::filesystem::last_write_time(weights_of("out"));
+  EXPECT_TRUE(refusal({}, elsewhere("again", "out"))
+                  .ends_with(": policy 'foresight-kv' would write over weights that another run has learned, " +
+                             weights_of("out").string() +
+                             "; expected another option 'weights', another --weights DIR, or --fresh"))
+      << refusal({}, elsewhere("again", "out"));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "again/checkpoints")) << "trained first";
+  EXPECT_EQ(std::filesystem::last_write_time(weights_of("out")), written);
+}
+
+// Whose checkpoint has all steps has written its weights: others in their place were put there by somebody.
+TEST_F(Train, KeepsWhatWasPutInPlaceOfItsOwn) {
+  train(spec(), options("out"));
+  LearnedFile other = read_learned(weights_of("out"), "foresight-kv");
+  other.parameters.front() += 1;
+  write_learned(weights_of("out"), other);
+  const std::string message = refusal({}, options("out"));
+  EXPECT_NE(message.find("would write over weights that another run has learned, "), std::string::npos) << message;
+  EXPECT_EQ(read_learned(weights_of("out"), "foresight-kv").parameters, other.parameters);
+}
+
+// --fresh again would lose the steps that it has done.
+TEST_F(Train, GoesOnWhereItWasToldToWriteOverOthers) {
+  train(spec(), options("out"));
+  const Spec other = spec({"learn.margin=0.5"});
+  RunOptions stopping = fresh("out");
+  stopping.after_case = [] { throw std::runtime_error("stopped"); };
+  EXPECT_THROW(train(other, stopping), std::runtime_error);
+  EXPECT_EQ(made_of("out")["learn"].value("margin", "none"), "none");
+  EXPECT_EQ(train(other, options("out")).reused, 1);
+  EXPECT_EQ(made_of("out")["learn"]["margin"], "0.5");
+}
+
 TEST_F(Train, ItsResultIsFreshUntilWhatItBeganWithChanges) {
   train(spec(), options("first"));
   const Spec second = spec(reinforced(weights_of("first")));
