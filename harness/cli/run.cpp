@@ -24,6 +24,7 @@ struct RunArguments {
   std::vector<std::string> specs;
   Overrides overrides;
   std::string out, weights;
+  double checkpoint_seconds = RunOptions{}.checkpoint_seconds;
   bool fresh = false;
   bool no_draw = false;
   bool quiet = false;
@@ -52,6 +53,7 @@ void run_one(const Spec& spec, const RunArguments& arguments, Verbs& verbs) {
             .start = arguments.fresh ? Start::kFresh : Start::kResume,
             .draw = arguments.no_draw ? Draw::kLater : Draw::kNow,
             .verbosity = verbosity_of(arguments),
+            .checkpoint_seconds = arguments.checkpoint_seconds,
             .weights = arguments.weights,
             .overrides = arguments.overrides.texts()},
            verbs);
@@ -122,6 +124,9 @@ void add_train(CLI::App& app, Verbs& verbs) {
   add_override_options(*verb, arguments->overrides);
   verb->add_flag("--fresh", arguments->fresh,
                  "starts over instead of going on from the last checkpoint, and writes over weights that are there");
+  verb->add_option("--checkpoint", arguments->checkpoint_seconds,
+                   "seconds from one checkpoint to the next: what a kill loses at most (default: 15)")
+      ->check(CLI::Range(0.0, 1e9));
   verb->add_flag("--no-draw", arguments->no_draw, "rows only: kvlab report draws them later");
   verb->add_flag("--quiet", arguments->quiet, "no progress and no tables");
   verb->footer(
