@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "harness/manifest.h"
@@ -43,14 +44,13 @@ fs::path one_spelling(const fs::path& path) {
   return error ? path : canonical;
 }
 
-// Whether both say the same of how they were trained; a file that says nothing of it, of an earlier version, agrees.
+// Whether both say the same of how they were trained; who says nothing of it, as files of an earlier version, may have
+// been trained in any way.
 bool trained_alike(const std::string& there, const std::string& here) {
   using Json = nlohmann::json;
   const Json then = Json::parse(there, nullptr, false), now = Json::parse(here, nullptr, false);
   if (!then.is_object() || !now.is_object()) return false;
-  const auto agrees = [&](const std::string& key) {
-    return !then.contains(key) || then[key] == now.value(key, Json());
-  };
+  const auto agrees = [&](const std::string& key) { return then.contains(key) && then[key] == now.value(key, Json()); };
   return agrees(kOptions) && agrees(kBegun);
 }
 
@@ -77,9 +77,7 @@ class WeightsCheck {
       Learner& learner = learner_of(policy);
       const ModelIdentity& identity = grid_.models[static_cast<size_t>(workload.model)];
       const fs::path path = weights_path(learner, policy_case, identity, options_);
-      const Writer writer = writer_of(workload, policy_case);
-      check(path, writer);
-      if (options_.start != Start::kFresh) keep_others(path, policy_case, learner, writer);
+      check(path, writer_of(workload, policy_case));
     });
   }
 
@@ -116,21 +114,6 @@ class WeightsCheck {
     check_replaceable(path);
   }
 
-  // Weights that were learned in another way are somebody's work.
-  void keep_others(const fs::path& path, const Case& policy_case, Learner& learner, const Writer& writer) const {
-    const uint64_t seed = read_training(spec_, policy_case, learner).seed;
-    std::string there;
-    try {
-      if (std::error_code error; !fs::exists(stored_file(path), error)) return;
-      there = read_learned(path, writer.component->name).origin;
-    } catch (const UserError&) {
-      return;  // something else, which gives way
-    }
-    if (trained_alike(there, origin_of_training(spec_, policy_case, seed, {}))) return;
-    refuse(writer, "weights that were learned otherwise", path,
-           "another option 'weights', another --weights DIR, or --fresh");
-  }
-
   std::string said_of(const Writer& one, const Writer& other) const {
     if (one.model == other.model) return fmt::format("'{}'", one.component->label);
     return fmt::format("'{}' on {}", one.component->label, model_name(one.model));
@@ -151,16 +134,24 @@ class WeightsCheck {
   std::map<fs::path, Writer> readers_, writers_;
 };
 
-bool holds(const fs::path& path, const LearnedFile& learned) {
-  if (std::error_code error; !fs::exists(stored_file(path), error)) return false;
+// None where there are no learned weights of the slot.
+std::optional<LearnedFile> read_weights(const fs::path& path, const std::string& learner) {
+  if (std::error_code error; !fs::exists(stored_file(path), error)) return std::nullopt;
   try {
-    const LearnedFile there = read_learned(path, learned.learner);
+    return read_learned(path, learner);
+  } catch (const UserError&) {
+    return std::nullopt;  // something else, which gives way
+  }
+}
+
+bool is_same(const LearnedFile& there, const LearnedFile& learned) {
+  try {
     return there.learner == learned.learner && there.fingerprint == learned.fingerprint &&
            there.settings == learned.settings && there.layers == learned.layers && there.kv_heads == learned.kv_heads &&
            trained_alike(there.origin, learned.origin) &&
            parameters_as(there, learned.parts, learned.learner) == as_stored(learned);
   } catch (const UserError&) {
-    return false;  // something else, which gives way
+    return false;  // of other parts
   }
 }
 
@@ -192,8 +183,15 @@ std::string origin_of_training(const Spec& spec, const Case& policy_case, uint64
   return origin_json(spec, accelerator, {{kOptions, Facts(options.begin(), options.end())}, {kBegun, begun}});
 }
 
+WeightsThere weights_there(const fs::path& path, const LearnedFile& learned) {
+  const std::optional<LearnedFile> there = read_weights(path, learned.learner);
+  if (!there) return WeightsThere::kNone;
+  if (is_same(*there, learned)) return WeightsThere::kSame;
+  return trained_alike(there->origin, learned.origin) ? WeightsThere::kOfAnotherRun : WeightsThere::kLearnedOtherwise;
+}
+
 void keep_learned(const fs::path& path, const LearnedFile& learned) {
-  if (!holds(path, learned)) write_learned(path, learned);
+  if (weights_there(path, learned) != WeightsThere::kSame) write_learned(path, learned);
 }
 
 }  // namespace kv

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -116,10 +117,51 @@ class Trainings {
       Learner& learner = learner_of(policy);
       const TrainingOptions options = read_training(spec_, policy_case, learner);
       learner.load(policy_case.files);
-      learner.initial(info, options.seed);  // refuses weights of another shape
+      Training training(options, learner, {learner.parts(info), info.layers, info.kv_heads},
+                        learner.initial(info, options.seed));  // refuses weights of another shape
+      if (options_.start != Start::kFresh) keep_others(policy_case, model, training);
       least_tokens = std::max(least_tokens, learner.least_tokens());
     }
     Texts(subject, spec_, grid_, model).check(least_tokens);
+  }
+
+  // Weights that are there are somebody's work, but where this training was let to write over them when it began, or
+  // wrote them before the checkpoint of its last step.
+  void keep_others(const Case& policy_case, int model, Training& training) {
+    const bool has_begun = restore(checkpoint_of(policy_case, model), training).has_value();
+    if (has_begun && !training.is_done()) return;
+    const LearnedFile learned = learned_file(policy_case, model, training);
+    const WeightsThere there = weights_there(weights_of(policy_case, model), learned);
+    if (there == WeightsThere::kNone || there == WeightsThere::kSame) return;
+    const Component& component = spec_.policies[static_cast<size_t>(policy_case.policy)];
+    throw UserError(fmt::format(
+        "{}: policy '{}' would write over weights that {}, {}; expected another option 'weights', another --weights "
+        "DIR, or --fresh",
+        component.where, component.label,
+        there == WeightsThere::kOfAnotherRun ? "another run has learned" : "were learned otherwise",
+        weights_of(policy_case, model).string()));
+  }
+
+  fs::path weights_of(const Case& policy_case, int model) const {
+    Policy policy = make_case_policy(spec_, policy_case);
+    return weights_path(learner_of(policy), policy_case, grid_.models[static_cast<size_t>(model)], options_);
+  }
+
+  LearnedFile learned_file(const Case& policy_case, int model, const Training& training) {
+    Policy policy = make_case_policy(spec_, policy_case);
+    Learner& learner = learner_of(policy);
+    const uint64_t seed = read_training(spec_, policy_case, learner).seed;
+    Subject& subject = open(model);
+    const SourceInfo& info = subject.source(0, 1).info();
+    return {.learner = learner_name(policy),
+            .model = subject.name(),
+            .fingerprint = subject.fingerprint(),
+            .settings = learner.settings(),
+            .origin = origin_of_training(spec_, policy_case, seed, backend_->accelerator()),
+            .layers = info.layers,
+            .kv_heads = info.kv_heads,
+            .parts = learner.parts(info),
+            .parameters = {training.parameters().begin(), training.parameters().end()}};
   }
 
   // The last one that was asked for stays open.
@@ -184,17 +226,10 @@ class Trainings {
     Checkpoint done = resume(file, training);
     const std::string label = label_of(policy_case);
     progress_.doing(fmt::format("{} on {}", label, subject.name()));
-    run_steps(options, training, source, texts, file, done, label);
-    const fs::path weights = weights_path(learner, policy_case, grid_.models[static_cast<size_t>(model)], options_);
-    keep_learned(weights, {.learner = learner_name(policy),
-                           .model = subject.name(),
-                           .fingerprint = subject.fingerprint(),
-                           .settings = learner.settings(),
-                           .origin = origin_of_training(spec_, policy_case, options.seed, backend_->accelerator()),
-                           .layers = info.layers,
-                           .kv_heads = info.kv_heads,
-                           .parts = learner.parts(info),
-                           .parameters = {training.parameters().begin(), training.parameters().end()}});
+    const fs::path weights = weights_of(policy_case, model);
+    const auto keep = [&] { keep_learned(weights, learned_file(policy_case, model, training)); };
+    if (training.is_done()) keep();
+    run_steps(options, training, source, texts, file, done, label, keep);
     summary_.weights.push_back(weights);
     add_rows(done, policy_case, subject.name());
     seconds_ += done.seconds;
@@ -207,21 +242,28 @@ class Trainings {
     return label;
   }
 
-  Checkpoint resume(const fs::path& file, Training& training) {
+  static std::optional<Checkpoint> restore(const fs::path& file, Training& training) {
     std::optional<Checkpoint> found = read_checkpoint(file);
-    if (!found) return {};
+    if (!found) return std::nullopt;
     try {
       training.restore(found->state);
     } catch (const UserError& error) {
       refuse_checkpoint(fmt::format("{}: {}", file.string(), error.what()));
     }
+    return found;
+  }
+
+  Checkpoint resume(const fs::path& file, Training& training) {
+    std::optional<Checkpoint> found = restore(file, training);
+    if (!found) return {};
     summary_.reused += static_cast<int>(training.steps_done());
     progress_.reused(static_cast<int>(training.steps_done()));
     return std::move(*found);
   }
 
+  // `keep` comes after the last step, before its checkpoint: one of all steps says that the weights are written.
   void run_steps(const TrainingOptions& options, Training& training, Source& source, Texts& texts, const fs::path& file,
-                 Checkpoint& done, const std::string& label) {
+                 Checkpoint& done, const std::string& label, const std::function<void()>& keep) {
     const Clock::time_point begin = Clock::now();
     const double before = done.seconds;
     const auto save = [&] {
@@ -239,6 +281,7 @@ class Trainings {
       }
       progress_.done();
       progress_.going_on(fmt::format("step {}", training.steps_done()));
+      if (training.is_done()) keep();
       if (training.is_done() || seconds_since(saved) >= options_.checkpoint_seconds) {
         save();
         saved = Clock::now();

@@ -10,8 +10,9 @@ namespace kv {
 // given. Rows: what each step measured, x = step. Checkpoints in <out>/checkpoints follow every
 // options.checkpoint_seconds: a killed training goes on there and, on the CPU, ends with the same rows and the same
 // weights. Checkpoints of other code, machines, inputs or settings are left alone, by Start::kFresh, too. UserError: a
-// model, text or loss that is of no use; all but losses are looked at before anything is removed or trained, and where
-// training has begun, its last good checkpoint stays.
+// model, text or loss that is of no use, or weights that are there and not this training's, but for Start::kFresh. All
+// but losses are looked at before anything is removed or trained, and where training has begun, its last good
+// checkpoint stays.
 RunSummary train(const Spec& spec, const RunOptions& options);
 
 }  // namespace kv

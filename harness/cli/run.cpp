@@ -29,6 +29,7 @@ struct RunArguments {
   std::vector<std::string> specs;
   Overrides overrides;
   std::string out, weights;
+  double checkpoint_seconds = RunOptions{}.checkpoint_seconds;
   bool fresh = false;
   bool no_draw = false;
   bool quiet = false;
@@ -56,6 +57,7 @@ RunOptions options_of(const Spec& spec, const RunArguments& arguments) {
           .start = arguments.fresh ? Start::kFresh : Start::kResume,
           .draw = arguments.no_draw ? Draw::kLater : Draw::kNow,
           .verbosity = verbosity_of(arguments),
+          .checkpoint_seconds = arguments.checkpoint_seconds,
           .weights = arguments.weights,
           .overrides = arguments.overrides.texts()};
 }
@@ -138,14 +140,19 @@ void add_train(CLI::App& app, Verbs& verbs) {
   verb->add_option("--out", arguments->out, "result folder (default: results/<spec name>)");
   verb->add_option("--weights", arguments->weights, "folder of the weights (default: learned/ in the model's)");
   add_override_options(*verb, arguments->overrides);
-  verb->add_flag("--fresh", arguments->fresh, "starts over instead of going on from the last checkpoint");
+  verb->add_flag("--fresh", arguments->fresh,
+                 "starts over instead of going on from the last checkpoint, and writes over weights that are there");
+  verb->add_option("--checkpoint", arguments->checkpoint_seconds,
+                   "seconds from one checkpoint to the next: what a kill loses at most (default: 15)")
+      ->check(CLI::Range(0.0, 1e9));
   verb->add_flag("--no-draw", arguments->no_draw, "rows only: kvlab report draws them later");
   verb->add_flag("--quiet", arguments->quiet, "no progress and no tables");
   verb->footer(
       "Examples:\n"
-      "  kvlab train experiments/foresight-kv.yaml\n"
+      "  kvlab train experiments/foresight-kv.yaml --weights /tmp/weights\n"
       "  kvlab train my.yaml --set learn.steps=50 --out /tmp/curves --weights /tmp/weights\n"
-      "A killed training goes on from its last checkpoint when it is started again.");
+      "A killed training goes on from its last checkpoint when it is started again. Weights of another one are\n"
+      "written over with --fresh alone.");
   verb->callback([arguments, &verbs] {
     const std::string& file = arguments->specs.front();
     const Spec spec = load_named_spec(file, arguments->overrides.texts());

@@ -185,7 +185,7 @@ learn:                                        # kvlab describe train
   budget: 128
   interval: 32
 )",
-    .starter_policies = "[foresight-kv]",
+    .starter_policies = "[{policy: foresight-kv, weights: mine}]",
     .check = check_train,
     .check_case = check_train_case,
     .files = files_of_training,

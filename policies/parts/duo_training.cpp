@@ -56,7 +56,7 @@ std::vector<Measured> DuoTraining::learn(const LearnBatch& batch, std::span<cons
     distance += group.share * distillation.learn(group, attention, [] {});
   });
   if (!std::isfinite(distance)) {
-    throw UserError(fmt::format("step {}: the hidden states' distance is {}", batch.step, distance));
+    throw NotFiniteError(fmt::format("the hidden states' distance is {}", distance));
   }
   const std::vector<float> of_distance = attention.alpha_gradient();
   const auto heads = static_cast<double>(alphas.size());

@@ -140,8 +140,9 @@ class ForesightReinforced::Rollouts final : public Observer {
       if (!due_.is_due(row)) continue;
       const float of_row = kl[static_cast<size_t>(row)];
       if (!std::isfinite(of_row)) {
-        throw UserError(fmt::format("step {}: layer {}, KV head {}: the KL is {}", batch_.step,
-                                    info_.layer_numbers[static_cast<size_t>(layer)], row % info_.kv_heads, of_row));
+        throw NotFiniteError(fmt::format("layer {}, KV head {}: the KL is {}",
+                                         info_.layer_numbers[static_cast<size_t>(layer)], row % info_.kv_heads,
+                                         of_row));
       }
       kl_sum_ += of_row;
       ++kl_rows_;

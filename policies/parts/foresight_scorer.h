@@ -46,7 +46,7 @@ class ForesightScorer : public Scorer {
   static constexpr int kWindow = 32;
 
   explicit ForesightScorer(const ForesightShape& shape, EvictionSampling sampling = EvictionSampling::kTop)
-      : shape_(shape), draw_(sampling) {}
+      : shape_(shape), draw_("foresight-kv", sampling) {}
 
   const ForesightShape& shape() const { return shape_; }
   // Parameters for models of that shape, from the next begin() on.

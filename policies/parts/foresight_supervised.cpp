@@ -84,8 +84,9 @@ class ForesightSupervised::RowLosses final : public Observer {
       if (!due_.is_due(row)) continue;
       const auto at = static_cast<size_t>(row), sequence = static_cast<size_t>(row / info_.kv_heads);
       if (!std::isfinite(loss[at])) {
-        throw UserError(fmt::format("step {}: layer {}, KV head {}: the loss is {}", batch_.step,
-                                    info_.layer_numbers[static_cast<size_t>(number)], row % info_.kv_heads, loss[at]));
+        throw NotFiniteError(fmt::format("layer {}, KV head {}: the loss is {}",
+                                         info_.layer_numbers[static_cast<size_t>(number)], row % info_.kv_heads,
+                                         loss[at]));
       }
       layer.with_pairs[sequence] += pairs[at] > 0;
       layer.loss[sequence] += loss[at];

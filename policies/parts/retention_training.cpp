@@ -167,12 +167,12 @@ class RetentionStep {
     overfull_ += group.share * verdict.overfull / static_cast<double>(counted(group).elements());
   }
 
-  // UserError names the first head whose β are no numbers.
+  // Names the first head whose β are no numbers.
   [[noreturn]] void refuse(const TextGroup& group, int64_t at) const {
     float value = 0;
     backend_.download(&value, attention_.log_retention() + at, sizeof(value));
-    throw UserError(fmt::format("step {}: layer {}, KV head {}: log β is {}", batch_.step,
-                                at / (group.block.tokens * config_.kv_heads), at % config_.kv_heads, value));
+    throw NotFiniteError(fmt::format("layer {}, KV head {}: log β is {}", at / (group.block.tokens * config_.kv_heads),
+                                     at % config_.kv_heads, value));
   }
 
   const LearnBatch& batch_;
@@ -234,8 +234,7 @@ std::vector<Measured> RetentionTraining::learn(const LearnBatch& batch, std::spa
   });
   gradients.add_to(gradient);
   if (!std::isfinite(step.divergence() + step.next_token())) {
-    throw UserError(
-        fmt::format("step {}: the loss of what is said is {}", batch.step, step.divergence() + step.next_token()));
+    throw NotFiniteError(fmt::format("the loss of what is said is {}", step.divergence() + step.next_token()));
   }
   return {{.metric = "divergence", .value = step.divergence(), .unit = "nats"},
           {.metric = "next_token_loss", .value = step.next_token(), .unit = "nats"},

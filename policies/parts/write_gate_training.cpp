@@ -80,12 +80,12 @@ class WriteGateStep {
                                   .gradient = attention_.gate_gradient()});
   }
 
-  // UserError names the first head whose gates are no numbers.
+  // Names the first head whose gates are no numbers.
   void note(const TextGroup& group, const Verdict& verdict) {
     if (verdict.first_bad != kNothingBad) {
       const auto at = static_cast<int64_t>(verdict.first_bad), heads = int64_t{model_.config.kv_heads};
-      throw UserError(fmt::format("step {}: layer {}, KV head {}: a gate is no number", batch_.step,
-                                  at / (group.block.tokens * heads), at % heads));
+      throw NotFiniteError(
+          fmt::format("layer {}, KV head {}: a gate is no number", at / (group.block.tokens * heads), at % heads));
     }
     sparsity_ += group.share * verdict.sparsity;
     admitted_ += group.share * verdict.admitted / static_cast<double>(gates_of(group));
@@ -143,7 +143,7 @@ std::vector<Measured> WriteGateTraining::learn(const LearnBatch& batch, std::spa
   });
   gradients.add_to(parameters, gradient);
   if (!std::isfinite(step.distance())) {
-    throw UserError(fmt::format("step {}: the hidden states' distance is {}", batch.step, step.distance()));
+    throw NotFiniteError(fmt::format("the hidden states' distance is {}", step.distance()));
   }
   return {{.metric = "hidden_distance", .value = step.distance()},
           {.metric = "gate_sparsity", .value = step.sparsity()},

@@ -75,11 +75,18 @@ double Training::rate() const {
 void Training::require_finite_gradient() const {
   const auto bad = std::find_if(gradient_.begin(), gradient_.end(), [](double slope) { return !std::isfinite(slope); });
   if (bad == gradient_.end()) return;
-  throw UserError(
-      fmt::format("step {}: {}: the gradient is {}", step_, named_.place_of(bad - gradient_.begin()), *bad));
+  throw NotFiniteError(fmt::format("{}: the gradient is {}", named_.place_of(bad - gradient_.begin()), *bad));
 }
 
 std::vector<Measured> Training::step(const LearnBatch& batch) {
+  try {
+    return take_step(batch);
+  } catch (const NotFiniteError& error) {
+    throw NotFiniteError(fmt::format("step {}: {}", step_, error.what()));
+  }
+}
+
+std::vector<Measured> Training::take_step(const LearnBatch& batch) {
   std::fill(gradient_.begin(), gradient_.end(), 0.0);
   std::vector<Measured> measured = learner_.learn(batch, parameters_, gradient_);
   const double norm = norm_of(gradient_);

@@ -36,12 +36,13 @@ class Training {
   int64_t steps_done() const { return step_; }
   bool is_done() const { return step_ >= options_.steps; }
   std::span<const float> parameters() const { return parameters_; }
-  // One step; what the learner measured, then learning_rate and gradient_norm, before clipping. UserError as
-  // Learner::learn, and where the gradient is not finite, naming whose: then nothing has changed.
+  // One step; what the learner measured, then learning_rate and gradient_norm, before clipping. NotFiniteError, naming
+  // the step, as Learner::learn, and where the gradient is not finite, naming whose: then nothing has changed.
   std::vector<Measured> step(const LearnBatch& batch);
 
  private:
   double rate() const;
+  std::vector<Measured> take_step(const LearnBatch& batch);
   void require_finite_gradient() const;
 
   const TrainingOptions& options_;

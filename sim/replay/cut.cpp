@@ -94,6 +94,7 @@ class Event {
     check_scores({.backend = args_.backend,
                   .policy = args_.policy.scorer_name,
                   .layers = layers_,
+                  .layer_numbers = args_.info.layer_numbers,
                   .kv_heads = args_.info.kv_heads,
                   .protection = group.protection,
                   .rows_due = group.rows_due.ref().as<uint8_t>()});

@@ -29,18 +29,18 @@ float download_float(Backend& backend, const float* from) {
   const int64_t row = at / scored.scores.pitch, slot = at % scored.scores.pitch;
   const float score = download_float(args.backend, scored.scores.data + at);
   const bool is_tie = std::isfinite(score);
-  throw NotFiniteError(
-      fmt::format("{}: the {} of entry {} of {} in layer {}, KV head {}, is {} (expected a finite number)", args.policy,
-                  is_tie ? "second key" : "score", slot, scored.lengths[static_cast<size_t>(row)], layer,
-                  row % args.kv_heads, text_of(is_tie ? download_float(args.backend, scored.ties.data + at) : score)));
+  throw NotFiniteError(fmt::format(
+      "{}: the {} of entry {} of {} in layer {}, KV head {}, is {} (expected a finite number)", args.policy,
+      is_tie ? "second key" : "score", slot, scored.lengths[static_cast<size_t>(row)], args.layer_numbers[layer],
+      row % args.kv_heads, text_of(is_tie ? download_float(args.backend, scored.ties.data + at) : score)));
 }
 
 }  // namespace
 
 void check_scores(const ScoreCheckArgs& args) {
-  int64_t layer_numbers = 1;
+  int64_t most_slots = 1;
   for (const ScoredLayer& scored : args.layers) {
-    layer_numbers = std::max(layer_numbers, scored.scores.elements());
+    most_slots = std::max(most_slots, scored.scores.elements());
   }
   Tensor word(args.backend, DType::kU8, sizeof(uint64_t));  // fresh memory: nothing bad
   auto* first = reinterpret_cast<uint64_t*>(word.ref().as<uint8_t>());
@@ -52,14 +52,14 @@ void check_scores(const ScoreCheckArgs& args) {
                                  .sinks = args.protection.sinks,
                                  .recent = args.protection.recent,
                                  .rows_due = args.rows_due,
-                                 .number = layer * static_cast<uint64_t>(layer_numbers),
+                                 .number = layer * static_cast<uint64_t>(most_slots),
                                  .first = first});
   }
   uint64_t number = kNothingBad;
   word.download(&number, sizeof(number));
   if (number == kNothingBad) return;
   const auto at = static_cast<int64_t>(number);
-  complain(args, static_cast<size_t>(at / layer_numbers), at % layer_numbers);
+  complain(args, static_cast<size_t>(at / most_slots), at % most_slots);
 }
 
 }  // namespace kv

@@ -12,6 +12,7 @@ struct ScoreCheckArgs {
   Backend& backend;
   std::string_view policy;  // for the complaint
   std::span<const ScoredLayer> layers;
+  std::span<const int> layer_numbers;  // [layers], as the model counts them
   int kv_heads = 0;
   Protection protection;
   const uint8_t* rows_due = nullptr;  // [rows], backend memory; null = all

@@ -7,6 +7,8 @@
 #include "harness/spec/data_reader.h"
 #include "harness/spec/report_plan.h"
 #include "harness/spec/spec_reader.h"
+#include "sim/learned/learner.h"
+#include "sim/policy/policy.h"
 #include "tests/support/cli_fixture.h"
 
 namespace kv {
@@ -35,6 +37,17 @@ TEST_F(Cli, EveryTemplateIsValidAsItIs) {
           << protocol->name << ": " << key.key;
     }
   }
+}
+
+// What is learned for a try is no reason to lose what the model came with.
+TEST_F(Cli, ATrainingsTemplateLearnsWeightsOfItsOwn) {
+  ASSERT_EQ(run("new " + path("t.yaml") + " --protocol train").code, 0);
+  const auto weights = [](const std::vector<GivenParam>& options) {
+    return make_policy("foresight-kv", options).scorer->learner()->file_name();
+  };
+  const Component policy = load_spec(path("t.yaml")).policies.front();
+  ASSERT_EQ(policy.name, "foresight-kv");
+  EXPECT_NE(weights(policy.options), weights({}));
 }
 
 TEST_F(Cli, ATemplateRuns) {

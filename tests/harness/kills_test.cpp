@@ -1,5 +1,5 @@
-// Real kvlab processes are killed at seeded moments and started again: what a run, a profile or a report leaves in the
-// end is what an undisturbed one leaves.
+// Real kvlab processes are killed at seeded moments and started again: what a run, a training, a profile or a report
+// leaves in the end is what an undisturbed one leaves.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -8,6 +8,7 @@
 #include <chrono>
 #include <csignal>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <thread>
 
@@ -16,6 +17,7 @@
 #include "harness/rows_file.h"
 #include "harness/run.h"
 #include "sim/budget/profile_file.h"
+#include "sim/io/hash.h"
 #include "sim/io/safetensors.h"
 #include "sim/tasks/random.h"
 #include "tests/support/file_fixtures.h"
@@ -112,6 +114,17 @@ class KillsSlow : public testing::Test {
     return format_rows(table.axes, table.rows);
   }
 
+  // Rows and weights, and nothing beside the checkpoint that a killed process left.
+  static std::string training_in(const std::string& out) {
+    std::string all = rows_in(out);
+    const SafetensorsFile weights = SafetensorsFile::open(fs::path(out) / "weights/mine.safetensors");
+    for (const TensorInfo& tensor : weights.tensors()) {
+      all += fmt::format("{} {}\n", tensor.name, sha256_hex(weights.bytes(tensor)));
+    }
+    EXPECT_EQ(std::distance(fs::directory_iterator(fs::path(out) / "checkpoints"), {}), 1);
+    return all;
+  }
+
   void kill_runs(uint64_t stream, int kills, const std::string& yaml) const {
     const std::string spec = write("spec.yaml", yaml);
     kill(
@@ -155,6 +168,42 @@ TEST_F(KillsSlow, LoseNothingOfLatency) {
   kill_runs(4, 50,
             "model: {random: tiny}\nprotocol: latency\npolicies: [full, keydiff]\nsamples: 2\n"
             "axes: {context: [64, 128], keep: [0.3, 0.6]}\n");
+}
+
+// Checkpoints after every step, so that a training is killed between them, in one and behind the last.
+class KillsOfTrainingsSlow : public KillsSlow {
+ protected:
+  using Start = std::function<Words(const std::string& out)>;
+  Start train(const std::string& name, const std::string& policy, const std::string& learn) const {
+    const std::string spec =
+        write(name, fmt::format("model: {}\nprotocol: train\n"
+                                "data: [{{name: noise, ids: ids.safetensors, tokens: 48}}]\n"
+                                "policies: [{}]\nlearn: {{steps: 8, batch: 2, {}}}\nsamples: 3\nseed: 5\n",
+                                path("model"), policy, learn));
+    return [spec](const std::string& out) {
+      return Words{"train", "--quiet", "--no-draw", "--checkpoint",   "0",
+                   "--out", out,       "--weights", out + "/weights", spec};
+    };
+  }
+  Start supervised() const {
+    return train("supervised.yaml", "{policy: foresight-kv, weights: mine}", "warm_up: 2, budget: 24, interval: 12");
+  }
+};
+
+TEST_F(KillsOfTrainingsSlow, LoseNothingOfTheFirstStage) { kill(7, 15, supervised(), training_in); }
+
+TEST_F(KillsOfTrainingsSlow, LoseNothingOfTheSecondStage) {
+  ASSERT_TRUE(finishes(supervised()(path("begun")), std::chrono::minutes(2)));
+  kill(8, 15,
+       train("reinforced.yaml", "{policy: foresight-kv, weights: mine}",
+             "stage: reinforced, start: " + path("begun/weights/mine.safetensors") +
+                 ", group: 2, reward: all, budget: 24, interval: 12"),
+       training_in);
+}
+
+TEST_F(KillsOfTrainingsSlow, LoseNothingOfGates) {
+  kill(9, 15, train("gates.yaml", "{policy: full, admission: {wg-kv: {window: 8, weights: mine}}}", "warm_up: 2"),
+       training_in);
 }
 
 // A profile is there as a whole or not at all.

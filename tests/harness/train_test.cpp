@@ -12,6 +12,7 @@
 #include "harness/staleness.h"
 #include "sim/io/hash.h"
 #include "sim/io/safetensors.h"
+#include "sim/learned/learned_file.h"
 #include "tests/support/run_fixture.h"
 
 namespace kv {
@@ -229,6 +230,44 @@ TEST_F(Train, MakesWeightsThatAPolicyReads) {
   EXPECT_EQ(summary.skipped, 0);
 }
 
+// A rate that no score survives: the draw needs an order of scores, and who asks for one learns where there is none.
+TEST_F(Train, SaysWhereRolloutsDiverge) {
+  train(spec(), options("first"));
+  std::vector<std::string> overrides = reinforced(weights_of("first"));
+  overrides.insert(overrides.end(), {"learn.reward=all", "learn.rate=1e38"});
+  const std::string message = refusal(overrides);
+  EXPECT_NE(message.find(": foresight-kv: step 1: foresight-kv: the score of entry "), std::string::npos) << message;
+  EXPECT_NE(message.find(" in layer 0, KV head 0, is "), std::string::npos) << message;
+  ASSERT_EQ(checkpoints_of("refused").size(), 1u);
+  EXPECT_EQ(read_checkpoint(checkpoints_of("refused").front()).value().state.step, 1);
+  EXPECT_FALSE(std::filesystem::exists(weights_of("refused")));
+}
+
+// Weights are finite, or their file is refused; what is computed from them need not be.
+TEST_F(Train, WeightsThatOverflowAreARowWithItsReasonHoweverIsDrawn) {
+  train(spec(), options("out"));
+  LearnedFile large = read_learned(weights_of("out"), "foresight-kv");
+  std::ranges::fill(large.parameters, 3e38F);
+  write_learned(weights_of("out"), large);
+  for (const char* sampling : {"top2l", "multinomial", "top"}) {
+    const std::string policy =
+        fmt::format("{{policy: foresight-kv, sampling: {}, weights: {}}}", sampling, weights_of("out").string());
+    const std::string decode = test::replaced(RunFixture::yaml(), "policies: [full, streaming, h2o, random]",
+                                              "policies: [full, " + policy + "]");
+    write_atomically(folder_ / "decode.yaml", test::replaced(decode, "axes: {budget: [16, 24], interval: 8}",
+                                                             "axes: {budget: 24, interval: 12}"));
+    const RunSummary summary = run_experiment(load_spec(folder_ / "decode.yaml"), RunFixture::options(sampling));
+    EXPECT_EQ(summary.cases, 6);
+    EXPECT_EQ(summary.skipped, 3);
+    for (const Row& row : read_rows(folder_ / sampling / "rows.csv").rows) {
+      if (row.policy == "full") continue;
+      EXPECT_TRUE(row.skipped.starts_with("foresight-kv")) << sampling << ": " << row.skipped;
+      EXPECT_NE(row.skipped.find(": the score of entry 0 of 36 in layer 0, KV head 0, is "), std::string::npos)
+          << sampling << ": " << row.skipped;
+    }
+  }
+}
+
 TEST_F(Train, RefusesToWriteOverItsOwnWeights) {
   const std::string message =
       refusal({"policies=[foresight-kv, {policy: foresight-kv, inputs: attention, label: blind}]"});
@@ -319,6 +358,54 @@ TEST_F(Train, WritesOverWhatWasLearnedOtherwiseOnlyWhereItIsToldTo) {
       << refusal(other, options("out"));
   EXPECT_EQ(tensors_of("out"), tensors);
   train(spec(other), fresh("out"));
+  EXPECT_EQ(made_of("out")["learn"]["margin"], "0.5");
+}
+
+// As the oldest files are: any training would agree with one, and none is known to have written it.
+TEST_F(Train, KeepsWeightsThatDoNotSayHowTheyWereLearned) {
+  train(spec(), options("out"));
+  LearnedFile silent = read_learned(weights_of("out"), "foresight-kv");
+  silent.origin = R"({"commit": "abc"})";
+  write_learned(weights_of("out"), silent);
+  const std::string before = test::read_file(weights_of("out"));
+  const std::string message = refusal({}, elsewhere("again", "out"));
+  EXPECT_NE(message.find("would write over weights that were learned otherwise, "), std::string::npos) << message;
+  EXPECT_EQ(test::read_file(weights_of("out")), before);
+}
+
+// What it would learn may be other numbers, on another machine or by other code, and results state those of the file.
+TEST_F(Train, KeepsWhatAnotherRunHasLearnedInTheSameWay) {
+  train(spec(), options("out"));
+  const auto written = std::filesystem::last_write_time(weights_of("out"));
+  EXPECT_TRUE(refusal({}, elsewhere("again", "out"))
+                  .ends_with(": policy 'foresight-kv' would write over weights that another run has learned, " +
+                             weights_of("out").string() +
+                             "; expected another option 'weights', another --weights DIR, or --fresh"))
+      << refusal({}, elsewhere("again", "out"));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "again/checkpoints")) << "trained first";
+  EXPECT_EQ(std::filesystem::last_write_time(weights_of("out")), written);
+}
+
+// Whose checkpoint has all steps has written its weights: others in their place were put there by somebody.
+TEST_F(Train, KeepsWhatWasPutInPlaceOfItsOwn) {
+  train(spec(), options("out"));
+  LearnedFile other = read_learned(weights_of("out"), "foresight-kv");
+  other.parameters.front() += 1;
+  write_learned(weights_of("out"), other);
+  const std::string message = refusal({}, options("out"));
+  EXPECT_NE(message.find("would write over weights that another run has learned, "), std::string::npos) << message;
+  EXPECT_EQ(read_learned(weights_of("out"), "foresight-kv").parameters, other.parameters);
+}
+
+// --fresh again would lose the steps that it has done.
+TEST_F(Train, GoesOnWhereItWasToldToWriteOverOthers) {
+  train(spec(), options("out"));
+  const Spec other = spec({"learn.margin=0.5"});
+  RunOptions stopping = fresh("out");
+  stopping.after_case = [] { throw std::runtime_error("stopped"); };
+  EXPECT_THROW(train(other, stopping), std::runtime_error);
+  EXPECT_EQ(made_of("out")["learn"].value("margin", "none"), "none");
+  EXPECT_EQ(train(other, options("out")).reused, 1);
   EXPECT_EQ(made_of("out")["learn"]["margin"], "0.5");
 }
 

@@ -87,6 +87,35 @@ TEST_P(ForesightKvOn, AgreesWithItsTranscription) {
   }
 }
 
+// Finite weights whose scores are none, of the last head: what is drawn from has been looked at before.
+TEST_P(ForesightKvOn, SaysWhereScoresHaveNoOrder) {
+  KV_BACKEND_OR_SKIP(backend);
+  const SourceInfo info = tiny_info(2, 4, 2, 8);
+  TinySource source(*backend, info, {random_sample(info, 90, 1)});
+  const std::vector<int32_t> ids(90, 0);
+  const std::span<const int32_t> sequences[] = {ids};
+  const int32_t lengths[] = {90};
+  std::vector<float> parameters = Weights(ForesightShape{}).parameters();
+  std::fill_n(parameters.end() - std::ssize(parameters) / 4, std::ssize(parameters) / 4, 3e38F);
+  for (const EvictionSampling sampling :
+       {EvictionSampling::kTop2d, EvictionSampling::kMultinomial, EvictionSampling::kTop}) {
+    auto scorer = std::make_unique<ForesightScorer>(ForesightShape{}, sampling);
+    scorer->use(info, parameters);
+    Policy policy = policy_of("foresight-kv", std::move(scorer));
+    const std::string complaint = test::user_error([&] {
+      replay({.backend = *backend,
+              .source = source,
+              .policy = policy,
+              .sequences = sequences,
+              .schedule = decode_schedule(lengths, 24, 12),
+              .budget = 24,
+              .interval = 12});
+    });
+    EXPECT_TRUE(complaint.starts_with("foresight-kv: the score of entry ")) << complaint;
+    EXPECT_NE(complaint.find(" of 36 in layer 1, KV head 1, is nan "), std::string::npos) << complaint;
+  }
+}
+
 // Cuts what it is told, [event, KV head, dropped slots].
 class Scripted final : public Scorer {
  public:
@@ -493,7 +522,7 @@ TEST_F(ForesightLearns, NothingFromALossThatIsNotANumber) {
   std::vector<float> parameters = Weights(ForesightShape{}).parameters();
   std::fill_n(parameters.end() - 20, 20, 3e38F);  // the last head's
   std::vector<double> gradient;
-  EXPECT_EQ(test::user_error([&] { loss(parameters, gradient); }), "step 0: layer 1, KV head 1: the loss is nan");
+  EXPECT_EQ(test::user_error([&] { loss(parameters, gradient); }), "layer 1, KV head 1: the loss is nan");
 }
 
 TEST(ForesightKv, RefusesWhatItCannotKeep) {
