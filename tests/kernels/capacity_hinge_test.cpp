@@ -15,7 +15,6 @@ namespace {
 KV_OVER_BACKENDS(Ops, CapacityHinge);
 
 struct Options {
-  CapacityLaw law = CapacityLaw::kOverfull;
   int64_t pooled = 1;
   int64_t capacity = 0;
   float weight = 1;
@@ -39,7 +38,6 @@ Result hinge(Backend& backend, const ref::TokenBlock& block, const std::vector<f
                           .occupancy = ref::data_of<float>(sums),
                           .pooled = options.pooled,
                           .capacity = options.capacity,
-                          .law = options.law,
                           .weight = options.weight,
                           .loss = ref::data_of<float>(loss),
                           .overfull = ref::data_of<int32_t>(overfull),
@@ -56,15 +54,10 @@ TEST_P(CapacityHinge, IsWhatLiesAboveTheCapacity) {
   // M = 2 at t = 0 … 3: what lies above is 0, 0 (2 is not above 2), 1.5 and 2.
   const std::vector<float> occupancy = {1, 2, 3.5F, 4};
   // Against max(1, t − 2) = 1 and 1, of two that are overfull.
-  const Result code = hinge(*backend, sequence_of(4), occupancy, {.capacity = 2});
-  EXPECT_EQ(code.overfull, std::vector<int32_t>{2});
-  EXPECT_EQ(code.loss, std::vector<float>{1.75F});
-  EXPECT_EQ(code.gradient, (std::vector<float>{0, 0, 0.5F, 0.5F}));
-  // Against t + 1 = 3 and 4, of all four.
-  const Result paper = hinge(*backend, sequence_of(4), occupancy, {.law = CapacityLaw::kEverywhere, .capacity = 2});
-  EXPECT_EQ(paper.overfull, std::vector<int32_t>{2});
-  EXPECT_EQ(paper.loss, std::vector<float>{0.25F});
-  ref::expect_close(paper.gradient, std::vector<double>{0, 0, 1.0 / 12, 1.0 / 16}, {});
+  const Result got = hinge(*backend, sequence_of(4), occupancy, {.capacity = 2});
+  EXPECT_EQ(got.overfull, std::vector<int32_t>{2});
+  EXPECT_EQ(got.loss, std::vector<float>{1.75F});
+  EXPECT_EQ(got.gradient, (std::vector<float>{0, 0, 0.5F, 0.5F}));
 }
 
 TEST_P(CapacityHinge, OfPooledHeadsHoldsTheirSumAgainstAllOfTheirCapacity) {
@@ -77,12 +70,10 @@ TEST_P(CapacityHinge, OfPooledHeadsHoldsTheirSumAgainstAllOfTheirCapacity) {
 
 TEST_P(CapacityHinge, WithoutExcessIsZero) {
   KV_BACKEND_OR_SKIP(backend);
-  for (const CapacityLaw law : {CapacityLaw::kOverfull, CapacityLaw::kEverywhere}) {
-    const Result got = hinge(*backend, sequence_of(2, 2), {1, 2, 2, 0}, {.law = law, .capacity = 2});
-    EXPECT_EQ(got.loss, std::vector<float>{0});
-    EXPECT_EQ(got.overfull, std::vector<int32_t>{0});
-    EXPECT_EQ(got.gradient, (std::vector<float>{0, 0, 0, 0}));
-  }
+  const Result got = hinge(*backend, sequence_of(2, 2), {1, 2, 2, 0}, {.capacity = 2});
+  EXPECT_EQ(got.loss, std::vector<float>{0});
+  EXPECT_EQ(got.overfull, std::vector<int32_t>{0});
+  EXPECT_EQ(got.gradient, (std::vector<float>{0, 0, 0, 0}));
 }
 
 TEST_P(CapacityHinge, OfANumberThatIsNoneIsNone) {
@@ -109,21 +100,18 @@ TEST_P(CapacityHinge, AgreesWithDoubleArithmetic) {
   constexpr float kWeight = 0.5F;
   for (const ref::TokenBlock& block : ref::token_blocks()) {
     const std::vector<float> occupancy = occupancies_of(block);
-    for (const CapacityLaw law : {CapacityLaw::kOverfull, CapacityLaw::kEverywhere}) {
-      for (const int64_t pooled : {1, 4}) {
-        const Options options{.law = law, .pooled = pooled, .capacity = 40 / pooled, .weight = kWeight};
-        const Result got = hinge(*backend, block, occupancy, options);
-        const ref::CapacityHinge want = ref::capacity_hinge(
-            {occupancy.begin(), occupancy.end()}, positions_of(block),
-            {.pooled = pooled, .capacity = options.capacity, .overfull_alone = law == CapacityLaw::kOverfull});
-        EXPECT_EQ(got.overfull[0], want.overfull);
-        // All in double, rounded once.
-        ref::expect_close(got.loss[0], want.loss, {.roundings = 1, .magnitude = want.loss});
-        for (int64_t i = 0; i < block.elements(); ++i) {
-          ASSERT_TRUE(ref::is_close(got.gradient[i], kWeight * want.gradient[i], {.magnitude = want.gradient[i]}));
-        }
-        EXPECT_EQ(got, hinge(*backend, block, occupancy, options, InPlace::kYes));
+    for (const int64_t pooled : {1, 4}) {
+      const Options options{.pooled = pooled, .capacity = 40 / pooled, .weight = kWeight};
+      const Result got = hinge(*backend, block, occupancy, options);
+      const ref::CapacityHinge want = ref::capacity_hinge({occupancy.begin(), occupancy.end()}, positions_of(block),
+                                                          {.pooled = pooled, .capacity = options.capacity});
+      EXPECT_EQ(got.overfull[0], want.overfull);
+      // All in double, rounded once.
+      ref::expect_close(got.loss[0], want.loss, {.roundings = 1, .magnitude = want.loss});
+      for (int64_t i = 0; i < block.elements(); ++i) {
+        ASSERT_TRUE(ref::is_close(got.gradient[i], kWeight * want.gradient[i], {.magnitude = want.gradient[i]}));
       }
+      EXPECT_EQ(got, hinge(*backend, block, occupancy, options, InPlace::kYes));
     }
   }
 }
