@@ -16,6 +16,7 @@
 #include "tests/ref/write_gate.h"
 #include "tests/support/backends.h"
 #include "tests/support/file_fixtures.h"
+#include "tests/support/identity.h"
 #include "tests/support/tiny_source.h"
 
 namespace kv::ref {
@@ -30,7 +31,7 @@ class WgKv : public testing::Test {
     options.push_back({"window", std::to_string(kWindow), ""});
     TinySource source(*backend_, info_, {sample_});
     Policy policy = make_policy("full", {}, {.admission = {"wg-kv", options}});
-    policy.load(policy.check(ModelIdentity({}, [] { return ModelIdentity::Shape{kLayers, kHeads}; })));
+    policy.load(policy.check(identity_of(info_)));
     const std::vector<int32_t> ids(kTokens, 0);
     const std::span<const int32_t> sequences[] = {ids};
     const int32_t length = kTokens;
@@ -157,11 +158,41 @@ TEST_F(WgKv, GatesOfAFileDecideHoweverWideTheyAre) {
     options.push_back({"weights", path.string(), ""});
     return test::user_error([&] {
       const Policy policy = make_policy("full", {}, {.admission = {"wg-kv", options}});
-      policy.check(ModelIdentity({}, [] { return ModelIdentity::Shape{kLayers, kHeads}; }));
+      policy.check(identity_of(info_));
     });
   };
   EXPECT_NE(refusal({}).find("window"), std::string::npos) << refusal({});
   EXPECT_NE(refusal({{"window", "8", ""}, {"expand", "2", ""}}).find("expand"), std::string::npos);
+}
+
+// Of another width than their tensors have, of none, or of a model whose heads have another dimension.
+TEST_F(WgKv, GatesOfAFileAreAsItsSettingsAndTheModelSay) {
+  const WriteGateNetwork network(1.5);
+  const std::filesystem::path path = folder_ / "gates.safetensors";
+  const auto check = [&](const char* expand, const SourceInfo& info) {
+    write_learned(path, {.learner = "wg-kv",
+                         .model = "none",
+                         .fingerprint = std::string(64, '0'),
+                         .settings = {{"expand", expand}, {"window", std::to_string(kWindow)}},
+                         .origin = "{}",
+                         .layers = kLayers,
+                         .kv_heads = kHeads,
+                         .parts = network.parts(info_),
+                         .parameters = network.initial(info_, kSeed)});
+    const Policy policy = make_policy(
+        "full", {},
+        {.admission = {"wg-kv", {{"weights", path.string(), ""}, {"window", std::to_string(kWindow), ""}}}});
+    policy.check(identity_of(info));
+  };
+  const auto refusal = [&](const char* expand, const SourceInfo& info) {
+    return test::user_error([&] { check(expand, info); });
+  };
+  SourceInfo wider = info_;
+  wider.head_dim = 2 * kDim;
+  EXPECT_NO_THROW(check("1.5", info_));
+  EXPECT_NE(refusal("2", info_).find("'hidden.weight' is [12, 16] a KV head, expected [16, 16]"), std::string::npos);
+  EXPECT_NE(refusal("nan", info_).find("says expand: 'nan', expected a number from"), std::string::npos);
+  EXPECT_NE(refusal("1.5", wider).find("'pre_rope_norm.weight' is [8] a layer, expected [16]"), std::string::npos);
 }
 
 TEST_F(WgKv, WhatIsNoThresholdOrShareIsRefused) {
