@@ -17,6 +17,7 @@ KV_OVER_BACKENDS(Ops, CapacityHinge);
 struct Options {
   int64_t pooled = 1;
   int64_t capacity = 0;
+  int64_t mean_over = 0;
   float weight = 1;
 };
 
@@ -38,6 +39,7 @@ Result hinge(Backend& backend, const ref::TokenBlock& block, const std::vector<f
                           .occupancy = ref::data_of<float>(sums),
                           .pooled = options.pooled,
                           .capacity = options.capacity,
+                          .mean_over = options.mean_over,
                           .weight = options.weight,
                           .loss = ref::data_of<float>(loss),
                           .overfull = ref::data_of<int32_t>(overfull),
@@ -66,6 +68,19 @@ TEST_P(CapacityHinge, OfPooledHeadsHoldsTheirSumAgainstAllOfTheirCapacity) {
   const Result got = hinge(*backend, sequence_of(5), {1, 4, 3, 4, 10}, {.pooled = 4, .capacity = 1, .weight = 3});
   EXPECT_EQ(got.loss, std::vector<float>{0.5F});
   EXPECT_EQ(got.gradient, (std::vector<float>{0, 0, 0, 0, 0.25F}));  // 3 / 12
+}
+
+// Two sequences, one of which is overfull at one place by 1, the other at three: a mean over four.
+TEST_P(CapacityHinge, OfSeveralCallsIsAMeanOverAllTheirOverfullPlaces) {
+  KV_BACKEND_OR_SKIP(backend);
+  const Options options{.capacity = 2, .mean_over = 4};
+  const Result first = hinge(*backend, sequence_of(4), {1, 2, 2, 3}, options);
+  const Result second = hinge(*backend, sequence_of(4), {1, 3, 3.5F, 4}, options);
+  EXPECT_EQ(first.overfull[0] + second.overfull[0], 4);
+  EXPECT_EQ(first.loss, std::vector<float>{0.25F});
+  EXPECT_EQ(second.loss, std::vector<float>{1.125F});  // 1 + 1.5 + 2
+  EXPECT_EQ(first.gradient, (std::vector<float>{0, 0, 0, 0.25F}));
+  EXPECT_EQ(second.gradient, (std::vector<float>{0, 0.25F, 0.25F, 0.25F}));
 }
 
 TEST_P(CapacityHinge, WithoutExcessIsZero) {
