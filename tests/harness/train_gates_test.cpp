@@ -155,6 +155,25 @@ TEST_P(TrainOneSlot, RefusesWhatHasNoPartInIt) {
       << initial;
 }
 
+// What decides only once gates are learned would be taken for what is learned.
+TEST_P(TrainOneSlot, RefusesOptionsThatItDoesNotDependOn) {
+  const auto of = [&](const std::string& policy) { return refusal({"policies=[" + policy + "]"}); };
+  const std::string drop = of("{policy: full, admission: {wg-kv: {window: 8, drop: 0.5, weights: mine}}}");
+  EXPECT_NE(drop.find("under protocol train trains wg-kv, which does not depend on its option 'drop', expected no such "
+                      "option"),
+            std::string::npos)
+      << drop;
+  for (const char* policy :
+       {"{policy: full, admission: {wg-kv: {window: 8, sinks: 2, weights: mine}}}",
+        "{policy: full, admission: {duo: {window: 8, retrieval: 0.25, weights: mine}}}",
+        "{policy: retention, horizon: 8, weights: mine}", "{policy: retention, age_offset: 2, weights: mine}",
+        "{policy: foresight-kv, sampling: top, weights: mine}"}) {
+    EXPECT_NE(of(policy).find("which does not depend on its option '"), std::string::npos) << of(policy);
+  }
+  const std::string axis = refusal({"axes={wg-kv.drop: [0, 0.5]}"});
+  EXPECT_NE(axis.find("does not depend on its option 'drop'"), std::string::npos) << axis;
+}
+
 // Policies that differ in what is admitted alone: neither goes on from the other's checkpoint.
 TEST_P(TrainOneSlot, KnowsTheTrainingsOfASpecApart) {
   const std::string both =
