@@ -44,15 +44,21 @@ class WgKv final : public WindowedAdmission {
   Needs needs() const override { return {.pre_rope_keys = true}; }
 
   std::vector<InputFile> check(const ModelIdentity& model, std::string_view) const override {
-    if (weights_ == kInitialWeights) return {};
+    if (weights_ == kInitialWeights) {
+      if (!model.is_absent()) network_.require_fit(model.shape().head_dim);
+      return {};
+    }
     std::map<std::string, std::string> expected = settings();
     if (asked_expand_ == 0) expected.erase("expand");
-    return check_learned(
-        learned_path(model.folder(), weights_), kName, model,
-        {.settings = expected,
-         .parts = [](const LearnedFile& learned,
-                     const SourceInfo& info) { return WriteGateNetwork(expand_of(learned)).parts(info); },
-         .remedy = "`kvlab train SPEC` makes one, weights: initial or drop do without"});
+    return check_learned(learned_path(model.folder(), weights_), kName, model,
+                         {.settings = expected,
+                          .parts =
+                              [](const LearnedFile& learned, const SourceInfo& info) {
+                                const WriteGateNetwork network(expand_of(learned));
+                                network.require_fit(info.head_dim);
+                                return network.parts(info);
+                              },
+                          .remedy = "`kvlab train SPEC` makes one, weights: initial or drop do without"});
   }
 
   void load(std::span<const InputFile> files) override {

@@ -11,6 +11,7 @@
 #include "kernels/error.h"
 #include "policies/parts/write_gate_network.h"
 #include "sim/learned/learned_file.h"
+#include "sim/learned/learner.h"
 #include "sim/learned/named_parts.h"
 #include "sim/replay/replay.h"
 #include "tests/ref/write_gate.h"
@@ -208,11 +209,13 @@ TEST_F(WgKv, WhatIsNoThresholdOrShareIsRefused) {
   EXPECT_TRUE(refuses("window", "0"));
 }
 
+// Found out with the model's shape, by whoever would read gates and by whoever would train them.
 TEST_F(WgKv, ANetworkHasAUnitAtLeast) {
-  EXPECT_NE(test::user_error([&] {
-              left({{"weights", "initial", ""}, {"expand", "0.1", ""}});
-            }).find("no hidden unit"),
-            std::string::npos);
+  const Policy policy =
+      make_policy("full", {}, {.admission = {"wg-kv", {{"weights", "initial", ""}, {"expand", "0.1", ""}}}});
+  const std::string expected = "wg-kv: expand = 0.1: no hidden unit at a head dimension of 8, expected at least 0.125";
+  EXPECT_EQ(test::user_error([&] { policy.check(identity_of(info_)); }), expected);
+  EXPECT_EQ(test::user_error([&] { policy.admission->learner()->check(identity_of(info_)); }), expected);
   left({{"weights", "initial", ""}, {"expand", "0.125", ""}});
 }
 
