@@ -124,6 +124,7 @@ std::string validate_experiment(const Spec& spec) {
   for (const ModelChoice& model : spec.models) check_model(spec, model);
   for (const Located& trace : spec.traces)
     check_trace(spec, Trace::open(resolve_path(spec, trace), Trace::Checksum::kSkip));
+  text_folder(spec);  // UserError where the spec's is not there
   for (const DataSpec& data : spec.data) check_data(spec, data, grid.models);
   return spec.protocol->plan(spec, grid);
 }

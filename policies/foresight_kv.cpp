@@ -34,7 +34,7 @@ class ForesightKv final : public ForesightScorer {
 
   std::vector<InputFile> check(const ModelIdentity& model, std::string_view) const override {
     if (weights_ == kInitialWeights) return {};
-    return check_learned(learned_path(model.folder(), weights_), kName, model, shape().settings());
+    return check_learned(learned_path(model.folder(), weights_), kName, model, shape().demand());
   }
 
   void load(std::span<const InputFile> files) override {

@@ -42,16 +42,17 @@ class Retention final : public Scorer {
 
   std::vector<InputFile> check(const ModelIdentity& model, std::string_view) const override {
     if (weights_ == kInitialWeights) return {};
-    return check_learned(learned_path(model.folder(), weights_), kName, model, network_.shape().expected_settings(),
-                         "`kvlab train SPEC` makes one, weights: initial does without");
+    return check_learned(
+        learned_path(model.folder(), weights_), kName, model,
+        {.settings = network_.shape().expected_settings(),
+         .parts = [&](const LearnedFile& learned, const SourceInfo& info) { return network_of(learned).parts(info); },
+         .remedy = "`kvlab train SPEC` makes one, weights: initial does without"});
   }
 
   void load(std::span<const InputFile> files) override {
     if (files.empty()) return;
     learned_ = load_learned(files.front(), kName);
-    RetentionShape shape = network_.shape();
-    shape.take_width(learned_, kName);
-    network_ = RetentionNetwork(shape);
+    network_ = network_of(learned_);
   }
 
   void begin(const BatchShape& shape) override {
@@ -96,6 +97,13 @@ class Retention final : public Scorer {
         "or the path of one; initial: those that a training begins with, which know nothing but take as "
         "long");
     return name.empty() ? std::string(kName) : name;
+  }
+
+  // Of the width that the file says.
+  RetentionNetwork network_of(const LearnedFile& learned) const {
+    RetentionShape shape = network_.shape();
+    shape.take_width(learned, kName);
+    return RetentionNetwork(shape);
   }
 
   std::vector<float> parameters(const SourceInfo& info, uint64_t seed) const {

@@ -94,6 +94,27 @@ void refuse_bystanders(const CaseCheck& check, const Policy& policy) {
   refuse("selection", policy.selection_name, "all");
 }
 
+// As the case gives them to that kind of slot.
+const std::vector<GivenParam>& options_of(const Case& policy_case, std::string_view kind) {
+  const SlotChoices& slots = policy_case.slots;
+  if (kind == "allocation") return slots.allocation.options;
+  if (kind == "admission") return slots.admission.options;
+  if (kind == "selection") return slots.selection.options;
+  return policy_case.options;
+}
+
+// An option that what is learned does not depend on would be taken for one that it does.
+void refuse_idle_options(const CaseCheck& check, const Policy& policy) {
+  const PolicySlot place = learning_slot(policy).value();
+  const std::vector<std::string> idle = place.slot.learner()->idle_options();
+  for (const GivenParam& option : options_of(check.candidate, place.kind)) {
+    if (std::find(idle.begin(), idle.end(), option.key) == idle.end()) continue;
+    check.refuse(fmt::format("trains {}, which does not depend on its option '{}', expected no such option", place.name,
+                             option.key),
+                 option.where);
+  }
+}
+
 void check_train_case(const CaseCheck& check) {
   refuse_axes_of_data(check);
   Policy policy = make_case_policy(check.spec, check.candidate);
@@ -101,6 +122,7 @@ void check_train_case(const CaseCheck& check) {
   if (!learner) check.refuse("learns nothing, expected a slot with weights: wg-kv, foresight-kv … (docs/learning.md)");
   refuse_bystanders(check, policy);
   at(check.spec.file, [&] { return read_training(check.spec, check.candidate, *learner); });
+  refuse_idle_options(check, policy);
   for (const DataSpec& data : check.spec.data) {
     if (data.tokens.value_or(0) == 0 || *data.tokens >= learner->least_tokens()) continue;
     throw UserError(fmt::format("{}: data: '{}': tokens = {}: expected at least {}, or nothing is learned from it",

@@ -177,16 +177,22 @@ std::string result_link(const ModelResult& result) {
 }  // namespace
 
 std::string side_by_side_markdown(const std::vector<ModelPair>& pairs) {
-  std::string out =
+  std::string sections;
+  for (const ModelPair& pair : pairs) {
+    const std::string compared = findings(pair) + ranked_tables(pair);
+    if (compared.empty()) continue;
+    sections += fmt::format("## {}\n\n{}; {}.\n\n{}", escape_markdown(pair.first.title), result_link(pair.first),
+                            result_link(pair.second), compared);
+  }
+  if (sections.empty()) return "";
+  const std::string out =
       std::string(kSideBySideStart) +
       " from the rows of the results named here; do not edit. Two results stand together where the spec of "
-      "one is `like` that of the other and names another model. A finding is a check of the verdict, with "
+      "one is `like` that of the other, or like what the other is like and closest to it, and names another model. A "
+      "finding is a check of the verdict, with "
       "95 % intervals; where it holds, the model is with the paper. Behind a leader stands the next, and "
-      "that one's number less the leader's.\n\n";
-  for (const ModelPair& pair : pairs) {
-    out += fmt::format("## {}\n\n{}; {}.\n\n{}{}", escape_markdown(pair.first.title), result_link(pair.first),
-                       result_link(pair.second), findings(pair), ranked_tables(pair));
-  }
+      "that one's number less the leader's.\n\n" +
+      sections;
   return out.substr(0, out.find_last_not_of('\n') + 1) + "\n";
 }
 

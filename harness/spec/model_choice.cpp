@@ -30,7 +30,12 @@ std::filesystem::path files_or_name(const Spec& spec, const ModelChoice& choice)
 
 ModelIdentity::Shape shape_of_trace(const std::filesystem::path& file) {
   const Trace trace = Trace::open(file, Trace::Checksum::kSkip);
-  return {static_cast<int>(trace.info().layers.size()), trace.info().kv_heads};
+  const TraceInfo& info = trace.info();
+  return {.layers = static_cast<int>(info.layers.size()),
+          .kv_heads = info.kv_heads,
+          .q_heads = info.q_heads,
+          .head_dim = info.head_dim,
+          .width = info.width};
 }
 
 }  // namespace
@@ -60,10 +65,7 @@ ModelIdentity identity_of(const Spec& spec, int model) {
   }
   const ModelChoice& choice = spec.models[static_cast<size_t>(model)];
   const std::filesystem::path files = choice.random ? "" : files_or_name(spec, choice);
-  return {files, [choice, files] {
-            const ModelConfig config = config_of(choice, files);
-            return ModelIdentity::Shape{config.layers, config.kv_heads};
-          }};
+  return {files, [choice, files] { return shape_of(config_of(choice, files)); }};
 }
 
 }  // namespace kv

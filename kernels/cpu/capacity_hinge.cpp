@@ -47,8 +47,7 @@ void capacity_hinge(const CapacityHingeArgs& args) {
     all.sum += cost.sum;
     all.overfull += cost.overfull;
   }
-  const int64_t counted = args.law == CapacityLaw::kOverfull ? all.overfull : args.shape.elements();
-  const double share = counted > 0 ? 1.0 / static_cast<double>(counted) : 0;
+  const double share = overfull_share(args, all.overfull);
   *args.loss = static_cast<float>(all.sum * share);
   *args.overfull = static_cast<int32_t>(all.overfull);
   tiles.for_each([&](const TokenTile& tile, int64_t) {

@@ -36,8 +36,7 @@ __global__ void loss_kernel(CapacityHingeArgs args, const Cost* costs, int64_t t
   all.sum = block_reduce(all.sum, 0.0, Add());
   all.overfull = block_reduce(all.overfull, 0LL, Add());
   if (threadIdx.x != 0) return;
-  const int64_t counted = args.law == CapacityLaw::kOverfull ? all.overfull : args.shape.elements();
-  *share = counted > 0 ? 1.0 / static_cast<double>(counted) : 0.0;
+  *share = overfull_share(args, all.overfull);
   *args.loss = static_cast<float>(all.sum * *share);
   *args.overfull = static_cast<int32_t>(all.overfull);
 }

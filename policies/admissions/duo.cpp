@@ -98,11 +98,12 @@ class Duo final : public WindowedAdmission {
 
   std::vector<InputFile> check(const ModelIdentity& model, std::string_view) const override {
     if (is_learned()) {
-      return check_learned(learned_path(model.folder(), training_.file_name()), kName, model, training_.settings(),
-                           "`kvlab train SPEC` makes one, the options alphas and profile do without");
+      return check_learned(learned_path(model.folder(), training_.file_name()), kName, model,
+                           {.settings = training_.settings(),
+                            .parts = [&](const LearnedFile&, const SourceInfo& info) { return training_.parts(info); },
+                            .remedy = "`kvlab train SPEC` makes one, the options alphas and profile do without"});
     }
-    // Of a model that is not there nothing can be asked: whoever opens it says so.
-    if (std::error_code error; !model.files().empty() && !std::filesystem::exists(model.files(), error)) return {};
+    if (model.is_absent()) return {};
     const std::string& file = file_.empty() ? profile_ : file_;
     const std::string text = read_stored(file);
     alphas_of(text, model.shape(), model.folder().empty() ? "" : model.fingerprint());

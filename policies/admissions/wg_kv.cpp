@@ -46,17 +46,27 @@ class WgKv final : public WindowedAdmission {
   Needs needs() const override { return {.pre_rope_keys = true}; }
 
   std::vector<InputFile> check(const ModelIdentity& model, std::string_view) const override {
-    if (weights_ == kInitialWeights) return {};
+    if (weights_ == kInitialWeights) {
+      if (!model.is_absent()) network_.require_fit(model.shape().head_dim);
+      return {};
+    }
     std::map<std::string, std::string> expected = settings();
     if (asked_expand_ == 0) expected.erase("expand");
-    return check_learned(learned_path(model.folder(), weights_), kName, model, expected,
-                         "`kvlab train SPEC` makes one, weights: initial or drop do without");
+    return check_learned(learned_path(model.folder(), weights_), kName, model,
+                         {.settings = expected,
+                          .parts =
+                              [](const LearnedFile& learned, const SourceInfo& info) {
+                                const WriteGateNetwork network(expand_of(learned));
+                                network.require_fit(info.head_dim);
+                                return network.parts(info);
+                              },
+                          .remedy = "`kvlab train SPEC` makes one, weights: initial or drop do without"});
   }
 
   void load(std::span<const InputFile> files) override {
     if (files.empty()) return;
     learned_ = load_learned(files.front(), kName);
-    expand_ = learned_setting(learned_, "expand", 1 / 128.0, kMostExpand, kName);
+    expand_ = expand_of(learned_);
     network_ = WriteGateNetwork(expand_);
   }
 
@@ -136,6 +146,10 @@ class WgKv final : public WindowedAdmission {
     if (!learned_.parts.empty()) return parameters_as(learned_, network_.parts(info), kName);
     KV_CHECK(weights_ == kInitialWeights);
     return network_.initial(info, seed);
+  }
+
+  static double expand_of(const LearnedFile& learned) {
+    return learned_setting(learned, "expand", 1 / 128.0, kMostExpand, kName);
   }
 
   // Of a file: gates that were trained for one window decide for it alone.

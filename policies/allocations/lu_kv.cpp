@@ -44,7 +44,7 @@ class LuKv final : public Allocation {
 
   std::vector<InputFile> check(const ModelIdentity& model, std::string_view scorer) const override {
     // A model that is not there has no profiles either; whoever opens it says that it is missing.
-    if (std::error_code error; !model.files().empty() && !std::filesystem::exists(model.files(), error)) return {};
+    if (model.is_absent()) return {};
     scorer = profiled(scorer);
     const std::string file = existing_file(model.folder(), scorer).string();
     const std::string text = read_stored(file);
@@ -53,10 +53,10 @@ class LuKv final : public Allocation {
       throw UserError(
           fmt::format("lu-kv: {} is the profile of {}, expected {}; {}", file, profile.scorer, scorer, kMake));
     }
-    if (const auto [layers, kv_heads] = model.shape();
-        !spread_ && (profile.layers != layers || profile.kv_heads != kv_heads)) {
+    const ModelIdentity::Shape shape = model.shape();
+    if (!spread_ && (profile.layers != shape.layers || profile.kv_heads != shape.kv_heads)) {
       throw UserError(fmt::format("lu-kv: {} is for {} layers of {} KV heads, expected {} of {}; {}", file,
-                                  profile.layers, profile.kv_heads, layers, kv_heads, kMake));
+                                  profile.layers, profile.kv_heads, shape.layers, shape.kv_heads, kMake));
     }
     if (!model.folder().empty() && profile.fingerprint != model.fingerprint()) {
       throw UserError(fmt::format("lu-kv: {} is for model {} with files of SHA-256 {:.12}…, expected {:.12}… of {}; {}",

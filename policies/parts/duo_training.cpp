@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 
@@ -12,6 +13,18 @@
 #include "sim/source/source.h"
 
 namespace kv {
+
+namespace {
+
+// NotFiniteError names the first head whose α is no number.
+void require_numbers(std::span<const float> alphas, int kv_heads) {
+  const auto bad = std::find_if(alphas.begin(), alphas.end(), [](float alpha) { return !std::isfinite(alpha); });
+  if (bad == alphas.end()) return;
+  const auto head = bad - alphas.begin();
+  throw NotFiniteError(fmt::format("layer {}, KV head {}: α is {}", head / kv_heads, head % kv_heads, *bad));
+}
+
+}  // namespace
 
 void DuoTraining::read(Params& params) {
   lambda_ = read_lambda(params, 0.05);
@@ -48,6 +61,7 @@ std::vector<Measured> DuoTraining::learn(const LearnBatch& batch, std::span<cons
   const ForwardModel* model = batch.source.frozen_model();
   KV_CHECK(model);  // protocol train runs a model
   const std::vector<float> alphas = DuoTraining::alphas(parameters);
+  require_numbers(alphas, model->config.kv_heads);
   DuoAttention attention(batch.backend, model->config, streaming_, alphas);
   Distillation distillation(*model, batch.memory);
   double distance = 0;

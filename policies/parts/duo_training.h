@@ -24,6 +24,7 @@ class DuoTraining final : public Learner {
   std::vector<LearnedPart> parts(const SourceInfo&) const override { return {{"alpha_logit", {}}}; }
   std::string file_name() const override { return file_name_; }
   std::map<std::string, std::string> settings() const override;
+  std::vector<std::string> idle_options() const override { return {"removed", "retrieval"}; }
   int64_t least_tokens() const override { return int64_t{streaming_.sinks} + streaming_.window + 1; }
   std::vector<float> initial(const SourceInfo& info, uint64_t seed) const override;
   void use(const SourceInfo&, std::span<const float> parameters) override {

@@ -70,6 +70,11 @@ std::vector<LearnedPart> ForesightShape::parts(const SourceInfo& info) const {
           {"output.bias", {}}};
 }
 
+LearnedDemand ForesightShape::demand() const {
+  return {.settings = settings(),
+          .parts = [shape = *this](const LearnedFile&, const SourceInfo& info) { return shape.parts(info); }};
+}
+
 void ForesightScorer::use(const SourceInfo& info, std::span<const float> parameters) {
   KV_CHECK(std::ssize(parameters) == int64_t{info.layers} * info.kv_heads * elements_of(shape_.parts(info)));
   network_ = shape_.network(info);

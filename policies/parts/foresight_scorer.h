@@ -11,6 +11,7 @@
 #include "policies/parts/eviction_draw.h"
 #include "policies/parts/late_attention.h"
 #include "policies/parts/marked_sequences.h"
+#include "sim/learned/learned_file.h"
 #include "sim/learned/learner.h"
 #include "sim/policy/params.h"
 #include "sim/policy/scorer.h"
@@ -34,6 +35,7 @@ struct ForesightShape {
   std::map<std::string, std::string> settings() const;
   EntryNetwork network(const SourceInfo& info) const;
   std::vector<LearnedPart> parts(const SourceInfo& info) const;
+  LearnedDemand demand() const;
 };
 
 // ForesightKV's features and network (001, App. B.1), which its policy decides by and its training learns. Entry

@@ -127,7 +127,7 @@ const PruningSetting& ForesightTraining::setting_of(int64_t step) const {
 
 std::vector<InputFile> ForesightTraining::check(const ModelIdentity& model) const {
   if (start_.empty()) return {};
-  return check_learned(learned_path(model.folder(), start_), kOwner, model, settings());
+  return check_learned(learned_path(model.folder(), start_), kOwner, model, scorer_.shape().demand());
 }
 
 void ForesightTraining::load(std::span<const InputFile> files) {

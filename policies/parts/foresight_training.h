@@ -32,6 +32,8 @@ class ForesightTraining final : public Learner {
   std::vector<LearnedPart> parts(const SourceInfo& info) const override { return scorer_.shape().parts(info); }
   std::string file_name() const override { return file_name_; }
   std::map<std::string, std::string> settings() const override { return scorer_.shape().settings(); }
+  // Golden's evictions or a stage's own draws take the place of the slot's.
+  std::vector<std::string> idle_options() const override { return {"sampling"}; }
   // One event at each setting, and a token behind it; reinforced, one more, whose loss the event can change.
   int64_t least_tokens() const override;
   std::vector<InputFile> check(const ModelIdentity& model) const override;

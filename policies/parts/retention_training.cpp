@@ -39,6 +39,15 @@ class RetentionStep {
         student_(model, batch.memory),
         predictions_(tokens_of(batch) - std::ssize(batch.sequences)) {}
 
+  // Of a step of several groups, all of them before the first is taught: the capacity's mean is over the overfull
+  // places of all its texts, of which no group alone knows how many there are.
+  void count_overfull(const TextGroup& group) {
+    Tensor verdict(backend_, DType::kU8, sizeof(Verdict));
+    student_.run(group.block, group.on_device(), attention_);
+    add_capacity(group, on_device(verdict));
+    overfull_of_all_ += download(verdict).overfull;
+  }
+
   // What of a group does not depend on parameters; add() comes next.
   void teach(const TextGroup& group) {
     upload_targets(group);
@@ -50,7 +59,7 @@ class RetentionStep {
   void add(const TextGroup& group) {
     Tensor verdict(backend_, DType::kU8, sizeof(Verdict));  // fresh memory: no β is bad
     add_words(group, student_.run(group.block, group.on_device(), attention_));
-    add_capacity(group, reinterpret_cast<Verdict*>(verdict.ref().as<uint8_t>()));
+    add_capacity(group, on_device(verdict));
     attention_.add_loss([&](int layer, const float* log_retention, float* gradient) {
       const TokenHeads of_layer = shape(group, 1, config_.kv_heads);
       const int64_t first = capacity_.is_global ? 0 : layer * of_layer.elements();
@@ -61,9 +70,7 @@ class RetentionStep {
                                    .gradient = gradient});
     });
     student_.backward(teacher_.ref());
-    Verdict said;
-    verdict.download(&said, sizeof(said));
-    note(group, said);
+    note(group, download(verdict));
     note_losses(group);
   }
 
@@ -79,6 +86,12 @@ class RetentionStep {
     float excess = 0;
     int32_t overfull = 0;
   };
+  static Verdict* on_device(Tensor& verdict) { return reinterpret_cast<Verdict*>(verdict.ref().as<uint8_t>()); }
+  static Verdict download(const Tensor& verdict) {
+    Verdict said;
+    verdict.download(&said, sizeof(said));
+    return said;
+  }
 
   OccupancyOf occupancy_of() const { return capacity_.is_global ? OccupancyOf::kAllHeads : OccupancyOf::kEachHead; }
 
@@ -140,7 +153,7 @@ class RetentionStep {
     return capacity_.is_global ? shape(group, 1, 1) : all_heads(group);
   }
 
-  // Of soft occupancies, whose slopes take their place. Where a step's texts come in groups, each counts by its share.
+  // Of soft occupancies, whose slopes take their place.
   void add_capacity(const TextGroup& group, Verdict* verdict) {
     backend_.find_bad_value({.values = {attention_.log_retention(), DType::kF32},
                              .count = all_heads(group).elements(),
@@ -155,7 +168,8 @@ class RetentionStep {
                              .occupancy = occupancy_.ref().as<float>(),
                              .pooled = capacity_.is_global ? int64_t{config_.layers} * config_.kv_heads : 1,
                              .capacity = capacity_.entries,
-                             .weight = static_cast<float>(capacity_.weight * group.share),
+                             .mean_over = overfull_of_all_,
+                             .weight = static_cast<float>(capacity_.weight),
                              .loss = &verdict->excess,
                              .overfull = &verdict->overfull,
                              .gradient = occupancy_.ref().as<float>()});
@@ -163,7 +177,7 @@ class RetentionStep {
 
   void note(const TextGroup& group, const Verdict& verdict) {
     if (verdict.first_bad != kNothingBad) refuse(group, static_cast<int64_t>(verdict.first_bad));
-    excess_ += group.share * verdict.excess;
+    excess_ += verdict.excess;
     overfull_ += group.share * verdict.overfull / static_cast<double>(counted(group).elements());
   }
 
@@ -182,11 +196,12 @@ class RetentionStep {
   RetentionAttention& attention_;
   RetentionCapacity capacity_;
   Student student_;
-  int64_t predictions_;       // tokens of the step that have a next one
-  Tensor teacher_;            // [tokens, hidden], then the gradient
-  Tensor targets_, weights_;  // [tokens]
-  Tensor losses_;             // [2, tokens], of the next token and the divergence
-  Tensor occupancy_;          // [tokens] or [layers, tokens, kv_heads], then its slopes
+  int64_t predictions_;          // tokens of the step that have a next one
+  Tensor teacher_;               // [tokens, hidden], then the gradient
+  Tensor targets_, weights_;     // [tokens]
+  Tensor losses_;                // [2, tokens], of the next token and the divergence
+  Tensor occupancy_;             // [tokens] or [layers, tokens, kv_heads], then its slopes
+  int64_t overfull_of_all_ = 0;  // of a step of several groups; 0: nobody has counted
   double next_token_ = 0, divergence_ = 0, excess_ = 0, overfull_ = 0;
 };
 
@@ -227,6 +242,12 @@ std::vector<Measured> RetentionTraining::learn(const LearnBatch& batch, std::spa
   RetentionAttention attention(batch.backend, model->config, network_, gradients);
   RetentionStep step(batch, *model, attention, capacity_);
   bool has_parameters = false;
+  if (!is_one_group(batch, tokens_at_once_)) {
+    network_.use(batch.backend, info, parameters);
+    has_parameters = true;
+    for_each_group(batch, model->config.vocab_size, tokens_at_once_,
+                   [&](const TextGroup& group) { step.count_overfull(group); });
+  }
   for_each_group(batch, model->config.vocab_size, tokens_at_once_, [&](const TextGroup& group) {
     step.teach(group);
     if (!std::exchange(has_parameters, true)) network_.use(batch.backend, info, parameters);

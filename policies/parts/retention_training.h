@@ -33,6 +33,7 @@ class RetentionTraining final : public Learner {
   std::vector<LearnedPart> parts(const SourceInfo& info) const override { return network_.parts(info); }
   std::string file_name() const override { return file_name_; }
   std::map<std::string, std::string> settings() const override { return network_.shape().settings(); }
+  std::vector<std::string> idle_options() const override { return {"age_offset", "horizon"}; }
   int64_t least_tokens() const override { return 2; }
   std::vector<float> initial(const SourceInfo& info, uint64_t seed) const override {
     return network_.initial(info, seed);

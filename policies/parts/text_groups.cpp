@@ -39,7 +39,9 @@ int64_t read_tokens_at_once(Params& params) {
   return option_at_least(
       params, 1, "tokens_at_once", 16384,
       "wg-kv, duo, retention: tokens of a step that go through the model together, whole texts, at least one: memory "
-      "grows with them, results do not change but for rounding");
+      "grows with them, results do not change but for rounding (retention reads a step once more where it takes more "
+      "than "
+      "one go)");
 }
 
 double read_lambda(Params& params, double fallback) {
@@ -54,6 +56,10 @@ int64_t tokens_of(const LearnBatch& batch) {
   int64_t tokens = 0;
   for (const std::span<const int32_t> text : batch.sequences) tokens += std::ssize(text);
   return tokens;
+}
+
+bool is_one_group(const LearnBatch& batch, int64_t tokens_at_once) {
+  return batch.sequences.size() == 1 || tokens_of(batch) <= tokens_at_once;
 }
 
 void for_each_group(const LearnBatch& batch, int vocabulary, int64_t tokens_at_once,

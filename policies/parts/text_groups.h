@@ -30,6 +30,9 @@ double read_lambda(Params& params, double fallback);
 // Tokens of all texts of a step.
 int64_t tokens_of(const LearnBatch& batch);
 
+// Whether all of the step's texts go through the model together.
+bool is_one_group(const LearnBatch& batch, int64_t tokens_at_once);
+
 // Calls with the step's texts in their order, as many at once as have at most `tokens_at_once` tokens, but never none:
 // gradients of a step are sums over groups, whose memory is one group's. UserError for an id outside the vocabulary.
 void for_each_group(const LearnBatch& batch, int vocabulary, int64_t tokens_at_once,

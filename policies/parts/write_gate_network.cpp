@@ -75,16 +75,20 @@ std::vector<float> WriteGateNetwork::initial(const SourceInfo& info, uint64_t se
   return parameters;
 }
 
-void WriteGateNetwork::use(Backend& backend, const SourceInfo& info, std::span<const float> parameters) {
-  if (info.head_dim > WriteGateArgs::kMostHeadDim || info.head_dim % 4 != 0) {
-    throw UserError(fmt::format("wg-kv: a head dimension of {}: expected a multiple of 4, at most {}", info.head_dim,
+void WriteGateNetwork::require_fit(int head_dim) const {
+  if (head_dim > WriteGateArgs::kMostHeadDim || head_dim % 4 != 0) {
+    throw UserError(fmt::format("wg-kv: a head dimension of {}: expected a multiple of 4, at most {}", head_dim,
                                 WriteGateArgs::kMostHeadDim));
   }
-  hidden_ = hidden(info);
-  if (hidden_ == 0) {
+  if (units(head_dim) == 0) {
     throw UserError(fmt::format("wg-kv: expand = {}: no hidden unit at a head dimension of {}, expected at least {}",
-                                expand_, info.head_dim, 1.0 / info.head_dim));
+                                expand_, head_dim, 1.0 / head_dim));
   }
+}
+
+void WriteGateNetwork::use(Backend& backend, const SourceInfo& info, std::span<const float> parameters) {
+  require_fit(info.head_dim);
+  hidden_ = hidden(info);
   kv_heads_ = info.kv_heads;
   head_dim_ = info.head_dim;
   heads_ = int64_t{info.layers} * kv_heads_;

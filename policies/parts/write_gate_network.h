@@ -22,13 +22,15 @@ class WriteGateNetwork {
   // hidden = floor(expand · head_dim), as in the code.
   explicit WriteGateNetwork(double expand) : expand_(expand) {}
 
-  int hidden(const SourceInfo& info) const { return static_cast<int>(expand_ * info.head_dim); }
+  int hidden(const SourceInfo& info) const { return units(info.head_dim); }
   std::vector<LearnedPart> parts(const SourceInfo& info) const;
+  // UserError where the op does not take heads of that dimension, or gates would have no hidden unit.
+  void require_fit(int head_dim) const;
   // In the backend's memory: W1 as activations are, the rest as in files, without the norms, which W1 has taken up.
   size_t bytes(const SourceInfo& info, DType activations) const;
   // Norms of 1, all else uniform within ±1/√inputs of its layer, as the code's framework begins.
   std::vector<float> initial(const SourceInfo& info, uint64_t seed) const;
-  // UserError where the op does not take the model's head dimension.
+  // UserError as require_fit.
   void use(Backend& backend, const SourceInfo& info, std::span<const float> parameters);
   // Of the view's block and layers: [layers, tokens, kv_heads], valid until the next call.
   const float* gates(const LayerView& view);
@@ -37,6 +39,8 @@ class WriteGateNetwork {
   WriteGateArgs args(int layer, const Projections& projections, int64_t tokens, int layers = 1) const;
 
  private:
+  int units(int head_dim) const { return static_cast<int>(expand_ * head_dim); }
+
   double expand_;
   int kv_heads_ = 0, head_dim_ = 0;
   int hidden_ = 0;

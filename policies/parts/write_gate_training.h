@@ -31,6 +31,11 @@ class WriteGateTraining final : public Learner {
   std::vector<LearnedPart> parts(const SourceInfo& info) const override { return network_.parts(info); }
   std::string file_name() const override { return file_name_; }
   std::map<std::string, std::string> settings() const override { return settings_; }
+  std::vector<std::string> idle_options() const override { return {"drop", "sinks"}; }
+  std::vector<InputFile> check(const ModelIdentity& model) const override {
+    if (!model.is_absent()) network_.require_fit(model.shape().head_dim);
+    return {};
+  }
   // One token that outlives the window.
   int64_t least_tokens() const override { return int64_t{admitted_.window} + 1; }
   std::vector<float> initial(const SourceInfo& info, uint64_t seed) const override {

@@ -186,11 +186,39 @@ void require_settings(const LearnedFile& learned, const std::map<std::string, st
   }
 }
 
+const LearnedPart* find_part(std::span<const LearnedPart> parts, std::string_view name) {
+  const auto found = std::find_if(parts.begin(), parts.end(), [&](const auto& part) { return part.name == name; });
+  return found == parts.end() ? nullptr : &*found;
+}
+
+// "[3, 2] a KV head"
+std::string part_text(const LearnedPart* part) {
+  return part ? fmt::format("{} a {}", shape_text(part->shape), scope_name(part->scope)) : "nothing";
+}
+
+// UserError where there are not these parts and no others. `file` names what has them.
+void require_parts(const LearnedFile& learned, std::span<const LearnedPart> parts, std::string_view owner,
+                   std::string_view file) {
+  const auto refuse = [&](const std::string& name, const LearnedPart* there, const LearnedPart* wanted) {
+    throw UserError(
+        fmt::format("{}: {}: '{}' is {}, expected {}: of another shape of model, or of other settings than it says",
+                    owner, file, name, part_text(there), part_text(wanted)));
+  };
+  for (const LearnedPart& wanted : parts) {
+    const LearnedPart* const there = find_part(learned.parts, wanted.name);
+    if (!there || *there != wanted) refuse(wanted.name, there, &wanted);
+  }
+  for (const LearnedPart& there : learned.parts) {
+    if (!find_part(parts, there.name)) refuse(there.name, &there, nullptr);
+  }
+}
+
 void require_model(const LearnedFile& learned, const ModelIdentity& model, std::string_view owner,
                    const std::string& file, std::string_view remedy) {
-  if (const auto [layers, kv_heads] = model.shape(); learned.layers != layers || learned.kv_heads != kv_heads) {
+  const ModelIdentity::Shape shape = model.shape();
+  if (learned.layers != shape.layers || learned.kv_heads != shape.kv_heads) {
     throw UserError(fmt::format("{}: {} is for {} layers of {} KV heads, expected {} of {}; {}", owner, file,
-                                learned.layers, learned.kv_heads, layers, kv_heads, remedy));
+                                learned.layers, learned.kv_heads, shape.layers, shape.kv_heads, remedy));
   }
   if (!model.folder().empty() && learned.fingerprint != model.fingerprint()) {
     throw UserError(fmt::format("{}: {} is for model {} with files of SHA-256 {:.12}…, expected {:.12}… of {}; {}",
@@ -249,20 +277,19 @@ LearnedFile read_learned(const std::filesystem::path& path, std::string_view own
 }
 
 std::vector<InputFile> check_learned(const std::filesystem::path& path, std::string_view owner,
-                                     const ModelIdentity& model, const std::map<std::string, std::string>& settings,
-                                     std::string_view remedy) {
-  std::error_code error;
-  if (!model.files().empty() && !std::filesystem::exists(model.files(), error)) return {};
+                                     const ModelIdentity& model, const LearnedDemand& demand) {
+  if (model.is_absent()) return {};
   const std::string file = path.string();
-  if (!std::filesystem::exists(stored_file(path), error)) {
-    throw UserError(fmt::format("{}: there are no learned weights {}; {}", owner, file, remedy));
+  if (std::error_code error; !std::filesystem::exists(stored_file(path), error)) {
+    throw UserError(fmt::format("{}: there are no learned weights {}; {}", owner, file, demand.remedy));
   }
   const LearnedFile learned = read_learned(path, owner);
   if (learned.learner != owner) {
-    throw UserError(fmt::format("{}: {} was learned for {}; {}", owner, file, learned.learner, remedy));
+    throw UserError(fmt::format("{}: {} was learned for {}; {}", owner, file, learned.learner, demand.remedy));
   }
-  require_settings(learned, settings, owner, file, remedy);
-  require_model(learned, model, owner, file, remedy);
+  require_settings(learned, demand.settings, owner, file, demand.remedy);
+  require_model(learned, model, owner, file, demand.remedy);
+  require_parts(learned, demand.parts(learned, info_of(model.shape())), owner, file);
   return {{path, sha256_hex(MappedFile::open(path).bytes())}};
 }
 
@@ -291,20 +318,12 @@ double learned_setting(const LearnedFile& learned, const std::string& name, doub
 
 std::vector<float> parameters_as(const LearnedFile& learned, std::span<const LearnedPart> parts,
                                  std::string_view owner) {
+  require_parts(learned, parts, owner, "learned weights");
   const LearnedLayout from = learned.layout(), to(parts, learned.layers, learned.kv_heads);
   std::vector<float> parameters(static_cast<size_t>(to.elements()));
   for (size_t i = 0; i < parts.size(); ++i) {
-    const auto same_name = [&](const LearnedPart& part) { return part.name == parts[i].name; };
-    const auto found = std::find_if(learned.parts.begin(), learned.parts.end(), same_name);
-    if (found == learned.parts.end() || *found != parts[i]) {
-      const bool is_there = found != learned.parts.end();
-      throw UserError(
-          fmt::format("{}: learned weights have '{}' as {}{}, expected {} a {}; they are of another shape of model",
-                      owner, parts[i].name, is_there ? shape_text(found->shape) : "nothing",
-                      is_there && found->scope != parts[i].scope ? fmt::format(" a {}", scope_name(found->scope)) : "",
-                      shape_text(parts[i].shape), scope_name(parts[i].scope)));
-    }
-    const auto there = static_cast<size_t>(found - learned.parts.begin());
+    const LearnedPart* const found = find_part(learned.parts, parts[i].name);
+    const auto there = static_cast<size_t>(found - learned.parts.data());
     for (int64_t own = 0; own < to.owners(i); ++own) {
       std::copy_n(learned.parameters.begin() + from.first(there, own), found->elements(),
                   parameters.begin() + to.first(i, own));

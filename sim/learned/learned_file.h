@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -9,6 +10,7 @@
 
 #include "sim/learned/learner.h"
 #include "sim/model/model_identity.h"
+#include "sim/model/source_info.h"
 #include "sim/policy/slot.h"
 
 namespace kv {
@@ -48,13 +50,20 @@ std::vector<float> as_stored(const LearnedFile& learned);
 // or shape, numbers that are not finite.
 LearnedFile read_learned(const std::filesystem::path& path, std::string_view owner);
 
+// What a slot wants of its file.
+struct LearnedDemand {
+  std::map<std::string, std::string> settings;  // all that it must say
+  // What it must hold on a model of that shape; how much of it may be for the file's own settings to say.
+  std::function<std::vector<LearnedPart>(const LearnedFile&, const SourceInfo&)> parts;
+  std::string_view remedy = kTrainMakesOne;  // ends a complaint: how to come by such a file, or to do without
+};
+
 // The same as a slot's check() wants it: UserError, too, where there is no such file, or it is of another slot, model
-// or settings. A trace or random weights have no files to compare, only a shape. Returns the file for the slot's
-// load(), or none where the model itself is not there, which has learned nothing either: whoever opens it says so.
-// `remedy` ends what it says: how to come by such a file, or to do without.
+// or settings, or its tensors are not those of its settings and the model. A trace or random weights have no files to
+// compare, only a shape. Returns the file for the slot's load(), or none where the model itself is not there, which has
+// learned nothing either.
 std::vector<InputFile> check_learned(const std::filesystem::path& path, std::string_view owner,
-                                     const ModelIdentity& model, const std::map<std::string, std::string>& settings,
-                                     std::string_view remedy = kTrainMakesOne);
+                                     const ModelIdentity& model, const LearnedDemand& demand);
 
 // What load() gets must still be what check_learned() saw.
 LearnedFile load_learned(const InputFile& checked, std::string_view owner);
@@ -63,8 +72,7 @@ LearnedFile load_learned(const InputFile& checked, std::string_view owner);
 double learned_setting(const LearnedFile& learned, const std::string& name, double least, double most,
                        std::string_view owner);
 
-// The parameters in the order of `parts`; UserError where the file's have other names, shapes or
-// owners.
+// The parameters in the order of `parts`; UserError where the file's have other names, shapes or owners, or are more.
 std::vector<float> parameters_as(const LearnedFile& learned, std::span<const LearnedPart> parts,
                                  std::string_view owner);
 

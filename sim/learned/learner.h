@@ -56,6 +56,8 @@ class Learner {
   virtual std::string file_name() const = 0;
   // What else tells its parameters from others, by name: a slot refuses a file that says another thing.
   virtual std::map<std::string, std::string> settings() const = 0;
+  // Options of its slot that what it learns does not depend on: in a training they are refused, not passed over.
+  virtual std::vector<std::string> idle_options() const { return {}; }
   // Tokens that a text must have for anything to be learned from it.
   virtual int64_t least_tokens() const = 0;
   // Files that it begins from, after read(): as Slot::check and Slot::load, before initial().

@@ -528,6 +528,9 @@ TEST_F(Cli, TasksDrawFromTheFolderThatIsNamed) {
   EXPECT_EQ(loss_of(by_set, "set"), own);
   EXPECT_NE(read_file(folder_ / "own" / "manifest.json").find("\"texts=" + texts.string() + "\""), std::string::npos);
   expect_refused(fmt::format("run {} {} {}", path("s.yaml"), by_option, by_set), "expected one of them");
+  for (const char* verb : {"run", "validate"}) {
+    expect_refused(fmt::format("{} {} --set texts={}", verb, path("s.yaml"), path("absent")), "absent");
+  }
   expect_refused(fmt::format("run {} --quiet --data {}", path("s.yaml"), path("absent")), "absent");
 }
 

@@ -25,11 +25,11 @@ class ModelsPage : public testing::Test {
     add("big", "big", "big", 10, {{"full", 1}, {"h2o", 3}, {"snapkv", 2.5}});
   }
 
-  static std::string spec(const std::string& model, int samples) {
+  static std::string spec(const std::string& model, int samples, int budget = 32) {
     return "# Who leads?\ntitle: Losses of | policies\nmodel: " + model +
            "\ndata: [{task: reason, tokens: 64}]\npolicies: [full, h2o, snapkv]\nmetrics: [loss]\n"
-           "axes: {budget: 32}\nsamples: " +
-           std::to_string(samples) +
+           "axes: {budget: " +
+           std::to_string(budget) + "}\nsamples: " + std::to_string(samples) +
            "\ntables: [{name: t, title: Loss, metric: loss, rows: [policy], columns: [budget], better: lower, "
            "unranked: [full]}]\n"
            "verdict: [{item: 001 Table 2, criterion: c, fixed: beforehand, since: 2026-11-21, reproduced_if: "
@@ -38,10 +38,10 @@ class ModelsPage : public testing::Test {
   }
 
   void add(const std::string& folder, const std::string& experiment, const std::string& model, int samples,
-           const std::vector<std::pair<std::string, double>>& losses) {
+           const std::vector<std::pair<std::string, double>>& losses, int budget = 32) {
     const fs::path result = root_ / "results" / folder;
     fs::create_directories(result);
-    write_atomically(result / "spec.yaml", spec(model, samples));
+    write_atomically(result / "spec.yaml", spec(model, samples, budget));
     write_atomically(result / "manifest.json",
                      R"({"experiment": ")" + experiment + R"(", "commit": "0123456", "date": "2026-11-22T12:29:59Z"})");
     std::vector<Row> rows;
@@ -54,7 +54,7 @@ class ModelsPage : public testing::Test {
                         .sample = sample,
                         .metric = "loss",
                         .value = loss,
-                        .axes = {"32"}});
+                        .axes = {std::to_string(budget)}});
       }
     }
     write_rows_atomically(result / "rows.csv", std::vector<std::string>{"budget"}, rows);
@@ -97,6 +97,28 @@ TEST_F(ModelsPage, ANumberThatIsNotThereIsNoAgreement) {
   expect_line("| h2o / snapkv (t) | &lt; 1, interval | budget=32: 0.667<br>holds | no number | – | – |");
   expect_line("| **001 Table 2** | | reproduced | untestable | – | – |");
   expect_line("| Loss (t) | budget=32: h2o, then snapkv (1.000 [1.000, 1.000]) | no number | – |");
+}
+
+// Variants of an experiment are like it, too: that of one model belongs to the same variant of the other.
+TEST_F(ModelsPage, AVariantStandsBesideTheSameVariant) {
+  write_atomically(root_ / "experiments" / "wide.yaml", "like: base.yaml\naxes: {budget: 64}\n");
+  write_atomically(root_ / "experiments" / "wide-big.yaml", "like: base.yaml\nmodel: big\naxes: {budget: 64}\n");
+  add("wide", "wide", "small", 10, {{"full", 1}, {"h2o", 2}, {"snapkv", 3}}, 64);
+  add("wide-big", "wide-big", "big", 10, {{"full", 1}, {"h2o", 2}, {"snapkv", 3}}, 64);
+  expect_line("small: [base](base/table.md), n = 10; big: [big](big/table.md), n = 10.");
+  expect_line("small: [wide](wide/table.md), n = 10; big: [wide-big](wide-big/table.md), n = 10.");
+  fs::remove_all(root_ / "results" / "wide");
+  expect_line("small: [base](base/table.md), n = 10; big: [wide-big](wide-big/table.md), n = 10.");
+}
+
+// A training has neither verdict nor ranked table.
+TEST_F(ModelsPage, WhereNothingCanBeComparedThereIsNoSection) {
+  for (const char* result : {"base", "big"}) {
+    const fs::path file = root_ / "results" / result / "spec.yaml";
+    const std::string text = test::read_file(file);
+    write_atomically(file, text.substr(0, text.find("tables: ")) + "tables: []\n");
+  }
+  EXPECT_EQ(page(), "");
 }
 
 TEST_F(ModelsPage, IsEmptyWithoutResultsOfTwoModels) {

@@ -20,6 +20,7 @@ struct Method {
   std::string name;
   std::string policy;  // of a spec, with WEIGHTS where its weights are named
   std::set<std::string> measures;
+  int diverges_at = 1;  // the step that sees the first numbers that are none
 };
 
 const Method kMethods[] = {
@@ -28,7 +29,8 @@ const Method kMethods[] = {
      {"hidden_distance", "gate_sparsity", "admission_rate"}},
     {"duo",
      "{policy: full, admission: {duo: {sinks: 2, window: 8, weights: WEIGHTS}}}",
-     {"hidden_distance", "mean_alpha"}},
+     {"hidden_distance", "mean_alpha"},
+     2},  // of an infinite parameter α is 0 or 1, but its next step is no number
     {"retention",
      "{policy: retention, hidden: 8, bias: 3, weights: WEIGHTS}",
      {"divergence", "next_token_loss", "capacity_excess", "overfull"}},
@@ -109,16 +111,14 @@ TEST_P(TrainGates, GoesOnWhereItWasStopped) {
   EXPECT_EQ(tensors_of("pieces"), tensors_of("whole"));
 }
 
-// All but duo: an α stays in [0, 1] whatever its parameter is.
-using DivergingGates = TrainGates;
-
 // A rate that no parameter survives: whoever reads of it learns where, and what had been learned before stays.
-TEST_P(DivergingGates, SayWhere) {
-  const std::string message = refusal({"learn.rate=1e38", "learn.schedule=constant"});
-  EXPECT_NE(message.find("step 1: layer 0, KV head 0: "), std::string::npos) << message;
+TEST_P(TrainGates, ThatDivergeSayWhere) {
+  const int step = GetParam().diverges_at;
+  const std::string message = refusal({"learn.rate=1e39", "learn.schedule=constant"});
+  EXPECT_NE(message.find(fmt::format("step {}: layer 0, KV head 0: ", step)), std::string::npos) << message;
   int checkpoints = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder_ / "refused/checkpoints")) {
-    EXPECT_EQ(read_checkpoint(entry.path()).value().state.step, 1);
+    EXPECT_EQ(read_checkpoint(entry.path()).value().state.step, step);
     ++checkpoints;
   }
   EXPECT_EQ(checkpoints, 1);
@@ -135,8 +135,6 @@ TEST_P(WindowedGates, RefuseTextsOfWhichNothingOutlivesTheWindow) {
 INSTANTIATE_TEST_SUITE_P(Runs, TrainGates, testing::ValuesIn(kMethods),
                          [](const auto& method) { return method.param.name; });
 
-INSTANTIATE_TEST_SUITE_P(Runs, DivergingGates, testing::Values(kMethods[0], kMethods[2]),
-                         [](const auto& method) { return method.param.name; });
 INSTANTIATE_TEST_SUITE_P(Runs, WindowedGates, testing::Values(kMethods[0], kMethods[1]),
                          [](const auto& method) { return method.param.name; });
 
@@ -155,6 +153,25 @@ TEST_P(TrainOneSlot, RefusesWhatHasNoPartInIt) {
   const std::string initial = of("{policy: full, admission: {wg-kv: {window: 8, weights: initial}}}");
   EXPECT_NE(initial.find("weights = initial are no file, expected another name to train"), std::string::npos)
       << initial;
+}
+
+// What decides only once gates are learned would be taken for what is learned.
+TEST_P(TrainOneSlot, RefusesOptionsThatItDoesNotDependOn) {
+  const auto of = [&](const std::string& policy) { return refusal({"policies=[" + policy + "]"}); };
+  const std::string drop = of("{policy: full, admission: {wg-kv: {window: 8, drop: 0.5, weights: mine}}}");
+  EXPECT_NE(drop.find("under protocol train trains wg-kv, which does not depend on its option 'drop', expected no such "
+                      "option"),
+            std::string::npos)
+      << drop;
+  for (const char* policy :
+       {"{policy: full, admission: {wg-kv: {window: 8, sinks: 2, weights: mine}}}",
+        "{policy: full, admission: {duo: {window: 8, retrieval: 0.25, weights: mine}}}",
+        "{policy: retention, horizon: 8, weights: mine}", "{policy: retention, age_offset: 2, weights: mine}",
+        "{policy: foresight-kv, sampling: top, weights: mine}"}) {
+    EXPECT_NE(of(policy).find("which does not depend on its option '"), std::string::npos) << of(policy);
+  }
+  const std::string axis = refusal({"axes={wg-kv.drop: [0, 0.5]}"});
+  EXPECT_NE(axis.find("does not depend on its option 'drop'"), std::string::npos) << axis;
 }
 
 // Policies that differ in what is admitted alone: neither goes on from the other's checkpoint.

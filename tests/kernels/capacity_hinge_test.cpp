@@ -15,9 +15,9 @@ namespace {
 KV_OVER_BACKENDS(Ops, CapacityHinge);
 
 struct Options {
-  CapacityLaw law = CapacityLaw::kOverfull;
   int64_t pooled = 1;
   int64_t capacity = 0;
+  int64_t mean_over = 0;
   float weight = 1;
 };
 
@@ -39,7 +39,7 @@ Result hinge(Backend& backend, const ref::TokenBlock& block, const std::vector<f
                           .occupancy = ref::data_of<float>(sums),
                           .pooled = options.pooled,
                           .capacity = options.capacity,
-                          .law = options.law,
+                          .mean_over = options.mean_over,
                           .weight = options.weight,
                           .loss = ref::data_of<float>(loss),
                           .overfull = ref::data_of<int32_t>(overfull),
@@ -56,15 +56,10 @@ TEST_P(CapacityHinge, IsWhatLiesAboveTheCapacity) {
   // M = 2 at t = 0 … 3: what lies above is 0, 0 (2 is not above 2), 1.5 and 2.
   const std::vector<float> occupancy = {1, 2, 3.5F, 4};
   // Against max(1, t − 2) = 1 and 1, of two that are overfull.
-  const Result code = hinge(*backend, sequence_of(4), occupancy, {.capacity = 2});
-  EXPECT_EQ(code.overfull, std::vector<int32_t>{2});
-  EXPECT_EQ(code.loss, std::vector<float>{1.75F});
-  EXPECT_EQ(code.gradient, (std::vector<float>{0, 0, 0.5F, 0.5F}));
-  // Against t + 1 = 3 and 4, of all four.
-  const Result paper = hinge(*backend, sequence_of(4), occupancy, {.law = CapacityLaw::kEverywhere, .capacity = 2});
-  EXPECT_EQ(paper.overfull, std::vector<int32_t>{2});
-  EXPECT_EQ(paper.loss, std::vector<float>{0.25F});
-  ref::expect_close(paper.gradient, std::vector<double>{0, 0, 1.0 / 12, 1.0 / 16}, {});
+  const Result got = hinge(*backend, sequence_of(4), occupancy, {.capacity = 2});
+  EXPECT_EQ(got.overfull, std::vector<int32_t>{2});
+  EXPECT_EQ(got.loss, std::vector<float>{1.75F});
+  EXPECT_EQ(got.gradient, (std::vector<float>{0, 0, 0.5F, 0.5F}));
 }
 
 TEST_P(CapacityHinge, OfPooledHeadsHoldsTheirSumAgainstAllOfTheirCapacity) {
@@ -75,14 +70,25 @@ TEST_P(CapacityHinge, OfPooledHeadsHoldsTheirSumAgainstAllOfTheirCapacity) {
   EXPECT_EQ(got.gradient, (std::vector<float>{0, 0, 0, 0, 0.25F}));  // 3 / 12
 }
 
+// Two sequences, one of which is overfull at one place by 1, the other at three: a mean over four.
+TEST_P(CapacityHinge, OfSeveralCallsIsAMeanOverAllTheirOverfullPlaces) {
+  KV_BACKEND_OR_SKIP(backend);
+  const Options options{.capacity = 2, .mean_over = 4};
+  const Result first = hinge(*backend, sequence_of(4), {1, 2, 2, 3}, options);
+  const Result second = hinge(*backend, sequence_of(4), {1, 3, 3.5F, 4}, options);
+  EXPECT_EQ(first.overfull[0] + second.overfull[0], 4);
+  EXPECT_EQ(first.loss, std::vector<float>{0.25F});
+  EXPECT_EQ(second.loss, std::vector<float>{1.125F});  // 1 + 1.5 + 2
+  EXPECT_EQ(first.gradient, (std::vector<float>{0, 0, 0, 0.25F}));
+  EXPECT_EQ(second.gradient, (std::vector<float>{0, 0.25F, 0.25F, 0.25F}));
+}
+
 TEST_P(CapacityHinge, WithoutExcessIsZero) {
   KV_BACKEND_OR_SKIP(backend);
-  for (const CapacityLaw law : {CapacityLaw::kOverfull, CapacityLaw::kEverywhere}) {
-    const Result got = hinge(*backend, sequence_of(2, 2), {1, 2, 2, 0}, {.law = law, .capacity = 2});
-    EXPECT_EQ(got.loss, std::vector<float>{0});
-    EXPECT_EQ(got.overfull, std::vector<int32_t>{0});
-    EXPECT_EQ(got.gradient, (std::vector<float>{0, 0, 0, 0}));
-  }
+  const Result got = hinge(*backend, sequence_of(2, 2), {1, 2, 2, 0}, {.capacity = 2});
+  EXPECT_EQ(got.loss, std::vector<float>{0});
+  EXPECT_EQ(got.overfull, std::vector<int32_t>{0});
+  EXPECT_EQ(got.gradient, (std::vector<float>{0, 0, 0, 0}));
 }
 
 TEST_P(CapacityHinge, OfANumberThatIsNoneIsNone) {
@@ -109,21 +115,18 @@ TEST_P(CapacityHinge, AgreesWithDoubleArithmetic) {
   constexpr float kWeight = 0.5F;
   for (const ref::TokenBlock& block : ref::token_blocks()) {
     const std::vector<float> occupancy = occupancies_of(block);
-    for (const CapacityLaw law : {CapacityLaw::kOverfull, CapacityLaw::kEverywhere}) {
-      for (const int64_t pooled : {1, 4}) {
-        const Options options{.law = law, .pooled = pooled, .capacity = 40 / pooled, .weight = kWeight};
-        const Result got = hinge(*backend, block, occupancy, options);
-        const ref::CapacityHinge want = ref::capacity_hinge(
-            {occupancy.begin(), occupancy.end()}, positions_of(block),
-            {.pooled = pooled, .capacity = options.capacity, .overfull_alone = law == CapacityLaw::kOverfull});
-        EXPECT_EQ(got.overfull[0], want.overfull);
-        // All in double, rounded once.
-        ref::expect_close(got.loss[0], want.loss, {.roundings = 1, .magnitude = want.loss});
-        for (int64_t i = 0; i < block.elements(); ++i) {
-          ASSERT_TRUE(ref::is_close(got.gradient[i], kWeight * want.gradient[i], {.magnitude = want.gradient[i]}));
-        }
-        EXPECT_EQ(got, hinge(*backend, block, occupancy, options, InPlace::kYes));
+    for (const int64_t pooled : {1, 4}) {
+      const Options options{.pooled = pooled, .capacity = 40 / pooled, .weight = kWeight};
+      const Result got = hinge(*backend, block, occupancy, options);
+      const ref::CapacityHinge want = ref::capacity_hinge({occupancy.begin(), occupancy.end()}, positions_of(block),
+                                                          {.pooled = pooled, .capacity = options.capacity});
+      EXPECT_EQ(got.overfull[0], want.overfull);
+      // All in double, rounded once.
+      ref::expect_close(got.loss[0], want.loss, {.roundings = 1, .magnitude = want.loss});
+      for (int64_t i = 0; i < block.elements(); ++i) {
+        ASSERT_TRUE(ref::is_close(got.gradient[i], kWeight * want.gradient[i], {.magnitude = want.gradient[i]}));
       }
+      EXPECT_EQ(got, hinge(*backend, block, occupancy, options, InPlace::kYes));
     }
   }
 }

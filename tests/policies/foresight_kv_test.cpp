@@ -16,6 +16,7 @@
 #include "tests/support/close.h"
 #include "tests/support/file_fixtures.h"
 #include "tests/support/frozen.h"
+#include "tests/support/identity.h"
 #include "tests/support/packed_tensors.h"
 #include "tests/support/paths.h"
 #include "tests/support/policy_runs.h"
@@ -114,6 +115,26 @@ TEST_P(ForesightKvOn, SaysWhereScoresHaveNoOrder) {
     EXPECT_TRUE(complaint.starts_with("foresight-kv: the score of entry ")) << complaint;
     EXPECT_NE(complaint.find(" of 36 in layer 1, KV head 1, is nan "), std::string::npos) << complaint;
   }
+}
+
+// Of other units than their tensors have, or of a model whose keys are wider.
+TEST(ForesightKvFiles, HoldWhatTheySay) {
+  const test::TempFolder folder;
+  const std::string path = (folder / "weights.safetensors").string();
+  Weights weights(ForesightShape{});
+  const auto refusal = [&](const char* units, const SourceInfo& info) {
+    const Policy policy = make_policy("foresight-kv", {{"weights", path, ""}, {"hidden", units, ""}});
+    return test::user_error([&] { policy.check(identity_of(info)); });
+  };
+  weights.write(path);
+  EXPECT_NO_THROW(make_policy("foresight-kv", {{"weights", path, ""}}).check(identity_of(weights.info)));
+  EXPECT_NE(refusal("16", tiny_info(2, 4, 2, 16)).find("'hidden.weight' is [28, 16] a KV head, expected [44, 16]"),
+            std::string::npos);
+  LearnedFile learned = read_learned(path, "foresight-kv");
+  learned.settings["hidden"] = "32";
+  write_learned(path, learned);
+  EXPECT_NE(refusal("32", weights.info).find("'hidden.weight' is [28, 16] a KV head, expected [28, 32]"),
+            std::string::npos);
 }
 
 // Cuts what it is told, [event, KV head, dropped slots].

@@ -13,6 +13,7 @@
 #include "tests/ref/retention_scores.h"
 #include "tests/support/file_fixtures.h"
 #include "tests/support/frozen.h"
+#include "tests/support/identity.h"
 #include "tests/support/policy_runs.h"
 #include "tests/support/slices.h"
 
@@ -24,18 +25,21 @@ const Frozen frozen{"retention", {0x92b440ba7f3b00c5, 0x7e890f36c2263add}};
 using Kept = std::vector<std::vector<int32_t>>;
 using Tying = RetentionShape::Tying;
 
+LearnedFile file_of(const RetentionShape& shape, const SourceInfo& info, const std::vector<float>& parameters) {
+  return {.learner = "retention",
+          .model = "tiny",
+          .fingerprint = "none",
+          .settings = shape.settings(),
+          .origin = "{}",
+          .layers = info.layers,
+          .kv_heads = info.kv_heads,
+          .parts = RetentionNetwork(shape).parts(info),
+          .parameters = parameters};
+}
+
 void write(const std::filesystem::path& path, const RetentionShape& shape, const SourceInfo& info,
            const std::vector<float>& parameters) {
-  const RetentionNetwork network(shape);
-  write_learned(path, {.learner = "retention",
-                       .model = "tiny",
-                       .fingerprint = "none",
-                       .settings = shape.settings(),
-                       .origin = "{}",
-                       .layers = info.layers,
-                       .kv_heads = info.kv_heads,
-                       .parts = network.parts(info),
-                       .parameters = parameters});
+  write_learned(path, file_of(shape, info, parameters));
 }
 
 // One head whose gate has one unit: a token's input is (20 + z, 0), of which SiLU leaves 20 + z, and the output takes
@@ -232,9 +236,7 @@ TEST(RetentionNetwork, SharesWhatItsTyingSays) {
 
 // A policy of the registry, on a model of the shape that tiny sources have.
 std::string refusal(const Options& options) {
-  return test::user_error([&] {
-    make_policy("retention", options).check(ModelIdentity({}, [] { return ModelIdentity::Shape{2, 2}; }));
-  });
+  return test::user_error([&] { make_policy("retention", options).check(identity_of(tiny_info(2, 4, 2, 8))); });
 }
 
 TEST(Retention, FilesAreThoseOfItsShape) {
@@ -254,15 +256,40 @@ TEST(Retention, FilesAreThoseOfItsShape) {
   EXPECT_NE(refusal({}).find("there are no learned weights learned/retention.safetensors"), std::string::npos);
   for (const char* hidden : {"16", "0"}) {  // 0: whatever it has
     const Options good = {{"weights", path, ""}, {"hidden", hidden, ""}, {"bias", "18", ""}, {"horizon", "128", ""}};
-    EXPECT_EQ(make_policy("retention", good)
-                  .check(ModelIdentity({},
-                                       [] {
-                                         return ModelIdentity::Shape{2, 2};
-                                       }))
-                  .size(),
-              1U)
-        << hidden;
+    EXPECT_EQ(make_policy("retention", good).check(identity_of(info)).size(), 1U) << hidden;
   }
+}
+
+// Settings that its tensors are not of, or a model of another width: found out before anything runs.
+TEST(Retention, FilesHoldWhatTheySay) {
+  const SourceInfo info = tiny_info(2, 4, 2, 8);  // of width 32
+  const test::TempFolder folder;
+  const std::string path = (folder / "gates.safetensors").string();
+  const RetentionShape shape{.hidden = 16};
+  const LearnedFile learned = file_of(shape, info, drawn_parameters(shape, info));
+  write_learned(path, learned);
+  const auto of_wider = [&] {
+    make_policy("retention", {{"weights", path, ""}}).check(identity_of(tiny_info(2, 8, 2, 8)));
+  };
+  EXPECT_NE(test::user_error(of_wider).find("'input.weight' is [16, 32] a layer, expected [16, 64] a layer"),
+            std::string::npos);
+
+  const auto says = [&](const std::string& setting, const std::string& value, Options options) {
+    LearnedFile other = learned;
+    other.settings[setting] = value;
+    write_learned(path, other);
+    options.push_back({"weights", path, ""});
+    return refusal(options);
+  };
+  EXPECT_EQ(says("hidden", "32", {}),
+            "retention: " + path +
+                ": 'input.weight' is [16, 32] a layer, expected [32, 32] a layer: of another shape " +
+                "of model, or of other settings than it says");
+  EXPECT_NE(says("hidden", "nan", {}).find("says hidden: 'nan', expected a number from 1"), std::string::npos);
+  EXPECT_NE(says("tying", "none", {{"tying", "none", ""}}).find("'output.weight' is [2, 16] a model, expected [16]"),
+            std::string::npos);
+  EXPECT_NE(says("gate", "rg", {{"gate", "rg", ""}}).find("'hidden.bias' is [16] a layer, expected nothing"),
+            std::string::npos);
 }
 
 TEST(Retention, InputsMustBeThere) {

@@ -12,13 +12,13 @@ CapacityHinge capacity_hinge(const std::vector<double>& occupancy, const std::ve
   for (size_t i = 0; i < occupancy.size(); ++i) {
     if (occupancy[i] <= most) continue;
     const auto t = static_cast<double>(positions[i]);
-    const double against = capacity.overfull_alone ? std::max(1.0, pooled * t - most) : pooled * (t + 1);
+    const double against = std::max(1.0, pooled * t - most);
     result.loss += (occupancy[i] - most) / against;
     result.gradient[i] = 1 / against;
     ++result.overfull;
   }
-  const double counted = static_cast<double>(capacity.overfull_alone ? result.overfull : std::ssize(occupancy));
-  if (counted == 0) return result;
+  if (result.overfull == 0) return result;
+  const auto counted = static_cast<double>(result.overfull);
   result.loss /= counted;
   for (double& g : result.gradient) g /= counted;
   return result;

@@ -14,7 +14,6 @@ struct CapacityHinge {
 struct Capacity {
   int64_t pooled = 1;
   int64_t capacity = 0;
-  bool overfull_alone = true;  // the mean is over those, else over all
 };
 
 // Place by place: occupancy[i] at position positions[i].

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "sim/replay/replay.h"
+#include "tests/support/identity.h"
 #include "tests/support/tiny_source.h"
 
 namespace kv::ref {
@@ -12,7 +13,7 @@ std::vector<int32_t> entries_left(const SlotChoice& admission) {
   const SourceInfo info = tiny_info(2, 2, 2, 8);
   TinySource source(*backend, info, {random_sample(info, 40, 1)});
   Policy policy = make_policy("full", {}, {.admission = admission});
-  policy.load(policy.check({{}, [] { return ModelIdentity::Shape{2, 2}; }}));
+  policy.load(policy.check(identity_of(info)));
   const std::vector<int32_t> ids(40, 0);
   const std::span<const int32_t> sequences[] = {ids};
   const int32_t length = 40;

@@ -11,6 +11,7 @@
 #include "sim/policy/baseline.h"
 #include "sim/replay/baseline_pass.h"
 #include "tests/support/backends.h"
+#include "tests/support/identity.h"
 
 namespace kv::ref {
 
@@ -148,7 +149,7 @@ void prepare(Policy& policy, const SourceInfo& info, const Options& options, con
                                                        {policy.allocation.get(), &slots.allocation.options},
                                                        {policy.admission.get(), &slots.admission.options},
                                                        {policy.selection.get(), &slots.selection.options}};
-  const ModelIdentity identity(info.folder, [&] { return ModelIdentity::Shape{info.layers, info.kv_heads}; });
+  const ModelIdentity identity = identity_of(info);
   for (const PolicySlot& place : policy.slots()) {
     Learner* const learner = place.slot.learner();
     if (learner && !names_weights(*given.at(&place.slot))) {

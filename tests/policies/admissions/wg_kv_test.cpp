@@ -11,11 +11,13 @@
 #include "kernels/error.h"
 #include "policies/parts/write_gate_network.h"
 #include "sim/learned/learned_file.h"
+#include "sim/learned/learner.h"
 #include "sim/learned/named_parts.h"
 #include "sim/replay/replay.h"
 #include "tests/ref/write_gate.h"
 #include "tests/support/backends.h"
 #include "tests/support/file_fixtures.h"
+#include "tests/support/identity.h"
 #include "tests/support/tiny_source.h"
 
 namespace kv::ref {
@@ -30,7 +32,7 @@ class WgKv : public testing::Test {
     options.push_back({"window", std::to_string(kWindow), ""});
     TinySource source(*backend_, info_, {sample_});
     Policy policy = make_policy("full", {}, {.admission = {"wg-kv", options}});
-    policy.load(policy.check(ModelIdentity({}, [] { return ModelIdentity::Shape{kLayers, kHeads}; })));
+    policy.load(policy.check(identity_of(info_)));
     const std::vector<int32_t> ids(kTokens, 0);
     const std::span<const int32_t> sequences[] = {ids};
     const int32_t length = kTokens;
@@ -173,11 +175,41 @@ TEST_F(WgKv, GatesOfAFileDecideHoweverWideTheyAre) {
     options.push_back({"weights", path.string(), ""});
     return test::user_error([&] {
       const Policy policy = make_policy("full", {}, {.admission = {"wg-kv", options}});
-      policy.check(ModelIdentity({}, [] { return ModelIdentity::Shape{kLayers, kHeads}; }));
+      policy.check(identity_of(info_));
     });
   };
   EXPECT_NE(refusal({}).find("window"), std::string::npos) << refusal({});
   EXPECT_NE(refusal({{"window", "8", ""}, {"expand", "2", ""}}).find("expand"), std::string::npos);
+}
+
+// Of another width than their tensors have, of none, or of a model whose heads have another dimension.
+TEST_F(WgKv, GatesOfAFileAreAsItsSettingsAndTheModelSay) {
+  const WriteGateNetwork network(1.5);
+  const std::filesystem::path path = folder_ / "gates.safetensors";
+  const auto check = [&](const char* expand, const SourceInfo& info) {
+    write_learned(path, {.learner = "wg-kv",
+                         .model = "none",
+                         .fingerprint = std::string(64, '0'),
+                         .settings = {{"expand", expand}, {"window", std::to_string(kWindow)}},
+                         .origin = "{}",
+                         .layers = kLayers,
+                         .kv_heads = kHeads,
+                         .parts = network.parts(info_),
+                         .parameters = network.initial(info_, kSeed)});
+    const Policy policy = make_policy(
+        "full", {},
+        {.admission = {"wg-kv", {{"weights", path.string(), ""}, {"window", std::to_string(kWindow), ""}}}});
+    policy.check(identity_of(info));
+  };
+  const auto refusal = [&](const char* expand, const SourceInfo& info) {
+    return test::user_error([&] { check(expand, info); });
+  };
+  SourceInfo wider = info_;
+  wider.head_dim = 2 * kDim;
+  EXPECT_NO_THROW(check("1.5", info_));
+  EXPECT_NE(refusal("2", info_).find("'hidden.weight' is [12, 16] a KV head, expected [16, 16]"), std::string::npos);
+  EXPECT_NE(refusal("nan", info_).find("says expand: 'nan', expected a number from"), std::string::npos);
+  EXPECT_NE(refusal("1.5", wider).find("'pre_rope_norm.weight' is [8] a layer, expected [16]"), std::string::npos);
 }
 
 TEST_F(WgKv, WhatIsNoThresholdOrShareIsRefused) {
@@ -193,11 +225,13 @@ TEST_F(WgKv, WhatIsNoThresholdOrShareIsRefused) {
   EXPECT_TRUE(refuses("window", "0"));
 }
 
+// Found out with the model's shape, by whoever would read gates and by whoever would train them.
 TEST_F(WgKv, ANetworkHasAUnitAtLeast) {
-  EXPECT_NE(test::user_error([&] {
-              left({{"weights", "initial", ""}, {"expand", "0.1", ""}});
-            }).find("no hidden unit"),
-            std::string::npos);
+  const Policy policy =
+      make_policy("full", {}, {.admission = {"wg-kv", {{"weights", "initial", ""}, {"expand", "0.1", ""}}}});
+  const std::string expected = "wg-kv: expand = 0.1: no hidden unit at a head dimension of 8, expected at least 0.125";
+  EXPECT_EQ(test::user_error([&] { policy.check(identity_of(info_)); }), expected);
+  EXPECT_EQ(test::user_error([&] { policy.admission->learner()->check(identity_of(info_)); }), expected);
   left({{"weights", "initial", ""}, {"expand", "0.125", ""}});
 }
 

@@ -63,6 +63,12 @@ TEST(LearnedLayout, IsTheModelsThenLayerByLayer) {
   EXPECT_EQ(elements_of(learned.parts, LearnedScope::kModel), 5);
 }
 
+// What wants exactly those parts, on any model.
+LearnedDemand demand_of(const LearnedFile& learned, std::map<std::string, std::string> settings = {}) {
+  return {.settings = std::move(settings),
+          .parts = [parts = learned.parts](const LearnedFile&, const SourceInfo&) { return parts; }};
+}
+
 class LearnedFiles : public testing::Test {
  protected:
   // Of a trace or of random weights: a shape and no files.
@@ -75,7 +81,7 @@ class LearnedFiles : public testing::Test {
   }
   std::string refusal(const std::map<std::string, std::string>& settings = {}, int layers = 2,
                       std::string_view owner = "learner") const {
-    return user_error([&] { check_learned(path_, owner, identity(layers, 2), settings); });
+    return user_error([&] { check_learned(path_, owner, identity(layers, 2), demand_of(example(), settings)); });
   }
 
   test::TempFolder folder_;
@@ -126,7 +132,7 @@ TEST_F(LearnedFiles, HoldWhatHeadsOrLayersShareOnce) {
   EXPECT_EQ(after.layers, 2);
   EXPECT_EQ(after.kv_heads, 2);
   EXPECT_EQ(parameters_as(after, before.parts, "learner"), before.parameters);
-  EXPECT_EQ(check_learned(path_, "learner", identity(2, 2), {}).size(), 1U);
+  EXPECT_EQ(check_learned(path_, "learner", identity(2, 2), demand_of(before)).size(), 1U);
   EXPECT_NE(refusal({}, 3).find("is for 2 layers of 2 KV heads, expected 3 of 2"), std::string::npos);
 }
 
@@ -175,10 +181,10 @@ TEST_F(LearnedFiles, AreRefusedWhereOwnersAreNotAsTheySay) {
 TEST_F(LearnedFiles, MayLiePacked) {
   const LearnedFile learned = example();
   written(learned);
-  const std::vector<InputFile> plain = check_learned(path_, "learner", identity(2, 2), {});
+  const std::vector<InputFile> plain = check_learned(path_, "learner", identity(2, 2), demand_of(example()));
   test::write_file(path_.string() + ".xz", xz(test::read_file(path_)));
   std::filesystem::remove(path_);
-  const std::vector<InputFile> packed = check_learned(path_, "learner", identity(2, 2), {});
+  const std::vector<InputFile> packed = check_learned(path_, "learner", identity(2, 2), demand_of(example()));
   EXPECT_EQ(packed.front().sha256, plain.front().sha256) << "results state the same weights";
   EXPECT_EQ(parameters_as(load_learned(packed.front(), "learner"), learned.parts, "learner"), learned.parameters);
 }
@@ -236,22 +242,39 @@ TEST_F(LearnedFiles, GiveTheirPartsInAnyOrder) {
 TEST_F(LearnedFiles, RefuseAPartOfAnotherShape) {
   const LearnedFile learned = example();
   const std::vector<LearnedPart> wider = {{"matrix", {4, 2}}}, other = {{"gate", {2}}};
+  const std::string why = ": of another shape of model, or of other settings than it says";
   EXPECT_EQ(user_error([&] { parameters_as(learned, wider, "learner"); }),
-            "learner: learned weights have 'matrix' as [3, 2], expected [4, 2] a KV head; they are of another shape of "
-            "model");
+            "learner: learned weights: 'matrix' is [3, 2] a KV head, expected [4, 2] a KV head" + why);
   EXPECT_EQ(user_error([&] { parameters_as(learned, other, "learner"); }),
-            "learner: learned weights have 'gate' as nothing, expected [2] a KV head; they are of another shape of "
-            "model");
+            "learner: learned weights: 'gate' is nothing, expected [2] a KV head" + why);
   const std::vector<LearnedPart> of_layers = {{"vector", {2}, LearnedScope::kLayer}};
   EXPECT_EQ(user_error([&] { parameters_as(learned, of_layers, "learner"); }),
-            "learner: learned weights have 'vector' as [2] a KV head, expected [2] a layer; they are of another shape "
-            "of model");
+            "learner: learned weights: 'vector' is [2] a KV head, expected [2] a layer" + why);
+  const std::vector<LearnedPart> fewer = {learned.parts[0], learned.parts[1]};
+  EXPECT_EQ(user_error([&] { parameters_as(learned, fewer, "learner"); }),
+            "learner: learned weights: 'number' is [] a KV head, expected nothing" + why);
+}
+
+// Before anything runs: what is found out when a case begins is that case's alone.
+TEST_F(LearnedFiles, AreRefusedWhereTheirTensorsDoNotFitTheModel) {
+  const std::string file = written(example());
+  const ModelIdentity model("", [] { return ModelIdentity::Shape{.layers = 2, .kv_heads = 2, .head_dim = 4}; });
+  const LearnedDemand demand{.parts = [](const LearnedFile&, const SourceInfo& info) {
+    std::vector<LearnedPart> parts = example().parts;
+    parts[0].shape = {3, info.head_dim};
+    return parts;
+  }};
+  EXPECT_EQ(user_error([&] { check_learned(path_, "learner", model, demand); }),
+            "learner: " + file +
+                ": 'matrix' is [3, 2] a KV head, expected [3, 4] a KV head: of another shape of model, or of other "
+                "settings than it says");
 }
 
 TEST_F(LearnedFiles, AreRefusedWhereTheyAreOfSomethingElse) {
   EXPECT_EQ(refusal(), "learner: there are no learned weights " + path_.string() + "; `kvlab train SPEC` makes one");
   const std::string file = written(example());
-  EXPECT_EQ(check_learned(path_, "learner", identity(2, 2), {{"hidden", "2"}}).front().path, path_);
+  EXPECT_EQ(check_learned(path_, "learner", identity(2, 2), demand_of(example(), {{"hidden", "2"}})).front().path,
+            path_);
   EXPECT_EQ(refusal({}, 2, "gate"), "gate: " + file + " was learned for learner; `kvlab train SPEC` makes one");
   EXPECT_EQ(refusal({{"features", "code"}}),
             "learner: " + file + " was learned with features: paper, expected code; `kvlab train SPEC` makes one");
@@ -267,7 +290,7 @@ TEST_F(LearnedFiles, AreRefusedForAnotherModelOfTheSameShape) {
   test::write_file(folder_ / "config.json", "{}");
   test::write_file(folder_ / "model.safetensors", "weights");
   const ModelIdentity model(folder_.path(), [] { return ModelIdentity::Shape{2, 2}; });
-  const std::string message = user_error([&] { check_learned(path_, "learner", model, {}); });
+  const std::string message = user_error([&] { check_learned(path_, "learner", model, demand_of(example())); });
   EXPECT_TRUE(
       message.starts_with("learner: " + file + " is for model tiny with files of SHA-256 0123456789ab…, expected "))
       << message;
@@ -307,7 +330,7 @@ TEST_F(LearnedFiles, AreRefusedWhereTheyAreNotOfTheFormat) {
 
 TEST_F(LearnedFiles, AreRefusedWhereTheyChangeBetweenCheckAndUse) {
   written(example());
-  const InputFile checked = check_learned(path_, "learner", identity(2, 2), {}).front();
+  const InputFile checked = check_learned(path_, "learner", identity(2, 2), demand_of(example())).front();
   EXPECT_EQ(load_learned(checked, "learner").parts.size(), 3u);
   LearnedFile other = example();
   other.parameters[0] = 5;
