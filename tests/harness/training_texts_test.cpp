@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,7 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kWindow = 64;     // tokens; whoever shares twice as many in a row shares a window
-constexpr int kTrained = 64;    // texts of a training that are looked at
+constexpr int kTrained = 192;   // texts of a training that are looked at
 constexpr int kEvaluated = 16;  // texts of an evaluation's data entry
 
 // Polynomial hash of every window of the ids that begins at a multiple of `step`.
@@ -39,14 +40,20 @@ void for_each_window(const std::vector<int32_t>& ids, size_t step, const Visit& 
   }
 }
 
-// Calls visit(text) for the first `count` texts of each data entry of a spec.
+// Calls visit(text) for the first `count` texts of each data entry of a spec. Of contexts that are asked about, for the
+// context; questions are few tokens, and what they ask about stands in it.
 template <class Visit>
 void for_each_text(const Spec& spec, int count, const Visit& visit) {
   const auto backend = make_backend("cpu");
   const Grid grid = make_grid(spec);
   const std::unique_ptr<Subject> subject = open_subject(*backend, spec, 0, grid.models.front());
   for (const Workload& workload : grid.workloads) {
-    for (const Sample& sample : subject->samples(workload, 0, std::min(count, workload.samples))) visit(sample.ids);
+    const int texts = std::min(count, workload.samples);
+    if (spec.protocol->name == "answer") {
+      for (const Exam& exam : subject->exams(workload, 0, texts)) visit(exam.context);
+    } else {
+      for (const Sample& sample : subject->samples(workload, 0, texts)) visit(sample.ids);
+    }
   }
 }
 
@@ -73,29 +80,48 @@ bool has_texts(const Spec& spec) {
   }
 }
 
-// What a training reads that is here: of one on somebody's own corpus what is made up, which no corpus changes.
-Spec read_here(Spec training) {
-  if (has_texts(training)) return training;
-  training.texts = {};
-  std::erase_if(training.data, [](const DataSpec& data) { return data.source.text != "reason"; });
-  return training;
+// What a spec reads that is here: of one on somebody's own corpus what is made up, which no corpus changes.
+Spec read_here(Spec spec) {
+  if (has_texts(spec)) return spec;
+  spec.texts = {};
+  std::erase_if(spec.data, [](const DataSpec& data) { return data.source.text != "reason"; });
+  return spec;
 }
 
+// What its texts depend on: trainings of an ablation share them.
+std::string texts_of(const Spec& spec) {
+  std::string texts = spec.texts.text;
+  for (const auto& [key, value] : spec.row_keys) {
+    if (key == "data" || key == "samples" || key == "seed") texts += fmt::format("\n{} {}", key, value);
+  }
+  return texts;
+}
+
+// Windows of 64 tokens of every training's first texts, wherever they stand in an evaluation's.
 TEST(TrainingTexts, AreReadByNoEvaluation) {
   const std::vector<Spec> specs = specs_of_the_reference_model();
   std::unordered_map<uint64_t, std::string> trained;
+  std::set<std::string> tasks, seen;
   for (const Spec& whole : specs) {
     if (!whole.protocol->learns) continue;
     const Spec spec = read_here(whole);
-    if (spec.data.empty()) continue;
+    for (const DataSpec& data : spec.data) tasks.insert(data.source.text);
+    if (spec.data.empty() || !seen.insert(texts_of(spec)).second) continue;
     for_each_text(spec, kTrained, [&](const std::vector<int32_t>& ids) {
       for_each_window(ids, kWindow, [&](uint64_t hash) { trained.emplace(hash, spec.name); });
     });
   }
   ASSERT_GT(trained.size(), 3 * kTrained * 2048 / kWindow * 9 / 10);
   int64_t windows = 0;
+  std::set<std::string> evaluated;
   for (Spec spec : specs) {
-    if (spec.protocol->name != "decode") continue;  // the others read contexts and questions, which nobody trains on
+    if (spec.protocol->name != "decode" && spec.protocol->name != "answer") continue;
+    // Contexts that are asked about are many, and most are of tasks that make up what no training reads.
+    if (spec.protocol->name == "answer") {
+      std::erase_if(spec.data, [&](const DataSpec& data) { return !tasks.contains(data.source.text); });
+    }
+    if (spec.data.empty()) continue;
+    evaluated.insert(spec.name);
     // Texts are the same, and weights of an ablation may be absent.
     spec.policies = {parse_component("full", "policy")};
     std::erase_if(spec.axes, [](const Axis& axis) { return axis.points.front().front().key != "tokens"; });
@@ -110,6 +136,9 @@ TEST(TrainingTexts, AreReadByNoEvaluation) {
       ADD_FAILURE() << spec.name << " shares " << count << " with " << training;
   }
   EXPECT_GT(windows, 1000000);
+  for (const char* asks : {"001-figure3", "001-table4-answers", "001-table5-answers"}) {
+    EXPECT_TRUE(evaluated.contains(asks)) << asks;  // of `reason`, which every training reads
+  }
 }
 
 // What a model writes for its training comes of other problems than what it is evaluated on.
