@@ -15,7 +15,7 @@
 #include "harness/cli/mistakes.h"
 #include "harness/cli/verbs.h"
 #include "harness/notice.h"
-#include "harness/ranks/ranks.h"
+#include "harness/ranks/agreement.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/error.h"
 

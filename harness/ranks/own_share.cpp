@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdlib>
 
+#include "harness/ranks/agreement.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/error.h"
 

@@ -1,9 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <exception>
-#include <filesystem>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -35,20 +32,5 @@ class Ranks {
   // Ends all ranks, wherever they are.
   [[noreturn]] virtual void end_all(int exit_code) = 0;
 };
-
-std::unique_ptr<Ranks> lone_rank();
-// Those of this launch; once a process. UserError where several were launched and kvlab was built without MPI.
-std::unique_ptr<Ranks> join_ranks();
-
-// What another rank says already: this one ends without a word, with the exit code of a caller's mistake.
-class SaidElsewhere : public std::exception {};
-
-// Collective: does what may throw UserError on some ranks alone. Where it did, the first rank throws the first message,
-// with the rank where not all failed, and all others SaidElsewhere: one line, whoever found the mistake.
-void agree(Ranks& ranks, const std::function<void()>& work);
-// Collective: UserError, as agree() has it, where ranks differ in it: "<what> differ: ...".
-void require_same(Ranks& ranks, const std::string& what, const std::string& mine);
-// Collective: UserError where a rank does not see what the first one writes to that folder, which is there for it.
-void require_shared(Ranks& ranks, const std::filesystem::path& folder);
 
 }  // namespace kv

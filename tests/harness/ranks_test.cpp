@@ -1,6 +1,6 @@
 // Several processes that mpirun starts share one run: what they leave is what one leaves, whoever is killed meanwhile.
 
-#include "harness/ranks/ranks.h"
+#include "harness/ranks/agreement.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "harness/files.h"
+#include "harness/ranks/join_ranks.h"
 #include "harness/ranks/own_share.h"
 #include "harness/rows.h"
 #include "harness/rows_file.h"

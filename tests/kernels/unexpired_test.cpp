@@ -97,7 +97,7 @@ TEST_P(Unexpired, AreAllEntriesOfARowThatIsNotDue) {
   Case c(*backend);
   constexpr int64_t kPitch = 20;
   Tensor keep = ref::upload_array(*backend, std::vector<uint8_t>(4 * kPitch, 7));
-  const Tensor due = ref::upload_array(*backend, std::vector<uint8_t>{1, 0, 1, 1});
+  Tensor due = ref::upload_array(*backend, std::vector<uint8_t>{1, 0, 1, 1});
   backend->unexpired({.cache = c.cache.view(),
                       .rows_due = ref::data_of<uint8_t>(due),
                       .segments = ref::segments_of(c.words),

@@ -284,7 +284,7 @@ TEST_P(CacheOn, BoundsOfPagesFollowASweep) {
   cache.grow(tiny.block.segments);
   cache.append(0, tiny.block, tiny.keys.ref(), tiny.values.ref(), ref::data_of<int32_t>(on_device));
   expect_bounds(*backend, cache);
-  cache.sweep(tiny.block, [](int, Slots<const uint8_t>) {});
+  cache.sweep(tiny.block, std::vector<uint8_t>{1}, [](int, Slots<const uint8_t>) {});
   cache.settle();
   EXPECT_EQ(positions(*backend, cache, 0, 0), (std::vector<int32_t>{0, 22, 23, 24, 25, 26, 27, 28, 29}));
   expect_bounds(*backend, cache);

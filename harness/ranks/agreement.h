@@ -1,0 +1,23 @@
+#pragma once
+
+#include <exception>
+#include <filesystem>
+#include <functional>
+#include <string>
+
+#include "harness/ranks/ranks.h"
+
+namespace kv {
+
+// What another rank says already: this one ends without a word, with the exit code of a caller's mistake.
+class SaidElsewhere : public std::exception {};
+
+// Collective: does what may throw UserError on some ranks alone. Where it did, the first rank throws the first message,
+// with the rank where not all failed, and all others SaidElsewhere: one line, whoever found the mistake.
+void agree(Ranks& ranks, const std::function<void()>& work);
+// Collective: UserError, as agree() has it, where ranks differ in it: "<what> differ: ...".
+void require_same(Ranks& ranks, const std::string& what, const std::string& mine);
+// Collective: UserError where a rank does not see what the first one writes to that folder, which is there for it.
+void require_shared(Ranks& ranks, const std::filesystem::path& folder);
+
+}  // namespace kv
