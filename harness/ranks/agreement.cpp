@@ -5,9 +5,22 @@
 #include <algorithm>
 
 #include "harness/files.h"
+#include "harness/notice.h"
 #include "kernels/error.h"
 
 namespace kv {
+
+namespace {
+
+// A launcher ends all ranks once one has ended, so none does before the first has said why.
+[[noreturn]] void end_by(Ranks& ranks, const std::string& mistake) {
+  if (!ranks.are_several()) throw UserError(mistake);
+  if (ranks.is_first()) notice("kvlab: " + mistake);
+  ranks.gather("");
+  throw SaidElsewhere();
+}
+
+}  // namespace
 
 void agree(Ranks& ranks, const std::function<void()>& work) {
   std::string mistake;
@@ -20,19 +33,17 @@ void agree(Ranks& ranks, const std::function<void()>& work) {
   const auto first =
       std::find_if(mistakes.begin(), mistakes.end(), [](const std::string& one) { return !one.empty(); });
   if (first == mistakes.end()) return;
-  if (!ranks.is_first()) throw SaidElsewhere();
   const bool by_all =
       std::all_of(mistakes.begin(), mistakes.end(), [&](const std::string& one) { return one == *first; });
-  throw UserError(by_all ? *first : fmt::format("rank {}: {}", first - mistakes.begin(), *first));
+  end_by(ranks, by_all ? *first : fmt::format("rank {}: {}", first - mistakes.begin(), *first));
 }
 
 void require_same(Ranks& ranks, const std::string& what, const std::string& mine) {
   const std::vector<std::string> all = ranks.gather(mine);
   const auto other = std::find_if(all.begin(), all.end(), [&](const std::string& one) { return one != all.front(); });
   if (other == all.end()) return;
-  if (!ranks.is_first()) throw SaidElsewhere();
-  throw UserError(
-      fmt::format("{} differ: rank 0 has {}, rank {} has {}", what, all.front(), other - all.begin(), *other));
+  end_by(ranks,
+         fmt::format("{} differ: rank 0 has {}, rank {} has {}", what, all.front(), other - all.begin(), *other));
 }
 
 void require_shared(Ranks& ranks, const std::filesystem::path& folder) {

@@ -9,11 +9,12 @@
 
 namespace kv {
 
-// What another rank says already: this one ends without a word, with the exit code of a caller's mistake.
+// What the first rank has said: the program ends without another word, with the exit code of a caller's mistake.
 class SaidElsewhere : public std::exception {};
 
-// Collective: does what may throw UserError on some ranks alone. Where it did, the first rank throws the first message,
-// with the rank where not all failed, and all others SaidElsewhere: one line, whoever found the mistake.
+// Collective: does what may throw UserError on some ranks alone. Where it did, the first rank says the first message,
+// with the rank where not all failed, and all throw SaidElsewhere: one line, whoever found the mistake. One by itself
+// throws the UserError.
 void agree(Ranks& ranks, const std::function<void()>& work);
 // Collective: UserError, as agree() has it, where ranks differ in it: "<what> differ: ...".
 void require_same(Ranks& ranks, const std::string& what, const std::string& mine);

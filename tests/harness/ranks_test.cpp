@@ -149,16 +149,18 @@ TEST_F(RanksSlow, MakeTheRowsOfOneProcess) {
   }
 }
 
+class KilledRanksSlow : public RanksSlow, public testing::WithParamInterface<int> {};
+
 // One rank is killed, which the launcher lets end the others, or all of them and the launcher; the next start has
-// another number of ranks.
-TEST_F(RanksSlow, LoseNothingOfWhatIsFinished) {
-  constexpr int kKills = 100;
+// another number of ranks. A hundred in four shares.
+TEST_P(KilledRanksSlow, LoseNothingOfWhatIsFinished) {
+  constexpr int kKills = 25;
   const std::string expected = rows_of_one();
   using Clock = std::chrono::steady_clock;
   auto begin = Clock::now();
   ASSERT_EQ(finish(4, path("whole")), 0);
   const auto duration = Clock::now() - begin;
-  Random random(19, 1);
+  Random random(19, static_cast<uint64_t>(GetParam()));
   std::string out = path("out0");
   int finished = 0, killed = 0;
   while (killed < kKills) {
@@ -206,6 +208,8 @@ TEST_F(RanksSlow, RefuseWhatIsNotOneRunInOneLine) {
   EXPECT_EQ(finish(2, path("none")), 2);
   EXPECT_EQ(messages().size(), 1u);
 }
+
+INSTANTIATE_TEST_SUITE_P(Shares, KilledRanksSlow, testing::Range(0, 4));
 
 }  // namespace
 }  // namespace kv

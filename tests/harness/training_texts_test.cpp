@@ -81,7 +81,11 @@ bool has_texts(const Spec& spec) {
 }
 
 // What a spec reads that is here: of one on somebody's own corpus what is made up, which no corpus changes.
+// Tasks that hide facts do so in the same sentences whatever the seed, so their texts cannot be told apart by windows.
 Spec read_here(Spec spec) {
+  std::erase_if(spec.data, [](const DataSpec& data) {
+    return data.kind == DataKind::kTask && data.source.text != "reason" && data.source.text != "book";
+  });
   if (has_texts(spec)) return spec;
   spec.texts = {};
   std::erase_if(spec.data, [](const DataSpec& data) { return data.source.text != "reason"; });
