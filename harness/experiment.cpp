@@ -49,11 +49,12 @@ class Experiment {
         axes_(spec.axis_columns()),
         backend_(make_backend(spec.device)),
         model_(grid_.workloads.front().model),
-        subject_(open_subject(*backend_, spec, model_, identity())),  // a refused model leaves no folder
+        subject_(open()),  // a refused model leaves no folder
         journal_(options.out, code_identity()) {
     if (ranks.is_first()) folder_.emplace(options.out);
     if (ranks.is_first() && options.start == Start::kFresh) journal_.forget();
-    last_store_ = begin;
+    last_store_ = Clock::now();
+    manifest_.times.start = seconds_since(begin);
     if (ranks.is_first()) manifest_.hashes = hash_inputs(spec, grid_);
   }
 
@@ -62,7 +63,9 @@ class Experiment {
     if (ranks_.are_several()) finish_together();
     if (!ranks_.is_first()) return {};
     progress_.emplace(options_.verbosity, total());
+    const Clock::time_point assembly = Clock::now();
     for (const Workload& workload : grid_.workloads) run_workload(workload);
+    if (ranks_.are_several()) manifest_.times.assembly = seconds_since(assembly);
     subject_.reset();
     summary_.reused -= together_cases_;
     manifest_.seconds = earlier_seconds_ - together_seconds_ + seconds_since(begin_);
@@ -97,6 +100,9 @@ class Experiment {
     if (spec_.protocol->remarks) note_remarks(spec_.protocol->remarks(batch_of(workload, 0, workload.samples)));
     CaseRows rows(workload.cases.size());
     const int size = batch_size(workload);
+    manifest_.times.workloads.push_back({.name = name_of(batch_of(workload, 0, workload.samples)),
+                                         .samples = weight(workload.samples),
+                                         .seconds = std::vector<double>(workload.cases.size(), 0.0)});
     for (int first = 0; first < workload.samples; first += size) {
       run_batch(batch_of(workload, first, std::min(size, workload.samples - first)), rows);
     }
@@ -115,10 +121,9 @@ class Experiment {
   }
 
   // The pieces that ranks take of a workload, until none is left: a batch of samples, whose cases share what is
-  // computed of them once; where samples are repetitions there is one batch, and each case is a piece. Workloads come
-  // largest first, but those of a model together: to open another takes long.
+  // computed of them once; where samples are repetitions there is one batch, and each case is a piece.
   void finish_together() {
-    const std::vector<size_t> order = largest_first();
+    const std::vector<size_t> order = largest_first(grid_.workloads);
     const int pieces = static_cast<int>(order.size());
     counts_ = ranks_.counts(pieces + kSharedCounts);
     first_count_ = pieces;
@@ -129,17 +134,6 @@ class Experiment {
     note_together();
     progress_.reset();
     counts_.reset();
-  }
-
-  std::vector<size_t> largest_first() const {
-    std::vector<size_t> order(grid_.workloads.size());
-    std::iota(order.begin(), order.end(), size_t{0});
-    const auto rank = [&](size_t index) {
-      const Workload& workload = grid_.workloads[index];
-      return std::pair(workload.model, -estimated_cost(workload));
-    };
-    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return rank(a) < rank(b); });
-    return order;
   }
 
   void finish_workload(const Workload& workload, int count) {
@@ -191,6 +185,7 @@ class Experiment {
     const std::vector<std::optional<FinishedUnit>> units = finish_units(batch, *runner, all_cases(batch.workload));
     for (size_t i = 0; i < cases.size(); ++i) {
       summary_.cases += weight(batch.count);
+      manifest_.times.workloads.back().seconds[i] += units[i]->seconds;
       note_problems(batch, cases[i], units[i]->rows);
       rows[i].insert(rows[i].end(), units[i]->rows.begin(), units[i]->rows.end());
     }
@@ -294,7 +289,16 @@ class Experiment {
     if (model == model_) return;
     subject_.reset();  // two models at once would double the memory
     model_ = model;
-    subject_ = open_subject(*backend_, spec_, model_, identity());
+    subject_ = open();
+    last_store_ = Clock::now();  // a unit's time is its own
+  }
+
+  std::unique_ptr<Subject> open() {
+    const Clock::time_point begin = Clock::now();
+    std::unique_ptr<Subject> subject = open_subject(*backend_, spec_, model_, identity());
+    opening_seconds_ += seconds_since(begin);
+    ++openings_;
+    return subject;
   }
 
   void note_remarks(const Remarks& remarks) {
@@ -335,6 +339,8 @@ class Experiment {
     manifest_.overrides = options_.overrides;
     manifest_.accelerator = backend_->accelerator();
     manifest_.rows = format_rows(axes_, untimed);
+    manifest_.times.open = opening_seconds_ / openings_;
+    manifest_.times.bytes = std::ssize(format_rows(axes_, rows_));
     manifest_.cases = summary_.cases;
     summary_.markdown = write_results(*folder_, spec_, options_.draw, rows_, manifest_json(manifest_));
   }
@@ -347,6 +353,8 @@ class Experiment {
   std::vector<std::string> axes_;
   std::unique_ptr<Backend> backend_;
   int model_;
+  double opening_seconds_ = 0;
+  int openings_ = 0;
   std::unique_ptr<Subject> subject_;    // of that model
   std::optional<ResultFolder> folder_;  // the first rank's
   Journal journal_;
@@ -371,15 +379,9 @@ RunSummary run_units(const Spec& spec, const RunOptions& options, Clock::time_po
   std::optional<Experiment> experiment;
   agree(ranks, [&] { experiment.emplace(spec, options, ranks, begin); });
   require_shared(ranks, options.out);
-  try {
-    return experiment->go();
-  } catch (const std::exception& error) {
-    if (!ranks.are_several()) throw;
-    // The others cannot know: they wait for this one.
-    notice(fmt::format("kvlab: rank {}: {}", ranks.rank(), error.what()));
-    ranks.end_all(dynamic_cast<const UserError*>(&error) ? 2 : 1);
-    throw;
-  }
+  RunSummary summary;
+  end_all_where_it_fails(ranks, [&] { summary = experiment->go(); });
+  return summary;
 }
 
 }  // namespace kv

@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <array>
 #include <charconv>
 #include <string_view>
 
 #include "harness/files.h"
+#include "harness/host_name.h"
 #include "kernels/error.h"
 #include "sim/io/hash.h"
 
@@ -58,11 +58,7 @@ std::optional<FinishedUnit> parse_unit(std::string_view content, const std::stri
 }
 
 // This process, among those of all machines.
-std::string writer() {
-  std::array<char, 256> host{};
-  ::gethostname(host.data(), host.size() - 1);
-  return fmt::format("-{}-{}", host.data(), ::getpid());
-}
+std::string writer() { return fmt::format("-{}-{}", host_name(), ::getpid()); }
 
 }  // namespace
 

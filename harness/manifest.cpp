@@ -162,6 +162,7 @@ std::string manifest_json(const ManifestInputs& inputs) {
   add_circumstances(out, inputs.accelerator);
   for (const std::string& rank : inputs.ranks) out["ranks"].push_back(Json::parse(rank));
   out["seconds"] = std::lround(inputs.seconds);
+  if (!inputs.times.workloads.empty()) out["times"] = to_json(inputs.times);
   return out.dump(2) + "\n";
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "harness/input_hashes.h"
+#include "harness/run_times.h"
 #include "harness/spec/spec.h"
 #include "kernels/backend.h"
 
@@ -27,6 +28,7 @@ struct ManifestInputs {
   // From the start of the command's work to its last case: checks, opening the device and loading models are part of
   // it, writing and drawing the report are not.
   double seconds = 0;
+  RunTimes times{};  // of a run's units
 };
 
 // JSON text, keys in a fixed order; `machine` begins with the facts of the accelerator, if any. Holds neither host

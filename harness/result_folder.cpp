@@ -37,6 +37,7 @@ ResultFolder::ResultFolder(const fs::path& path) : path_(path) {
     fs::remove(path / kProbe, error);
     move_in();
   } catch (const UserError&) {
+    lock_.reset();
     if (!existed) fs::remove(path, error);  // only if it is empty
     throw;
   }

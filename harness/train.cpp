@@ -15,6 +15,9 @@
 #include "harness/manifest.h"
 #include "harness/protocols/train.h"
 #include "harness/protocols/unit.h"
+#include "harness/ranks/agreement.h"
+#include "harness/ranks/join_ranks.h"
+#include "harness/ranks/rank_parts.h"
 #include "harness/result_folder.h"
 #include "harness/results.h"
 #include "harness/rows.h"
@@ -78,22 +81,30 @@ class Texts {
 
 class Trainings {
  public:
-  Trainings(const Spec& spec, const RunOptions& options)
+  // `machine` is the first rank's, whose checkpoints all go on from.
+  Trainings(const Spec& spec, const RunOptions& options, Ranks& ranks, std::unique_ptr<Backend> backend,
+            std::string machine)
       : spec_(spec),
         options_(options),
+        ranks_(ranks),
+        machine_(std::move(machine)),
         grid_(make_grid(spec)),
-        backend_(make_backend(spec.device)),
-        folder_(options.out),
+        backend_(std::move(backend)),
         hashes_(hash_inputs(spec, grid_)),
         progress_(options.verbosity, all_steps()) {
+    if (ranks.is_first()) folder_.emplace(options.out);
     check_weights(spec, grid_, options);
     for (int model = models() - 1; model >= 0; --model) check_model(model);
-    prepare_checkpoints();
   }
 
+  // The first rank alone writes.
   RunSummary go() {
+    if (ranks_.is_first()) prepare_checkpoints();
+    ranks_.gather("");  // before anybody looks for one
     for (int model = 0; model < models(); ++model) train_model(model);
-    finish();
+    const std::vector<std::string> machines = ranks_.gather(machine_json(backend_->accelerator()));
+    if (!ranks_.is_first()) return {};
+    finish(machines);
     return std::move(summary_);
   }
 
@@ -116,6 +127,7 @@ class Trainings {
       Policy policy = make_case_policy(spec_, policy_case);
       Learner& learner = learner_of(policy);
       const TrainingOptions options = read_training(spec_, policy_case, learner);
+      if (options.batch < ranks_.size()) refuse_batch(options.batch);
       learner.load(policy_case.files);
       Training training(options, learner, {learner.parts(info), info.layers, info.kv_heads},
                         learner.initial(info, options.seed));  // refuses weights of another shape
@@ -123,6 +135,13 @@ class Trainings {
       least_tokens = std::max(least_tokens, learner.least_tokens());
     }
     Texts(subject, spec_, grid_, model).check(least_tokens);
+  }
+
+  [[noreturn]] void refuse_batch(int64_t batch) const {
+    throw UserError(
+        fmt::format("{}: learn: the {} texts of a step are divided over {} ranks, expected a 'batch' of at "
+                    "least as many, or fewer ranks",
+                    spec_.file, batch, ranks_.size()));
   }
 
   // Weights that are there are somebody's work, but where this training was let to write over them when it began, or
@@ -197,8 +216,7 @@ class Trainings {
   // One that other texts, settings, code or another machine began is another's.
   std::string key_of(const Case& policy_case, int model) const {
     const std::string& fingerprint = hashes_.models[static_cast<size_t>(model)].second;
-    std::string key = fmt::format("{}\n{}\n{}\n", code_identity(), machine_identity(false), fingerprint);
-    for (const auto& [fact, text] : backend_->accelerator()) key += fmt::format("{} {}\n", fact, text);
+    std::string key = fmt::format("{}\n{}\n{}\n", code_identity(), machine_, fingerprint);
     for (const auto& [name, value] : spec_.row_keys) {
       if (name != "policies" && name != "model" && name != "models" && name != "axes")
         key += fmt::format("{} {}\n", name, value);
@@ -224,10 +242,13 @@ class Trainings {
                       learner.initial(info, options.seed));
     const fs::path file = checkpoint_of(policy_case, model);
     Checkpoint done = resume(file, training);
+    require_same(ranks_, "checkpoints", std::to_string(training.steps_done()));
     const std::string label = label_of(policy_case);
     progress_.doing(fmt::format("{} on {}", label, subject.name()));
     const fs::path weights = weights_of(policy_case, model);
-    const auto keep = [&] { keep_learned(weights, learned_file(policy_case, model, training)); };
+    const auto keep = [&] {
+      if (ranks_.is_first()) keep_learned(weights, learned_file(policy_case, model, training));
+    };
     if (training.is_done()) keep();
     run_steps(options, training, source, texts, file, done, label, keep);
     summary_.weights.push_back(weights);
@@ -267,6 +288,7 @@ class Trainings {
     const Clock::time_point begin = Clock::now();
     const double before = done.seconds;
     const auto save = [&] {
+      if (!ranks_.is_first()) return;
       done.state = training.state();
       done.seconds = before + seconds_since(begin);
       write_checkpoint(file, done);
@@ -274,10 +296,14 @@ class Trainings {
     Clock::time_point saved = begin;
     while (!training.is_done()) {
       try {
-        note_step(run_step(options, training, source, texts), done);
-      } catch (const UserError& error) {
+        agree(ranks_, [&] { note_step(run_step(options, training, source, texts, label), done); });
+      } catch (const UserError&) {
         if (training.steps_done() > 0) save();
-        throw UserError(fmt::format("{}: {}: {}", spec_.file, label, error.what()));
+        throw;
+      } catch (const SaidElsewhere&) {
+        if (training.steps_done() > 0) save();
+        ranks_.gather("");  // nobody ends before that
+        throw;
       }
       progress_.done();
       progress_.going_on(fmt::format("step {}", training.steps_done()));
@@ -290,13 +316,26 @@ class Trainings {
     }
   }
 
-  std::vector<Measured> run_step(const TrainingOptions& options, Training& training, Source& source, Texts& texts) {
+  std::vector<Measured> run_step(const TrainingOptions& options, Training& training, Source& source, Texts& texts,
+                                 const std::string& label) {
+    try {
+      return run_part(options, training, source, texts);
+    } catch (const UserError& error) {
+      throw UserError(fmt::format("{}: {}: {}", spec_.file, label, error.what()));
+    }
+  }
+
+  // Every rank learns from its own of a step's texts, and all come to the same parameters.
+  std::vector<Measured> run_part(const TrainingOptions& options, Training& training, Source& source, Texts& texts) {
     const int64_t step = training.steps_done();
-    const std::vector<int> numbers = texts_of_step(step, options.batch, texts.count(), options.seed);
+    const std::vector<int> numbers =
+        texts_of_rank(texts_of_step(step, options.batch, texts.count(), options.seed), ranks_);
     std::vector<Sample> samples;
     for (const int number : numbers) samples.push_back(texts.text(number));
     std::vector<std::span<const int32_t>> sequences;
     for (const Sample& sample : samples) sequences.emplace_back(sample.ids);
+    std::optional<StepPart> part;
+    if (ranks_.are_several()) part.emplace(part_of(options.batch, sequences));
     return training.step({.backend = *backend_,
                           .source = source,
                           .sequences = sequences,
@@ -304,7 +343,18 @@ class Trainings {
                           .prefill_chunk = spec_.chunk(),
                           .seed = options.seed,
                           .step = step,
-                          .memory = &memory_});
+                          .memory = &memory_,
+                          .part = part ? &*part : nullptr});
+  }
+
+  StepPart part_of(int64_t batch, std::span<const std::span<const int32_t>> sequences) {
+    double tokens = 0;
+    for (const std::span<const int32_t> ids : sequences) tokens += static_cast<double>(ids.size());
+    parts_.add_up({&tokens, 1});
+    return {.all = parts_,
+            .first_text = first_text_of_rank(batch, ranks_),
+            .step_texts = batch,
+            .step_tokens = static_cast<int64_t>(tokens)};
   }
 
   static void note_step(const std::vector<Measured>& measured, Checkpoint& done) {
@@ -332,24 +382,29 @@ class Trainings {
     }
   }
 
-  void finish() {
+  void finish(const std::vector<std::string>& machines) {
     summary_.cases = all_steps();
-    summary_.markdown = write_results(folder_, spec_, options_.draw, rows_,
-                                      manifest_json({.spec = &spec_,
-                                                     .overrides = options_.overrides,
-                                                     .hashes = hashes_,
-                                                     .accelerator = backend_->accelerator(),
-                                                     .rows = format_rows(spec_.axis_columns(), rows_),
-                                                     .cases = summary_.cases,
-                                                     .seconds = seconds_}));
+    summary_.markdown =
+        write_results(*folder_, spec_, options_.draw, rows_,
+                      manifest_json({.spec = &spec_,
+                                     .overrides = options_.overrides,
+                                     .hashes = hashes_,
+                                     .accelerator = backend_->accelerator(),
+                                     .ranks = ranks_.are_several() ? machines : std::vector<std::string>{},
+                                     .rows = format_rows(spec_.axis_columns(), rows_),
+                                     .cases = summary_.cases,
+                                     .seconds = seconds_}));
   }
 
   const Spec& spec_;
   const RunOptions& options_;
+  Ranks& ranks_;
+  RankParts parts_{ranks_};
+  std::string machine_;
   Grid grid_;
   std::unique_ptr<Backend> backend_;
-  Tensor memory_;  // learners', from one step to the next
-  ResultFolder folder_;
+  Tensor memory_;                       // learners', from one step to the next
+  std::optional<ResultFolder> folder_;  // the first rank's
   InputHashes hashes_;
   std::unique_ptr<Subject> subject_;  // of model open_
   int open_ = 0;
@@ -361,6 +416,20 @@ class Trainings {
 
 }  // namespace
 
-RunSummary train(const Spec& spec, const RunOptions& options) { return Trainings(spec, options).go(); }
+RunSummary train(const Spec& spec, const RunOptions& options) {
+  const std::unique_ptr<Ranks> alone = options.ranks ? nullptr : lone_rank();
+  Ranks& ranks = options.ranks ? *options.ranks : *alone;
+  std::unique_ptr<Backend> backend;
+  agree(ranks, [&] { backend = make_backend(spec.device); });
+  std::string machine = machine_identity(false);
+  for (const auto& [fact, text] : backend->accelerator()) machine += fmt::format("\n{} {}", fact, text);
+  machine = ranks.gather(machine).front();
+  std::optional<Trainings> trainings;
+  agree(ranks, [&] { trainings.emplace(spec, options, ranks, std::move(backend), std::move(machine)); });
+  require_shared(ranks, options.out);
+  RunSummary summary;
+  end_all_where_it_fails(ranks, [&] { summary = trainings->go(); });
+  return summary;
+}
 
 }  // namespace kv

@@ -13,6 +13,9 @@ namespace kv {
 // model, text or loss that is of no use, or weights that are there and not this training's, but for Start::kFresh. All
 // but losses are looked at before anything is removed or trained, and where training has begun, its last good
 // checkpoint stays.
+// Several ranks (options.ranks) learn from some of each step's texts each and add up what they make of the gradient:
+// the parameters of all are the same at every step, those of another number of ranks but for rounding. The first one
+// writes.
 RunSummary train(const Spec& spec, const RunOptions& options);
 
 }  // namespace kv

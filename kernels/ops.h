@@ -48,6 +48,7 @@
   OP(future_table, FutureTableArgs)                      \
   OP(find_bad_score, FindBadScoreArgs)                   \
   OP(find_bad_value, FindBadValueArgs)                   \
+  OP(count_at_least, CountAtLeastArgs)                   \
   OP(select_top, SelectTopArgs)                          \
   OP(select_pooled, SelectPooledArgs)                    \
   OP(projected_norms, ProjectedNormsArgs)                \

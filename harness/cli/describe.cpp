@@ -118,9 +118,18 @@ void describe_task(const Task& task) {
   print_options(declared);
 }
 
+// What it would run, or what it lacks here: a model, weights or texts that its user has yet to get.
+std::string plan_of(const Spec& spec) {
+  try {
+    return validate_experiment(spec);
+  } catch (const UserError& error) {
+    return fmt::format("does not run yet: {}", error.what());
+  }
+}
+
 void describe_experiment(const std::filesystem::path& file) {
   const Spec spec = load_spec(file);
-  fmt::print("experiment {}: {}\n{}\n{}\n", spec.name, spec.title, spec.question, validate_experiment(spec));
+  fmt::print("experiment {}: {}\n{}\n{}\n", spec.name, spec.title, spec.question, plan_of(spec));
 }
 
 void describe_model(const NamedModel& model) {

@@ -97,6 +97,7 @@ int run(int argc, const char* const* argv) try {
   add_list(app, verbs);
   add_describe(app, verbs);
   add_train(app, verbs);
+  add_plan(app, verbs);
   add_profile(app, verbs);
   add_record(app, verbs);
   add_inspect(app, verbs);

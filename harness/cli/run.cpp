@@ -63,11 +63,18 @@ RunOptions options_of(const Spec& spec, const RunArguments& arguments) {
           .overrides = arguments.overrides.texts()};
 }
 
+void require_learning(const Spec& spec, const std::string& file) {
+  if (spec.protocol->learns) return;
+  throw UserError(
+      fmt::format("{}: kvlab train expects 'protocol: train'; this one is for kvlab {}", file, spec.protocol->verb));
+}
+
 // The ranks share the work; the first alone speaks of it, and all end as it does.
-void run_file(const std::string& file, const RunArguments& arguments, Ranks& ranks, Verbs& verbs) {
+void run_file(const std::string& file, const RunArguments& arguments, bool learn, Ranks& ranks, Verbs& verbs) {
   std::optional<Spec> spec;
   agree(ranks, [&] {
     spec = load_named_spec(file, arguments.overrides.texts());
+    if (learn) require_learning(*spec, file);
     // What runs the spec looks at it anyway, but there a rank that alone finds a mistake would leave the others
     // waiting.
     if (ranks.are_several()) validate_experiment(*spec);
@@ -79,6 +86,12 @@ void run_file(const std::string& file, const RunArguments& arguments, Ranks& ran
   if (!ranks.is_first()) options.verbosity = Verbosity::kQuiet;
   run_spec(*spec, options, verbs);
   verbs.exit_code = std::stoi(ranks.gather(std::to_string(verbs.exit_code)).front());
+}
+
+void run_files(const RunArguments& arguments, bool learn, Verbs& verbs) {
+  const std::unique_ptr<Ranks> ranks = join_ranks();
+  take_own_share(*ranks);
+  for (const std::string& file : arguments.specs) run_file(file, arguments, learn, *ranks, verbs);
 }
 
 }  // namespace
@@ -130,9 +143,7 @@ void add_run(CLI::App& app, Verbs& verbs) {
     if (arguments->specs.size() > 1 && !arguments->out.empty()) {
       throw UserError("--out: takes one spec, since each has its own result folder");
     }
-    const std::unique_ptr<Ranks> ranks = join_ranks();
-    take_own_share(*ranks);
-    for (const std::string& file : arguments->specs) run_file(file, *arguments, *ranks, verbs);
+    run_files(*arguments, false, verbs);
   });
 }
 
@@ -156,15 +167,7 @@ void add_train(CLI::App& app, Verbs& verbs) {
       "  kvlab train my.yaml --set learn.steps=50 --out /tmp/curves --weights /tmp/weights\n"
       "A killed training goes on from its last checkpoint when it is started again. Weights of another one are\n"
       "written over with --fresh alone.");
-  verb->callback([arguments, &verbs] {
-    const std::string& file = arguments->specs.front();
-    const Spec spec = load_named_spec(file, arguments->overrides.texts());
-    if (!spec.protocol->learns) {
-      throw UserError(fmt::format("{}: kvlab train expects 'protocol: train'; this one is for kvlab {}", file,
-                                  spec.protocol->verb));
-    }
-    run_spec(spec, options_of(spec, *arguments), verbs);
-  });
+  verb->callback([arguments, &verbs] { run_files(*arguments, true, verbs); });
 }
 
 void add_validate(CLI::App& app, Verbs& verbs) {

@@ -20,6 +20,7 @@ void add_validate(CLI::App& app, Verbs& verbs);
 void add_new(CLI::App& app, Verbs& verbs);
 void add_list(CLI::App& app, Verbs& verbs);
 void add_describe(CLI::App& app, Verbs& verbs);
+void add_plan(CLI::App& app, Verbs& verbs);
 void add_train(CLI::App& app, Verbs& verbs);
 void add_profile(CLI::App& app, Verbs& verbs);
 void add_record(CLI::App& app, Verbs& verbs);

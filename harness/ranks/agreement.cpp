@@ -38,6 +38,18 @@ void agree(Ranks& ranks, const std::function<void()>& work) {
   end_by(ranks, by_all ? *first : fmt::format("rank {}: {}", first - mistakes.begin(), *first));
 }
 
+void end_all_where_it_fails(Ranks& ranks, const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const SaidElsewhere&) {
+    throw;
+  } catch (const std::exception& error) {
+    if (!ranks.are_several()) throw;
+    notice(fmt::format("kvlab: rank {}: {}", ranks.rank(), error.what()));
+    ranks.end_all(dynamic_cast<const UserError*>(&error) ? 2 : 1);
+  }
+}
+
 void require_same(Ranks& ranks, const std::string& what, const std::string& mine) {
   const std::vector<std::string> all = ranks.gather(mine);
   const auto other = std::find_if(all.begin(), all.end(), [&](const std::string& one) { return one != all.front(); });

@@ -16,6 +16,8 @@ class SaidElsewhere : public std::exception {};
 // with the rank where not all failed, and all throw SaidElsewhere: one line, whoever found the mistake. One by itself
 // throws the UserError.
 void agree(Ranks& ranks, const std::function<void()>& work);
+// Does what others wait for: where it fails on this rank alone, it says so and ends all.
+void end_all_where_it_fails(Ranks& ranks, const std::function<void()>& work);
 // Collective: UserError, as agree() has it, where ranks differ in it: "<what> differ: ...".
 void require_same(Ranks& ranks, const std::string& what, const std::string& mine);
 // Collective: UserError where a rank does not see what the first one writes to that folder, which is there for it.

@@ -1,6 +1,8 @@
 #include "harness/ranks/estimated_cost.h"
 
 #include <algorithm>
+#include <numeric>
+#include <utility>
 
 namespace kv {
 namespace {
@@ -19,6 +21,14 @@ double estimated_cost(const Workload& workload) {
     cost += cost_of_text(std::max({1, workload.tokens, own}));
   }
   return cost * workload.samples;
+}
+
+std::vector<size_t> largest_first(const std::vector<Workload>& workloads) {
+  std::vector<size_t> order(workloads.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  const auto rank = [&](size_t index) { return std::pair(workloads[index].model, -estimated_cost(workloads[index])); };
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return rank(a) < rank(b); });
+  return order;
 }
 
 }  // namespace kv

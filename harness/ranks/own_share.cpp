@@ -2,12 +2,11 @@
 
 #include <fmt/format.h>
 #include <sched.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 
+#include "harness/host_name.h"
 #include "harness/ranks/agreement.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/error.h"
@@ -17,12 +16,6 @@ namespace {
 
 constexpr const char* kVisible = "CUDA_VISIBLE_DEVICES";
 constexpr char kBetween = '\n';  // in no host's name, mask or list
-
-std::string own_host() {
-  std::array<char, 256> host{};
-  ::gethostname(host.data(), host.size() - 1);
-  return host.data();
-}
 
 std::string own_cores() {
   cpu_set_t set;
@@ -71,7 +64,7 @@ void take_own_share(Ranks& ranks) {
   const char* const visible = std::getenv(kVisible);
   const std::string gpus = visible ? visible : "";
   std::vector<Seat> seats;
-  for (const std::string& text : ranks.gather(own_host() + kBetween + own_cores() + kBetween + gpus)) {
+  for (const std::string& text : ranks.gather(host_name() + kBetween + own_cores() + kBetween + gpus)) {
     seats.push_back(parse_seat(text));
   }
   const OwnShare share = own_share(seats, ranks.rank());

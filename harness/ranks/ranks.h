@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,8 @@ class Ranks {
   virtual std::vector<std::string> gather(const std::string& text) = 0;
   // Collective. To add to them later asks for nobody's presence; they end before the ranks do.
   virtual std::unique_ptr<SharedCounts> counts(int number) = 0;
+  // Collective, with equally many values: each becomes the sum of all ranks', added in their order.
+  virtual void add_up(std::span<double> values) = 0;
   // Ends all ranks, wherever they are.
   [[noreturn]] virtual void end_all(int exit_code) = 0;
 };

@@ -3,13 +3,20 @@
 // different layers must then be comparable, as 003's retention is by construction and attention nearly is.
 //   floor f: the best int((1 − f) κ) a head on average, chosen among all, then int(f κ) more for each head, as the
 //   released code has it. scope: layer pools the heads of each layer alone (the code's layer-wise variant).
+//   threshold t: of what would stay, only protected entries and scores of at least t do (the code's variant that keeps
+//   s >= log τ, where nothing else bounds the cache: here with a budget nobody reaches). Scores are the scorer's own:
+//   retention's are logarithms, attention's are shares.
 // Deviations: totals are exact here: what heads without so many entries leave goes to all others in turn (fill_up of
 // sim/budget/divide.h; the code leaves it unused, and counts one entry to the wrong head).
-// Protected entries are a head's own, of which the floor takes none. The released threshold on scores is a size that no
-// budget asks for, so it is not here.
+// Protected entries are a head's own, of which the floor takes none. The code looks at its threshold after every
+// forward pass; here an event does, which under a threshold is due whether or not the budget is exceeded.
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
 
+#include "kernels/count_at_least.h"
 #include "policies/parts/options.h"
 #include "policies/parts/pooled_counts.h"
 #include "sim/budget/divide.h"
@@ -26,8 +33,11 @@ class Global final : public Allocation {
         scope_(params.get("scope", "model", {"model", "layer"}, "whose heads share a pool: all, or those of a layer") ==
                        "model"
                    ? PooledCounts::Scope::kModel
-                   : PooledCounts::Scope::kLayer) {}
+                   : PooledCounts::Scope::kLayer),
+        has_threshold_(params.has("threshold")),
+        threshold_(threshold_option(params)) {}
 
+  bool keeps_total() const override { return !has_threshold_; }
   bool keeps_protected() const override { return true; }
   int64_t most_kept(int64_t kept, int layers, int kv_heads) const override {
     return kept * kv_heads * (scope_ == PooledCounts::Scope::kModel ? layers : 1);
@@ -42,9 +52,37 @@ class Global final : public Allocation {
       add_floor(args, s, apart, counts);
       fill_up(args, s, counts);
     }
+    if (has_threshold_) drop_below(args, counts);
   }
 
  private:
+  static float threshold_option(Params& params) {
+    const auto value = static_cast<float>(
+        params.get("threshold", -std::numeric_limits<double>::infinity(), "lower scores leave, however small a cache"));
+    if (params.has("threshold") && !std::isfinite(value)) params.fail("threshold", "expected a number that f32 holds");
+    return value;
+  }
+
+  // A head's best stay, so those at the threshold and above come first of them.
+  void drop_below(const AllocateArgs& args, std::span<int32_t> counts) {
+    above_.reserve(args.backend, DType::kI32, std::ssize(counts));
+    for (size_t layer = 0; layer < args.layers.size(); ++layer) {
+      args.backend.count_at_least({.cache = args.layers[layer].cache,
+                                   .scores = args.layers[layer].scores,
+                                   .threshold = threshold_,
+                                   .sinks = args.protection.sinks,
+                                   .recent = args.protection.recent,
+                                   .rows_due = args.rows_due,
+                                   .counts = above_.ref().as<int32_t>() + static_cast<int64_t>(layer) * args.rows()});
+    }
+    std::vector<int32_t> above(counts.size());
+    above_.download(above.data(), above.size() * sizeof(int32_t));
+    for (size_t i = 0; i < counts.size(); ++i) {
+      const auto sequence = static_cast<int>(i % static_cast<size_t>(args.rows())) / args.kv_heads;
+      if (args.is_due(sequence)) counts[i] = std::min(counts[i], above[i]);
+    }
+  }
+
   static void add_floor(const AllocateArgs& args, int sequence, int apart, std::span<int32_t> counts) {
     for (size_t layer = 0; layer < args.layers.size(); ++layer) {
       for (int head = 0; head < args.kv_heads; ++head) {
@@ -57,7 +95,10 @@ class Global final : public Allocation {
 
   double floor_;
   PooledCounts::Scope scope_;
+  bool has_threshold_;
+  float threshold_;
   PooledCounts pooled_;
+  Tensor above_;  // [layers, rows]
 };
 
 const RegisterAllocation registered{{

@@ -56,8 +56,8 @@ std::vector<float> DuoTraining::alphas(std::span<const float> parameters) {
   return alphas;
 }
 
-std::vector<Measured> DuoTraining::learn(const LearnBatch& batch, std::span<const float> parameters,
-                                         std::span<double> gradient) {
+std::vector<LearnedMean> DuoTraining::learn(const LearnBatch& batch, std::span<const float> parameters,
+                                            std::span<double> gradient) {
   const ForwardModel* model = batch.source.frozen_model();
   KV_CHECK(model);  // protocol train runs a model
   const std::vector<float> alphas = DuoTraining::alphas(parameters);
@@ -74,12 +74,14 @@ std::vector<Measured> DuoTraining::learn(const LearnBatch& batch, std::span<cons
   }
   const std::vector<float> of_distance = attention.alpha_gradient();
   const auto heads = static_cast<double>(alphas.size());
+  const double share = share_of(batch);
   for (size_t i = 0; i < alphas.size(); ++i) {
     const double alpha = alphas[i];
-    gradient[i] += (of_distance[i] + lambda_ / heads) * alpha * (1 - alpha);
+    gradient[i] += (of_distance[i] + share * lambda_ / heads) * alpha * (1 - alpha);
   }
-  return {{.metric = "hidden_distance", .value = distance},
-          {.metric = "mean_alpha", .value = std::accumulate(alphas.begin(), alphas.end(), 0.0) / heads}};
+  return {
+      {.metric = "hidden_distance", .value = distance / share, .weight = share},
+      {.metric = "mean_alpha", .value = std::accumulate(alphas.begin(), alphas.end(), 0.0) / heads, .weight = share}};
 }
 
 }  // namespace kv

@@ -32,8 +32,8 @@ class DuoTraining final : public Learner {
   }
   // What use() was given; empty: nothing.
   const std::vector<float>& used() const { return used_; }
-  std::vector<Measured> learn(const LearnBatch& batch, std::span<const float> parameters,
-                              std::span<double> gradient) override;
+  std::vector<LearnedMean> learn(const LearnBatch& batch, std::span<const float> parameters,
+                                 std::span<double> gradient) override;
 
   // α of parameters.
   static std::vector<float> alphas(std::span<const float> parameters);

@@ -204,11 +204,12 @@ void ForesightReinforced::set_reference(std::span<const float> parameters) {
   reference_.assign(parameters.begin(), parameters.end());
 }
 
-std::vector<Measured> ForesightReinforced::learn(const LearnBatch& batch, int budget, int interval,
-                                                 std::span<const float> parameters, std::span<double> gradient) {
+std::vector<LearnedMean> ForesightReinforced::learn(const LearnBatch& batch, int budget, int interval,
+                                                    std::span<const float> parameters, std::span<double> gradient) {
   scorer_->use(batch.source.info(), parameters);
   const auto texts = static_cast<int>(batch.sequences.size());
-  const double rollouts = static_cast<double>(texts) * group_;
+  const auto weight = static_cast<double>(texts);  // of means over the texts that are here
+  const double rollouts = weight * group_, step_rollouts = static_cast<double>(batch.step_texts()) * group_;
   double reward = 0, spread = 0, kl = 0, loss = 0;
   for (int first = 0; first < texts; first += together_) {
     const int count = std::min(together_, texts - first);
@@ -220,7 +221,8 @@ std::vector<Measured> ForesightReinforced::learn(const LearnBatch& batch, int bu
       for (int copy = 0; copy < group_; ++copy) {
         copies.push_back(read[static_cast<size_t>(text)]);
         lengths.push_back(static_cast<int32_t>(copies.back().size()));
-        numbers.push_back((first + text) * group_ + copy);  // a text that comes twice in a step draws anew
+        const auto number = static_cast<int32_t>(batch.first_text()) + first + text;
+        numbers.push_back(number * group_ + copy);  // a text that comes twice in a step draws anew
       }
     }
     Rollouts drawn(batch, *scorer_, reference_, law_, kl_weight_, std::ssize(copies), full.max_tokens);
@@ -258,13 +260,13 @@ std::vector<Measured> ForesightReinforced::learn(const LearnBatch& batch, int bu
       spread += std::sqrt(square / group_) / texts;
       for (const double advantage : group_advantages(rewards)) advantages.push_back(advantage);
     }
-    drawn.add_gradient(advantages, rollouts, gradient);
+    drawn.add_gradient(advantages, step_rollouts, gradient);
     kl += drawn.kl() * count / texts;
   }
-  return {{.metric = "reward", .value = reward},
-          {.metric = "reward_spread", .value = spread},
-          {.metric = "kl", .value = kl},
-          {.metric = "loss_increase", .value = loss}};
+  return {{.metric = "reward", .value = reward, .weight = weight},
+          {.metric = "reward_spread", .value = spread, .weight = weight},
+          {.metric = "kl", .value = kl, .weight = weight},
+          {.metric = "loss_increase", .value = loss, .weight = weight}};
 }
 
 }  // namespace kv

@@ -31,8 +31,8 @@ class ForesightReinforced {
   void set_reference(std::span<const float> parameters);
   // As Learner::learn. Measures reward, its spread within a group (deviation, mean over texts), the KL, and how much a
   // token behind the first eviction loses by eviction, in nats.
-  std::vector<Measured> learn(const LearnBatch& batch, int budget, int interval, std::span<const float> parameters,
-                              std::span<double> gradient);
+  std::vector<LearnedMean> learn(const LearnBatch& batch, int budget, int interval, std::span<const float> parameters,
+                                 std::span<double> gradient);
 
  private:
   class Rollouts;

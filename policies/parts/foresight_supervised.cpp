@@ -67,6 +67,7 @@ class ForesightSupervised::RowLosses final : public Observer {
     return sum / static_cast<double>(batch_.sequences.size());
   }
   double overlap() const { return rows_seen_ > 0 ? overlap_ / static_cast<double>(rows_seen_) : 0; }
+  int64_t rows_seen() const { return rows_seen_; }
 
  private:
   struct Layer {
@@ -143,13 +144,14 @@ void ForesightSupervised::read(Params& params) {
   margin_ = static_cast<float>(margin);
 }
 
-std::vector<Measured> ForesightSupervised::learn(const LearnBatch& batch, int budget, int interval,
-                                                 std::span<const float> parameters, std::span<double> gradient) {
+std::vector<LearnedMean> ForesightSupervised::learn(const LearnBatch& batch, int budget, int interval,
+                                                    std::span<const float> parameters, std::span<double> gradient) {
   looking_on_->use(batch.source.info(), parameters);
   RowLosses losses(batch, *looking_on_, margin_);
   lesson_.teach(batch, budget, interval, losses);
   losses.add_gradient(gradient);
-  return {{.metric = "hinge_loss", .value = losses.loss()}, {.metric = "evicted_overlap", .value = losses.overlap()}};
+  return {{.metric = "hinge_loss", .value = losses.loss(), .weight = static_cast<double>(batch.sequences.size())},
+          {.metric = "evicted_overlap", .value = losses.overlap(), .weight = static_cast<double>(losses.rows_seen())}};
 }
 
 }  // namespace kv

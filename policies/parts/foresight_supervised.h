@@ -26,8 +26,8 @@ class ForesightSupervised {
   static std::vector<LearnedMeasure> measures();
   // As Learner::learn, with Golden's evictions at that budget and interval. Measures hinge_loss, the sum over layers,
   // mean over texts, and evicted_overlap: of what Golden evicts, the share that the network would, mean over rows.
-  std::vector<Measured> learn(const LearnBatch& batch, int budget, int interval, std::span<const float> parameters,
-                              std::span<double> gradient);
+  std::vector<LearnedMean> learn(const LearnBatch& batch, int budget, int interval, std::span<const float> parameters,
+                                 std::span<double> gradient);
 
  private:
   class RowLosses;

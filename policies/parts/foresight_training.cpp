@@ -142,8 +142,8 @@ std::vector<float> ForesightTraining::initial(const SourceInfo& info, uint64_t s
   return parameters;
 }
 
-std::vector<Measured> ForesightTraining::learn(const LearnBatch& batch, std::span<const float> parameters,
-                                               std::span<double> gradient) {
+std::vector<LearnedMean> ForesightTraining::learn(const LearnBatch& batch, std::span<const float> parameters,
+                                                  std::span<double> gradient) {
   const auto& [budget, interval] = setting_of(batch.step);
   if (!is_reinforced_) return supervised_.learn(batch, budget, interval, parameters, gradient);
   reinforced_.set_reference(initial(batch.source.info(), batch.seed));

@@ -40,8 +40,8 @@ class ForesightTraining final : public Learner {
   void load(std::span<const InputFile> files) override;
   std::vector<float> initial(const SourceInfo& info, uint64_t seed) const override;
   void use(const SourceInfo& info, std::span<const float> parameters) override { scorer_.use(info, parameters); }
-  std::vector<Measured> learn(const LearnBatch& batch, std::span<const float> parameters,
-                              std::span<double> gradient) override;
+  std::vector<LearnedMean> learn(const LearnBatch& batch, std::span<const float> parameters,
+                                 std::span<double> gradient) override;
 
  private:
   void check_stage(const Params& params) const;

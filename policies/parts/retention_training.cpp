@@ -37,7 +37,8 @@ class RetentionStep {
         attention_(attention),
         capacity_(capacity),
         student_(model, batch.memory),
-        predictions_(tokens_of(batch) - std::ssize(batch.sequences)) {}
+        own_predictions_(tokens_of(batch) - std::ssize(batch.sequences)),
+        predictions_(step_tokens_of(batch) - batch.step_texts()) {}
 
   // Of a step of several groups, all of them before the first is taught: the capacity's mean is over the overfull
   // places of all its texts, of which no group alone knows how many there are.
@@ -74,10 +75,24 @@ class RetentionStep {
     note_losses(group);
   }
 
-  double next_token() const { return next_token_; }
-  double divergence() const { return divergence_; }
-  double excess() const { return excess_; }
-  double overfull() const { return overfull_; }
+  // After all groups of this part, before the first is taught.
+  void count_overfull_of_step() {
+    auto overfull = static_cast<double>(overfull_of_all_);
+    if (batch_.part) batch_.part->all.add_up({&overfull, 1});
+    overfull_of_all_ = static_cast<int64_t>(overfull);
+  }
+
+  LearnedMean divergence() const { return of_words("divergence", divergence_); }
+  LearnedMean next_token() const { return of_words("next_token_loss", next_token_); }
+  // Over the places where it is anything.
+  LearnedMean excess() const {
+    const auto own = static_cast<double>(own_overfull_), all = static_cast<double>(overfull_of_all_);
+    return {.metric = "capacity_excess", .value = all > 0 && own > 0 ? excess_ * (all / own) : excess_, .weight = own};
+  }
+  LearnedMean overfull() const {
+    const double share = share_of(batch_);
+    return {.metric = "overfull", .value = overfull_ / share, .weight = share};
+  }
 
  private:
   // What a group's β come to, as ops write it on the device: one download.
@@ -91,6 +106,12 @@ class RetentionStep {
     Verdict said;
     verdict.download(&said, sizeof(said));
     return said;
+  }
+
+  // A sum over predictions here, divided by those of the step.
+  LearnedMean of_words(const char* metric, double sum) const {
+    const auto own = static_cast<double>(own_predictions_);
+    return {.metric = metric, .value = sum * (static_cast<double>(predictions_) / own), .weight = own, .unit = "nats"};
   }
 
   OccupancyOf occupancy_of() const { return capacity_.is_global ? OccupancyOf::kAllHeads : OccupancyOf::kEachHead; }
@@ -178,6 +199,7 @@ class RetentionStep {
   void note(const TextGroup& group, const Verdict& verdict) {
     if (verdict.first_bad != kNothingBad) refuse(group, static_cast<int64_t>(verdict.first_bad));
     excess_ += verdict.excess;
+    own_overfull_ += verdict.overfull;
     overfull_ += group.share * verdict.overfull / static_cast<double>(counted(group).elements());
   }
 
@@ -196,12 +218,14 @@ class RetentionStep {
   RetentionAttention& attention_;
   RetentionCapacity capacity_;
   Student student_;
-  int64_t predictions_;          // tokens of the step that have a next one
+  int64_t own_predictions_;      // tokens here that have a next one
+  int64_t predictions_;          // the same of the whole step
   Tensor teacher_;               // [tokens, hidden], then the gradient
   Tensor targets_, weights_;     // [tokens]
   Tensor losses_;                // [2, tokens], of the next token and the divergence
   Tensor occupancy_;             // [tokens] or [layers, tokens, kv_heads], then its slopes
-  int64_t overfull_of_all_ = 0;  // of a step of several groups; 0: nobody has counted
+  int64_t overfull_of_all_ = 0;  // of a step of several groups or parts; 0: nobody has counted
+  int64_t own_overfull_ = 0;
   double next_token_ = 0, divergence_ = 0, excess_ = 0, overfull_ = 0;
 };
 
@@ -233,8 +257,8 @@ std::vector<LearnedMeasure> RetentionTraining::measures() const {
           {.name = "overfull", .title = "Share of tokens at which the capacity is exceeded", .better = "lower"}};
 }
 
-std::vector<Measured> RetentionTraining::learn(const LearnBatch& batch, std::span<const float> parameters,
-                                               std::span<double> gradient) {
+std::vector<LearnedMean> RetentionTraining::learn(const LearnBatch& batch, std::span<const float> parameters,
+                                                  std::span<double> gradient) {
   const ForwardModel* model = batch.source.frozen_model();
   KV_CHECK(model);  // protocol train runs a model
   const SourceInfo& info = batch.source.info();
@@ -247,6 +271,7 @@ std::vector<Measured> RetentionTraining::learn(const LearnBatch& batch, std::spa
     has_parameters = true;
     for_each_group(batch, model->config.vocab_size, tokens_at_once_,
                    [&](const TextGroup& group) { step.count_overfull(group); });
+    step.count_overfull_of_step();
   }
   for_each_group(batch, model->config.vocab_size, tokens_at_once_, [&](const TextGroup& group) {
     step.teach(group);
@@ -254,13 +279,9 @@ std::vector<Measured> RetentionTraining::learn(const LearnBatch& batch, std::spa
     step.add(group);
   });
   gradients.add_to(gradient);
-  if (!std::isfinite(step.divergence() + step.next_token())) {
-    throw NotFiniteError(fmt::format("the loss of what is said is {}", step.divergence() + step.next_token()));
-  }
-  return {{.metric = "divergence", .value = step.divergence(), .unit = "nats"},
-          {.metric = "next_token_loss", .value = step.next_token(), .unit = "nats"},
-          {.metric = "capacity_excess", .value = step.excess()},
-          {.metric = "overfull", .value = step.overfull()}};
+  const double said = step.divergence().value + step.next_token().value;
+  if (!std::isfinite(said)) throw NotFiniteError(fmt::format("the loss of what is said is {}", said));
+  return {step.divergence(), step.next_token(), step.excess(), step.overfull()};
 }
 
 }  // namespace kv

@@ -43,8 +43,8 @@ class RetentionTraining final : public Learner {
   }
   // What use() was given; empty: nothing.
   const std::vector<float>& used() const { return used_; }
-  std::vector<Measured> learn(const LearnBatch& batch, std::span<const float> parameters,
-                              std::span<double> gradient) override;
+  std::vector<LearnedMean> learn(const LearnBatch& batch, std::span<const float> parameters,
+                                 std::span<double> gradient) override;
 
  private:
   RetentionNetwork network_;  // the parameters of the step that is being taken

@@ -58,13 +58,20 @@ int64_t tokens_of(const LearnBatch& batch) {
   return tokens;
 }
 
+int64_t step_tokens_of(const LearnBatch& batch) { return batch.part ? batch.part->step_tokens : tokens_of(batch); }
+
+double share_of(const LearnBatch& batch) {
+  return static_cast<double>(tokens_of(batch)) / static_cast<double>(step_tokens_of(batch));
+}
+
 bool is_one_group(const LearnBatch& batch, int64_t tokens_at_once) {
+  if (batch.part) return false;
   return batch.sequences.size() == 1 || tokens_of(batch) <= tokens_at_once;
 }
 
 void for_each_group(const LearnBatch& batch, int vocabulary, int64_t tokens_at_once,
                     const std::function<void(const TextGroup&)>& visit) {
-  const auto all = static_cast<double>(tokens_of(batch));
+  const auto all = static_cast<double>(step_tokens_of(batch));
   for (size_t first = 0; first < batch.sequences.size();) {
     size_t end = first;
     int64_t tokens = 0;

@@ -27,14 +27,19 @@ int64_t read_tokens_at_once(Params& params);
 // Option `lambda`: what a loss beside that of the model's words or states weighs.
 double read_lambda(Params& params, double fallback);
 
-// Tokens of all texts of a step.
+// Of the texts that are here.
 int64_t tokens_of(const LearnBatch& batch);
+// Of all texts of the step.
+int64_t step_tokens_of(const LearnBatch& batch);
+// What the texts that are here have of the step's tokens.
+double share_of(const LearnBatch& batch);
 
-// Whether all of the step's texts go through the model together.
+// Whether all of the step's texts go through the model together, here.
 bool is_one_group(const LearnBatch& batch, int64_t tokens_at_once);
 
 // Calls with the step's texts in their order, as many at once as have at most `tokens_at_once` tokens, but never none:
-// gradients of a step are sums over groups, whose memory is one group's. UserError for an id outside the vocabulary.
+// gradients of a step are sums over groups, of all its parts, whose memory is one group's. UserError for an id outside
+// the vocabulary.
 void for_each_group(const LearnBatch& batch, int vocabulary, int64_t tokens_at_once,
                     const std::function<void(const TextGroup&)>& visit);
 

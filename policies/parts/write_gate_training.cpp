@@ -126,8 +126,8 @@ std::vector<LearnedMeasure> WriteGateTraining::measures() const {
           {.name = "admission_rate", .title = "Share of tokens whose gate lets them in", .better = "lower"}};
 }
 
-std::vector<Measured> WriteGateTraining::learn(const LearnBatch& batch, std::span<const float> parameters,
-                                               std::span<double> gradient) {
+std::vector<LearnedMean> WriteGateTraining::learn(const LearnBatch& batch, std::span<const float> parameters,
+                                                  std::span<double> gradient) {
   const ForwardModel* model = batch.source.frozen_model();
   KV_CHECK(model);  // protocol train runs a model
   const SourceInfo& info = batch.source.info();
@@ -145,9 +145,10 @@ std::vector<Measured> WriteGateTraining::learn(const LearnBatch& batch, std::spa
   if (!std::isfinite(step.distance())) {
     throw NotFiniteError(fmt::format("the hidden states' distance is {}", step.distance()));
   }
-  return {{.metric = "hidden_distance", .value = step.distance()},
-          {.metric = "gate_sparsity", .value = step.sparsity()},
-          {.metric = "admission_rate", .value = step.admitted()}};
+  const double share = share_of(batch);
+  return {{.metric = "hidden_distance", .value = step.distance() / share, .weight = share},
+          {.metric = "gate_sparsity", .value = step.sparsity() / share, .weight = share},
+          {.metric = "admission_rate", .value = step.admitted() / share, .weight = share}};
 }
 
 }  // namespace kv

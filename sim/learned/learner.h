@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <span>
 #include <string>
@@ -8,10 +9,10 @@
 
 #include "kernels/backend.h"
 #include "sim/learned/learned_part.h"
+#include "sim/learned/step_part.h"
 #include "sim/learned/training_options.h"
 #include "sim/model/model_identity.h"
 #include "sim/model/source_info.h"
-#include "sim/policy/measured.h"
 #include "sim/policy/params.h"
 #include "sim/policy/slot.h"
 
@@ -26,7 +27,15 @@ struct LearnedMeasure {
   std::string better{};  // "lower" or "higher"; empty where neither is
 };
 
-// The texts of one step.
+// A mean over what one part of a step's texts showed. The step's is the mean of its parts' by their weights.
+struct LearnedMean {
+  std::string metric;  // Measured::metric
+  double value = 0;
+  double weight = 1;  // of how much it is the mean: texts, tokens or whatever the metric counts
+  std::string unit;   // Measured::unit
+};
+
+// The texts of one step, or of the part of it that is learned from here.
 struct LearnBatch {
   Backend& backend;
   Source& source;
@@ -36,11 +45,16 @@ struct LearnBatch {
   uint64_t seed = 0;
   int64_t step = 0;
   Tensor* memory = nullptr;  // lent: what is large may lie there, from one step to the next (sim/learned/student.h)
+  const StepPart* part = nullptr;  // null: these are all texts of the step
+
+  int64_t first_text() const { return part ? part->first_text : 0; }
+  int64_t step_texts() const { return part ? part->step_texts : std::ssize(sequences); }
 };
 
 // Trains the parameters of a policy's slot, which hands it out (Slot::learner). The model stays as it is. Parameters
 // are f32, as LearnedLayout has those of parts(); who trains them (sim/learned/training.h) knows no more of them, and a
-// step is a pure function of parameters, texts, seed and step, so that a training goes on from these alone.
+// step is a pure function of parameters, texts, seed and step, so that a training goes on from these alone. How a
+// step's texts are divided into parts changes sums by no more than rounding.
 class Learner {
  public:
   virtual ~Learner() = default;
@@ -67,10 +81,11 @@ class Learner {
   virtual std::vector<float> initial(const SourceInfo& info, uint64_t seed) const = 0;
   // The slot decides by them from its next begin() on: weights that no file holds.
   virtual void use(const SourceInfo& info, std::span<const float> parameters) = 0;
-  // Adds the gradient of the batch's loss at these parameters to `gradient`. Returns what the step measured, a number a
-  // name, means over the batch. UserError, naming layer and head, where a loss is no finite number.
-  virtual std::vector<Measured> learn(const LearnBatch& batch, std::span<const float> parameters,
-                                      std::span<double> gradient) = 0;
+  // Adds what these texts make of the gradient of the step's loss at these parameters to `gradient`: parts' gradients
+  // add up to the step's. Returns what they showed, a mean a name, the same names in every part. UserError, naming
+  // layer and head, where a loss is no finite number.
+  virtual std::vector<LearnedMean> learn(const LearnBatch& batch, std::span<const float> parameters,
+                                         std::span<double> gradient) = 0;
 };
 
 }  // namespace kv

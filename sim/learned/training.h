@@ -10,6 +10,7 @@
 #include "sim/learned/learner.h"
 #include "sim/learned/named_parts.h"
 #include "sim/learned/training_options.h"
+#include "sim/policy/measured.h"
 
 namespace kv {
 
@@ -36,7 +37,8 @@ class Training {
   int64_t steps_done() const { return step_; }
   bool is_done() const { return step_ >= options_.steps; }
   std::span<const float> parameters() const { return parameters_; }
-  // One step; what the learner measured, then learning_rate and gradient_norm, before clipping. NotFiniteError, naming
+  // One step, of all its parts together where the batch is one of several: each comes to the same parameters. What the
+  // learner measured, then learning_rate and gradient_norm, before clipping. NotFiniteError, naming
   // the step, as Learner::learn, and where the gradient is not finite, naming whose: then nothing has changed.
   std::vector<Measured> step(const LearnBatch& batch);
 

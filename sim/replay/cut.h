@@ -25,6 +25,9 @@ struct CutArgs {
   std::span<Observer* const> observers = {};
 };
 
+// Whether an event that leaves `total` entries of a sequence would remove some, or might; never where that is below 0.
+bool is_due(const Policy& policy, const Cache& cache, int sequence, int64_t total);
+
 // An event, after every layer was scored: divides the budget over layers and heads, selects (where the allocation has
 // not: Allocation::decides_entries) and evicts. Masks stay on the backend; the host gets the new lengths of all rows,
 // once, and KV_CHECKs that exactly what was asked stays. Adds all that it took, the host's part too and observers

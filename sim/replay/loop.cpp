@@ -231,7 +231,6 @@ bool Loop::sweep(std::span<const uint8_t> sequences) {
   return true;
 }
 
-// A sequence is due when the event would really remove something.
 void Loop::mark_due(const Step& step) {
   pass_.due().set_none();
   const auto stays_whole = [](int32_t keep) { return keep < 0; };
@@ -242,7 +241,7 @@ void Loop::mark_due(const Step& step) {
   totals_.assign(due.size(), -1);
   for (size_t s = 0; s < due.size(); ++s) {
     totals_[s] = left_by(step, static_cast<int>(s));
-    due[s] = totals_[s] >= 0 && resident_entries(pass_.cache(), static_cast<int>(s)) > totals_[s] ? 1 : 0;
+    due[s] = is_due(args_.policy, pass_.cache(), static_cast<int>(s), totals_[s]) ? 1 : 0;
   }
   pass_.due().set(due, pass_.done());
   watch_.stop(result_.evict_seconds);

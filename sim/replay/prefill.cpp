@@ -157,7 +157,7 @@ LoopState Prefill::compressed(size_t policy, std::span<const int32_t> keep, doub
   for (size_t s = 0; s < keep.size(); ++s) {
     cutting.scorer->check_budget(keep[s], 0);
     totals.push_back(keep[s] * heads);
-    due.push_back(resident_entries(state.cache, static_cast<int>(s)) > totals[s] ? 1 : 0);
+    due.push_back(is_due(cutting, state.cache, static_cast<int>(s), totals[s]) ? 1 : 0);
     state.events[s] = due.back();
   }
   Due marked(args_.backend, args_.source.info().kv_heads);

@@ -52,6 +52,7 @@ void ResidentBound::note() {
 }
 
 void ResidentBound::cut(int64_t kept, const Allocation& allocation) {
+  if (arrivals_.foreseen == Foreseen::kSurely && !allocation.keeps_total()) total_ = head_ = 0;
   if (total_ <= kept * heads()) return;
   total_ = kept * heads();
   // Where others have less, a head may be left what an equal share of theirs would be, and more.

@@ -1,10 +1,12 @@
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "harness/folder_lock.h"
+#include "harness/host_name.h"
 #include "sim/io/hash.h"
 #include "sim/io/xz.h"
 #include "sim/tasks/own_traces.h"
@@ -174,7 +176,8 @@ TEST_F(CliWrite, TwoWritersAtOnceAreOneTooMany) {
     const Output second = run(write_command());
     EXPECT_EQ(second.code, 2);
     EXPECT_EQ(second.text,
-              fmt::format("kvlab: '{}' is being written by another kvlab write; wait for it\n", own.string()));
+              fmt::format("kvlab: '{}' is being written by process {} on {}, another kvlab write; wait for it\n",
+                          own.string(), ::getpid(), host_name()));
   }
   write_traces();
 }

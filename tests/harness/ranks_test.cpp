@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <fstream>
 #include <thread>
@@ -17,6 +18,7 @@
 #include "harness/rows.h"
 #include "harness/rows_file.h"
 #include "kernels/error.h"
+#include "sim/io/safetensors.h"
 #include "sim/tasks/random.h"
 #include "tests/support/file_fixtures.h"
 #include "tests/support/kvlab_process.h"
@@ -98,9 +100,19 @@ class RanksSlow : public testing::Test {
     return fmt::format("exec '{}' run --quiet --no-draw --out '{}' '{}'", ref::binary_path(), out, path("spec.yaml"));
   }
 
+  // -1 where a signal ended it. What does not end in two minutes is ended, and named by the test's failure.
   static int code_of(pid_t child) {
     int status = 0;
-    ::waitpid(child, &status, 0);
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(2);
+    while (::waitpid(child, &status, WNOHANG) == 0) {
+      if (std::chrono::steady_clock::now() > deadline) {
+        ADD_FAILURE() << "process " << child << " hangs";
+        ::kill(child, SIGKILL);
+        ::waitpid(child, &status, 0);
+        break;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   }
 
@@ -149,12 +161,114 @@ TEST_F(RanksSlow, MakeTheRowsOfOneProcess) {
   }
 }
 
+// Of a method each: what is in a step's parts alone, and what asks for a sum in between.
+class TrainingRanksSlow : public RanksSlow, public testing::WithParamInterface<const char*> {
+ protected:
+  void SetUp() override {
+    RanksSlow::SetUp();
+    test::write_file(path("train.yaml"), "model: " + path("model") +
+                                             "\nprotocol: train\ndata: [{name: noise, task: reason, tokens: 96}]\n"
+                                             "samples: 5\nseed: 5\ntables: []\n" +
+                                             std::string(GetParam()));
+  }
+  std::string train(const std::string& out) const {
+    return fmt::format("exec '{0}' train --quiet --no-draw --checkpoint 0 --weights '{1}' --out '{1}' '{2}'",
+                       ref::binary_path(), out, path("train.yaml"));
+  }
+  // Of all that was learned.
+  static std::vector<float> parameters_in(const std::string& out) {
+    std::vector<float> parameters;
+    for (const fs::directory_entry& entry : fs::directory_iterator(out)) {
+      if (entry.path().extension() != ".safetensors") continue;
+      const SafetensorsFile file = SafetensorsFile::open(entry.path());
+      for (const TensorInfo& tensor : file.tensors()) {
+        const std::vector<float> values = file.read_f32(tensor);
+        parameters.insert(parameters.end(), values.begin(), values.end());
+      }
+    }
+    return parameters;
+  }
+};
+
+// Within what rounding makes of a few of Adam's steps.
+TEST_P(TrainingRanksSlow, LearnWhatOneProcessLearns) {
+  const std::string one = path("alone");
+  ASSERT_EQ(code_of(start(1, train(one), path("messages"))), 0);
+  const std::vector<float> expected = parameters_in(one);
+  ASSERT_FALSE(expected.empty());
+  const RowTable rows = read_rows(fs::path(one) / "rows.csv");
+  for (const int ranks : {2, 4}) {
+    SCOPED_TRACE(ranks);
+    const std::string out = path(fmt::format("by{}", ranks));
+    ASSERT_EQ(code_of(start(ranks, train(out), path("messages"))), 0);
+    const std::vector<float> parameters = parameters_in(out);
+    ASSERT_EQ(parameters.size(), expected.size());
+    double difference = 0, size = 0;
+    for (size_t i = 0; i < expected.size(); ++i) {
+      difference = std::max(difference, std::abs(double{parameters[i]} - expected[i]));
+      size = std::max(size, std::abs(double{expected[i]}));
+    }
+    EXPECT_LE(difference, 1e-4 * size);
+    const RowTable measured = read_rows(fs::path(out) / "rows.csv");
+    ASSERT_EQ(measured.rows.size(), rows.rows.size());
+    for (size_t i = 0; i < rows.rows.size(); ++i) {
+      EXPECT_EQ(measured.rows[i].metric, rows.rows[i].metric);
+      const double value = rows.rows[i].value.value();
+      EXPECT_NEAR(measured.rows[i].value.value(), value, 1e-4 * (1 + std::abs(value))) << rows.rows[i].metric;
+    }
+  }
+}
+
+// Killed as a whole or in part, and gone on with by another number of ranks.
+TEST_P(TrainingRanksSlow, GoOnFromTheirCheckpoint) {
+  const std::string one = path("alone"), out = path("killed");
+  using Clock = std::chrono::steady_clock;
+  ASSERT_EQ(code_of(start(1, train(one), path("messages"))), 0);
+  const auto begin = Clock::now();
+  ASSERT_EQ(code_of(start(4, train(path("whole")), path("messages"))), 0);
+  const auto duration = Clock::now() - begin;
+  Random random(19, 0);
+  int killed = 0;
+  for (int i = 0; i < 6; ++i) {
+    const pid_t launcher = start(1 << random.below(3), train(out), path("messages"));
+    std::this_thread::sleep_for(std::chrono::duration_cast<Clock::duration>(duration * (0.4 + 0.5 * random.uniform())));
+    const std::vector<pid_t> children = children_of(launcher);
+    if (!children.empty()) ::kill(children[random.below(children.size())], SIGKILL);
+    killed += code_of(launcher) != 0;
+  }
+  EXPECT_GT(killed, 0);
+  ASSERT_EQ(code_of(start(2, train(out), path("messages"))), 0);
+  const std::vector<float> expected = parameters_in(one), parameters = parameters_in(out);
+  ASSERT_EQ(parameters.size(), expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    ASSERT_NEAR(parameters[i], expected[i], 1e-4 * (1 + std::abs(expected[i]))) << i;
+  }
+}
+
+TEST_P(TrainingRanksSlow, NeedATextEach) {
+  EXPECT_EQ(code_of(start(2, train(path("few")) + " --set learn.batch=1", path("messages"))), 2);
+  ASSERT_EQ(messages().size(), 1u);
+  EXPECT_NE(messages()[0].find("the 1 texts of a step are divided over 2 ranks"), std::string::npos) << messages()[0];
+}
+
+constexpr const char* kLearning[] = {
+    "policies: [{policy: full, admission: {wg-kv: {window: 8, weights: mine}}}]\nlearn: {steps: 6, batch: 4}\n",
+    "policies: [{policy: retention, hidden: 8, weights: mine}]\nlearn: {steps: 6, batch: 4, entries: 8}\n",
+    "policies: [foresight-kv]\nlearn: {steps: 6, batch: 4, budget: 40, interval: 8, warm_up: 1}\n"};
+
+std::string method_of(const testing::TestParamInfo<const char*>& spec) {
+  constexpr const char* kNames[] = {"wg_kv", "retention", "foresight_kv"};
+  return kNames[spec.index];
+}
+
+INSTANTIATE_TEST_SUITE_P(Methods, TrainingRanksSlow, testing::ValuesIn(kLearning), method_of);
+
 class KilledRanksSlow : public RanksSlow, public testing::WithParamInterface<int> {};
 
 // One rank is killed, which the launcher lets end the others, or all of them and the launcher; the next start has
-// another number of ranks. A hundred in four shares.
+// another number of ranks. Over a hundred in eight shares.
 TEST_P(KilledRanksSlow, LoseNothingOfWhatIsFinished) {
-  constexpr int kKills = 25;
+  constexpr int kKills = 13;
   const std::string expected = rows_of_one();
   using Clock = std::chrono::steady_clock;
   auto begin = Clock::now();
@@ -163,7 +277,7 @@ TEST_P(KilledRanksSlow, LoseNothingOfWhatIsFinished) {
   Random random(19, static_cast<uint64_t>(GetParam()));
   std::string out = path("out0");
   int finished = 0, killed = 0;
-  while (killed < kKills) {
+  while (killed < kKills && !HasFailure()) {
     const int ranks = 1 << random.below(3);
     const pid_t launcher = start(ranks, run(out), path("messages"));
     std::this_thread::sleep_for(std::chrono::duration_cast<Clock::duration>(duration * random.uniform()));
@@ -209,7 +323,7 @@ TEST_F(RanksSlow, RefuseWhatIsNotOneRunInOneLine) {
   EXPECT_EQ(messages().size(), 1u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Shares, KilledRanksSlow, testing::Range(0, 4));
+INSTANTIATE_TEST_SUITE_P(Shares, KilledRanksSlow, testing::Range(0, 8));
 
 }  // namespace
 }  // namespace kv

@@ -1,12 +1,16 @@
 #include "harness/result_folder.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <stdexcept>
 #include <string>
 
 #include "harness/files.h"
+#include "harness/host_name.h"
 #include "kernels/error.h"
 #include "tests/support/file_fixtures.h"
 
@@ -20,7 +24,8 @@ class ResultFolders : public testing::Test {
   fs::path out() const { return folder_ / "out"; }
   std::string content(const char* name) const { return read_file(out() / name); }
   size_t files() const {
-    return static_cast<size_t>(std::distance(fs::directory_iterator(out()), fs::directory_iterator()));
+    return static_cast<size_t>(std::count_if(fs::directory_iterator(out()), fs::directory_iterator(),
+                                             [](const auto& entry) { return entry.path().filename() != ".held-by"; }));
   }
   test::TempFolder folder_;
 };
@@ -29,11 +34,27 @@ TEST_F(ResultFolders, IsRefusedToASecondRunAndFreeAgainAfterTheFirst) {
   {
     const ResultFolder first(out());
     EXPECT_EQ(test::user_error([&] { ResultFolder second(out()); }),
-              "'" + out().string() +
-                  "' is being written by another kvlab run or report; wait for it, or name another folder");
+              fmt::format("'{}' is being written by process {} on {}, another kvlab run or report; wait for it, or "
+                          "name another folder",
+                          out().string(), ::getpid(), host_name()));
   }
+  EXPECT_FALSE(fs::exists(out() / ".held-by"));
   const ResultFolder third(out());
   EXPECT_EQ(files(), 0U);  // nothing of the test of the disk stays
+}
+
+// Locks may not reach from one machine to another; a killed run of this one is nobody's trouble.
+TEST_F(ResultFolders, SayWhoOfAnotherMachineHadThem) {
+  fs::create_directories(out());
+  for (const auto& [left, said] :
+       {std::pair<std::string, bool>("process 7 on another", true), {"process 7 on " + host_name(), false}}) {
+    write_atomically(out() / ".held-by", left);
+    testing::internal::CaptureStderr();
+    const ResultFolder folder(out());
+    EXPECT_EQ(testing::internal::GetCapturedStderr(),
+              said ? "kvlab: " + left + " has not said that it ended; if it has not, let it end first\n" : "");
+    EXPECT_EQ(read_file(out() / ".held-by"), fmt::format("process {} on {}", ::getpid(), host_name()));
+  }
 }
 
 TEST_F(ResultFolders, ReplacesAllFilesOrNone) {

@@ -205,6 +205,12 @@ struct Given {
   std::string law = "plackett-luce", reward = "all", kl = "0", group = "3", together = "4";
 };
 
+// Learns by itself from what it is given.
+class NobodyElse final : public StepParts {
+ public:
+  void add_up(std::span<double>) override { FAIL() << "the other parts would wait"; }
+};
+
 class ForesightReinforcedLearns : public testing::Test {
  protected:
   ForesightReinforcedLearns() {
@@ -239,7 +245,9 @@ class ForesightReinforcedLearns : public testing::Test {
   }
   size_t per_head() const { return static_cast<size_t>(elements_of(shape_.parts(info_))); }
 
-  std::vector<double> learn(const Given& given, int64_t step = kStep) {
+  std::vector<double> learn(const Given& given, int64_t step = kStep) { return learn(given, step, 0, ids_.size()); }
+  // From those texts of the step alone, where others learn from the others.
+  std::vector<double> learn(const Given& given, int64_t step, size_t first, size_t count) {
     Params params("learn", {{"log_prob", given.law, ""},
                             {"reward", given.reward, ""},
                             {"kl", given.kl, ""},
@@ -249,20 +257,25 @@ class ForesightReinforcedLearns : public testing::Test {
     training.read(params);
     training.set_reference(reference_);
     source_->outputs.clear();
-    const std::vector<std::span<const int32_t>> sequences(ids_.begin(), ids_.end());
-    const std::vector<int32_t> samples(ids_.size(), 9);  // draws are by place: a text may come twice in a step
+    const auto begin = ids_.begin() + static_cast<int64_t>(first);
+    const std::vector<std::span<const int32_t>> sequences(begin, begin + static_cast<int64_t>(count));
+    NobodyElse nobody;
+    const StepPart part{
+        .all = nobody, .first_text = static_cast<int64_t>(first), .step_texts = std::ssize(ids_), .step_tokens = 0};
+    const std::vector<int32_t> samples(count, 9);  // draws are by place: a text may come twice in a step
     std::vector<double> gradient(parameters_.size(), 0);
     measured_ = training.learn({.backend = *backend_,
                                 .source = *source_,
                                 .sequences = sequences,
                                 .sample_numbers = samples,
                                 .seed = kSeed,
-                                .step = step},
+                                .step = step,
+                                .part = count < ids_.size() ? &part : nullptr},
                                kBudget, kInterval, parameters_, gradient);
     return gradient;
   }
   double measured(std::string_view metric) const {
-    for (const Measured& one : measured_) {
+    for (const LearnedMean& one : measured_) {
       if (one.metric == metric) return one.value;
     }
     ADD_FAILURE() << metric << " was not measured";
@@ -366,7 +379,7 @@ class ForesightReinforcedLearns : public testing::Test {
   std::unique_ptr<ToldSource> source_;
   std::vector<std::vector<int32_t>> ids_;
   std::vector<float> parameters_, reference_;
-  std::vector<Measured> measured_;
+  std::vector<LearnedMean> measured_;
 };
 
 // Along directions of one head alone, in which all of its parameters move: heads have losses of their own.
@@ -448,6 +461,30 @@ TEST_F(ForesightReinforcedLearns, AndMeasuresItsRewards) {
   }
   EXPECT_NEAR(measured("reward"), mean_of(means), 1e-6);
   EXPECT_NEAR(measured("reward_spread"), mean_of(spreads), 1e-6);
+}
+
+// Draws go by a text's place in its step, whoever learns from it.
+TEST_F(ForesightReinforcedLearns, InPartsWhatItLearnsInOneGo) {
+  source_->loss = uneven;
+  move_reference();
+  std::vector<double> whole = learn({});
+  const std::vector<LearnedMean> means = measured_;
+  std::vector<double> weighted(means.size(), 0), weights(means.size(), 0);
+  double largest = 0;
+  for (const double slope : whole) largest = std::max(largest, std::abs(slope));
+  for (const auto& [first, count] : {std::pair<size_t, size_t>{0, 1}, {1, 2}}) {
+    const std::vector<double> part = learn({}, kStep, first, count);
+    for (size_t i = 0; i < whole.size(); ++i) whole[i] -= part[i];
+    for (size_t i = 0; i < means.size(); ++i) {
+      weighted[i] += measured_[i].value * measured_[i].weight;
+      weights[i] += measured_[i].weight;
+    }
+  }
+  EXPECT_GT(largest, 0);
+  for (const double left : whole) ASSERT_NEAR(left, 0, 1e-6 * largest);
+  for (size_t i = 0; i < means.size(); ++i) {
+    EXPECT_NEAR(weighted[i] / weights[i], means[i].value, 1e-6) << means[i].metric;
+  }
 }
 
 // Whatever its weight is: a training without it is watched by it, too.

@@ -27,6 +27,7 @@
 #include "tests/support/packed_tensors.h"
 #include "tests/support/paths.h"
 #include "tests/support/slices.h"
+#include "tests/support/threaded_parts.h"
 #include "tests/support/threads.h"
 
 namespace kv {
@@ -69,18 +70,44 @@ class Lesson {
     std::vector<double> gradient;
   };
   Step learn(Learner& learner, const std::vector<float>& parameters, const std::vector<GivenParam>& options) {
-    Params params("learn", options);
-    learner.read(params);
-    params.finish();
+    read(learner, options);
     Step step{.measured = {}, .gradient = std::vector<double>(parameters.size(), 0.0)};
-    const std::vector<Measured> measured =
+    const std::vector<LearnedMean> measured =
         learner.learn({.backend = backend_, .source = source_, .sequences = sequences_, .sample_numbers = numbers_},
                       parameters, step.gradient);
-    for (const Measured& one : measured) step.measured[one.metric] = one.value;
+    for (const LearnedMean& one : measured) step.measured[one.metric] = one.value;
+    return step;
+  }
+  // The same, of one text while another part learns from the other.
+  Step learn_text(Learner& learner, const std::vector<float>& parameters, const std::vector<GivenParam>& options,
+                  int text, StepParts& all) {
+    read(learner, options);
+    const StepPart part{
+        .all = all, .first_text = text, .step_texts = std::ssize(sequences_), .step_tokens = std::ssize(ids_)};
+    const auto at = static_cast<size_t>(text);
+    Step step{.measured = {}, .gradient = std::vector<double>(parameters.size(), 0.0)};
+    std::vector<LearnedMean> means = learner.learn({.backend = backend_,
+                                                    .source = source_,
+                                                    .sequences = std::span(sequences_).subspan(at, 1),
+                                                    .sample_numbers = std::span(numbers_).subspan(at, 1),
+                                                    .part = &part},
+                                                   parameters, step.gradient);
+    all.add_up(step.gradient);
+    for (const LearnedMean& mean : means) {
+      double sums[] = {mean.value * mean.weight, mean.weight};
+      all.add_up(sums);
+      step.measured[mean.metric] = sums[0] / sums[1];
+    }
     return step;
   }
 
  private:
+  static void read(Learner& learner, const std::vector<GivenParam>& options) {
+    Params params("learn", options);
+    learner.read(params);
+    params.finish();
+  }
+
   Backend& backend_;
   SafetensorsFile file_;
   ModelFiles weights_;
@@ -290,6 +317,29 @@ TEST_P(GateTraining, TextsMayComeOneByOne) {
     }
     const double near = allowed(*backend) / 100;
     expect_slopes(apart.gradient, {together.gradient.begin(), together.gradient.end()}, near, "gradient");
+  }
+}
+
+// Two that learn from a text each: of different lengths, and overfull at differently many places.
+TEST(GateTrainingOnTheCpu, PartsAddUpToTheStepThatTorchTakes) {
+  for (const char* method : kMethods) {
+    SCOPED_TRACE(method);
+    const auto backend = make_backend("cpu");
+    const Lesson::Step whole = pupil_of(*backend, method)->step();
+    std::vector<Lesson::Step> steps(2);
+    test::ThreadedParts(2).run([&](int text, StepParts& all) {
+      const auto own_backend = make_backend("cpu");
+      const auto pupil = pupil_of(*own_backend, method);
+      steps[static_cast<size_t>(text)] =
+          pupil->lesson.learn_text(pupil->learner(), pupil->parameters, pupil->options, text, all);
+    });
+    EXPECT_EQ(steps[0].gradient, steps[1].gradient);
+    const auto pupil = pupil_of(*backend, method);
+    for (const auto& [metric, value] : whole.measured) {
+      EXPECT_NEAR(steps[0].measured.at(metric), value, 1e-6 * (1 + std::abs(value))) << metric;
+    }
+    expect_slopes(steps[0].gradient, {whole.gradient.begin(), whole.gradient.end()}, 1e-6, "gradient");
+    if (method != std::string("duo")) expect_step(*pupil, steps[0], 1e-4);
   }
 }
 

@@ -39,7 +39,7 @@ TEST_F(SlowLargeTraining, AStepOfALongTextTakesTheActivationsOfOneLayer) {
   const std::vector<std::span<const int32_t>> texts = {ids};
   const std::vector<int32_t> numbers = {0};
   backend_->reset_peak();
-  const std::vector<Measured> measured = learner.learn(
+  const std::vector<LearnedMean> measured = learner.learn(
       {.backend = *backend_, .source = source, .sequences = texts, .sample_numbers = numbers}, parameters, gradient);
   EXPECT_LT(backend_->peak_bytes(), kMostBytes);
   EXPECT_GT(measured.front().value, 0);  // the distance from the teacher

@@ -1,8 +1,10 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <tuple>
 
+#include "kernels/error.h"
 #include "tests/support/policy_runs.h"
 
 namespace kv::ref {
@@ -82,6 +84,59 @@ TEST_F(Global, WhatAFullHeadCannotTakeGoesToTheOthers) {
   }
   EXPECT_EQ(total, 570U);
   EXPECT_GT(full, 0U) << "the case shows nothing";
+}
+
+// Scores that an event keeps, given a threshold beside a budget that keeps everything or little.
+TEST_F(Global, UnderAThresholdLowerScoresLeaveWhateverTheBudget) {
+  std::vector<float> all;
+  for (const Event& event : run({})) all.insert(all.end(), event.scores.begin(), event.scores.end());
+  std::sort(all.begin(), all.end());
+  const float median = all[all.size() / 2];
+  for (const int budget : {95, 20}) {
+    const std::vector<Event> free = run({}, budget);
+    const std::vector<Event> bounded = run({{"threshold", fmt::format("{:.9g}", median), ""}}, budget);
+    ASSERT_EQ(bounded.size(), free.size());
+    for (size_t h = 0; h < free.size(); ++h) {
+      std::vector<int32_t> expected;
+      for (const int32_t position : free[h].kept) {
+        if (free[h].scores[static_cast<size_t>(position)] >= median) expected.push_back(position);
+      }
+      EXPECT_EQ(bounded[h].kept, expected) << budget << " " << h;
+    }
+  }
+}
+
+// As the released code looks after every pass: nothing exceeds this budget.
+TEST_F(Global, AThresholdActsWhereTheBudgetHasRoom) {
+  const std::vector<Event> events = run({{"threshold", "1e30", ""}}, 99);
+  EXPECT_EQ(kept(events), std::vector<size_t>(6, 0));
+}
+
+// streaming protects 4 sinks and all that it keeps of the newest, snapkv its window.
+TEST_F(Global, WhatIsProtectedStaysBelowAnyThreshold) {
+  RunArgs args = one_shot_run("snapkv", {}, {0}, {100}, {90});
+  args.allocation = {"global", {{"threshold", "1e30", ""}}};
+  for (const Event& event : run_policy(*source_, *backend_, args).events) {
+    EXPECT_GT(event.protection.recent, 0);
+    EXPECT_EQ(event.kept.size(), static_cast<size_t>(event.protection.recent));
+  }
+}
+
+TEST_F(Global, AThresholdPrunesAtEveryIntervalOfAGeneration) {
+  RunArgs args = decode_run("keydiff", {}, {0}, {100}, 40, 10);
+  args.allocation = {"global", {{"threshold", "1e30", ""}}};
+  const std::vector<Event> events = run_policy(*source_, *backend_, args).events;
+  ASSERT_EQ(events.size() % 6, 0U);
+  EXPECT_GE(events.size() / 6, 5U);
+  for (const Event& event : events) EXPECT_TRUE(event.kept.empty());
+}
+
+TEST(GlobalOptions, AThresholdIsANumber) {
+  for (const char* text : {"none", "nan", "inf", "1e300", ""}) {
+    EXPECT_THROW(make_allocation("global", {{"threshold", text, ""}}), UserError) << text;
+  }
+  EXPECT_FALSE(make_allocation("global", {{"threshold", "-2.5", ""}})->keeps_total());
+  EXPECT_TRUE(make_allocation("global", {})->keeps_total());
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "sim/source/source.h"
 #include "tests/support/backends.h"
 #include "tests/support/file_fixtures.h"
+#include "tests/support/threaded_parts.h"
 #include "tests/support/tiny_source.h"
 
 namespace kv {
@@ -29,17 +30,17 @@ class Distance final : public Learner {
   int64_t least_tokens() const override { return 1; }
   std::vector<float> initial(const SourceInfo&, uint64_t) const override { return {0, 0, 0}; }
   void use(const SourceInfo&, std::span<const float>) override {}
-  std::vector<Measured> learn(const LearnBatch&, std::span<const float> parameters,
-                              std::span<double> gradient) override {
+  std::vector<LearnedMean> learn(const LearnBatch&, std::span<const float> parameters,
+                                 std::span<double> gradient) override {
     double loss = 0;
     for (size_t i = 0; i < 3; ++i) {
       const double away = parameters[i] - static_cast<double>(i + 1);
       gradient[i] += away * slope;
       loss += away * away / 2;
     }
-    return {{.metric = "loss", .value = loss}};
+    return {{.metric = "loss", .value = loss + more, .weight = weight}};
   }
-  double slope = 1;
+  double slope = 1, weight = 1, more = 0;
 };
 
 class TrainingSteps : public testing::Test {
@@ -90,6 +91,34 @@ TEST_F(TrainingSteps, GoOnFromTheirStateToTheLastBit) {
   EXPECT_EQ(second.steps_done(), 11);
   while (!second.is_done()) step(second);
   EXPECT_TRUE(std::equal(whole.parameters().begin(), whole.parameters().end(), second.parameters().begin()));
+}
+
+// Of two parts whose slopes differ: each takes the step of their sum, and measures the mean by weight.
+TEST_F(TrainingSteps, OfPartsAreOneStep) {
+  const TrainingOptions options{.steps = 20, .rate = 0.1, .schedule = TrainingOptions::Schedule::kConstant, .clip = 1};
+  Training whole(options, learner_, named_, {0, 0, 0});
+  learner_.slope = 4;
+  step(whole);
+  const std::vector<Measured> expected = step(whole);
+  std::vector<std::vector<float>> parameters(2);
+  test::ThreadedParts(2).run([&](int number, StepParts& all) {
+    Distance learner;
+    learner.slope = number == 0 ? 1 : 3;
+    learner.weight = number == 0 ? 1 : 3;
+    learner.more = number == 0 ? 3 : -1;  // of no weight in the mean
+    const StepPart part{.all = all, .first_text = number, .step_texts = 2, .step_tokens = 2};
+    Training training(options, learner, named_, {0, 0, 0});
+    std::vector<Measured> measured;
+    for (int i = 0; i < 2; ++i) {
+      measured = training.step(
+          {.backend = *backend_, .source = source_, .sequences = {}, .sample_numbers = {}, .part = &part});
+    }
+    parameters[static_cast<size_t>(number)].assign(training.parameters().begin(), training.parameters().end());
+    ASSERT_EQ(measured.size(), expected.size());
+    for (size_t i = 0; i < measured.size(); ++i) EXPECT_DOUBLE_EQ(measured[i].value, expected[i].value) << i;
+  });
+  EXPECT_EQ(parameters[0], parameters[1]);
+  EXPECT_EQ(parameters[0], std::vector<float>(whole.parameters().begin(), whole.parameters().end()));
 }
 
 TEST_F(TrainingSteps, RefuseAStateOfAnotherSize) {

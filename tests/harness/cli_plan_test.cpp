@@ -1,0 +1,68 @@
+// kvlab plan, from the times of a short run.
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "harness/files.h"
+#include "tests/support/cli_fixture.h"
+
+namespace kv {
+namespace {
+
+class CliPlan : public Cli {
+ protected:
+  CliPlan() { EXPECT_EQ(run(fmt::format("run {} --quiet --no-draw --out {}", spec(), path("short"))).code, 0); }
+
+  std::string spec() const { return path("tiny.yaml"); }
+  Output plan(const std::string& more) { return run(fmt::format("plan {} --from {} {}", spec(), path("short"), more)); }
+  // Times that a test can reckon with, in place of the run's.
+  void set_times(double start, double of_case) {
+    auto manifest = nlohmann::ordered_json::parse(read_file(path("short") + "/manifest.json"));
+    auto& times = manifest["times"];
+    times["start"] = start;
+    for (auto& workload : times["workloads"]) {
+      for (auto& seconds : workload["seconds"]) seconds = of_case * workload["samples"].get<int>();
+    }
+    write_atomically(path("short") + "/manifest.json", manifest.dump());
+  }
+};
+
+TEST_F(CliPlan, DividesTheTimesOfARun) {
+  set_times(0, 10);
+  const auto manifest = nlohmann::ordered_json::parse(read_file(path("short") + "/manifest.json"));
+  const auto& workload = manifest["times"]["workloads"][0];
+  ASSERT_EQ(manifest["times"]["workloads"].size(), 1u);
+  const auto cases = static_cast<double>(workload["seconds"].size());
+  const Output output = plan("--set samples=8 --set batch=2 --ranks 1,2,8");
+  EXPECT_EQ(output.code, 0) << output.text;
+  EXPECT_NE(output.text.find("tiny: 4 pieces, "), std::string::npos) << output.text;
+  const auto line = [&](int ranks, double seconds, double speed_up) {
+    const std::string time = seconds < 600 ? fmt::format("{:.1f} s", seconds) : fmt::format("{:.1f} min", seconds / 60);
+    return fmt::format("{:>6}  {:>10}  {:>8.2f}", ranks, time, speed_up);
+  };
+  EXPECT_NE(output.text.find(line(1, 80 * cases, 1)), std::string::npos) << output.text;
+  EXPECT_NE(output.text.find(line(2, 40 * cases, 2)), std::string::npos) << output.text;
+  EXPECT_NE(output.text.find(line(8, 20 * cases, 4)), std::string::npos) << output.text;
+  EXPECT_NE(output.text.find("50.0 %  more ranks than pieces (50.0 %)"), std::string::npos) << output.text;
+}
+
+TEST_F(CliPlan, NamesStartUpWhereItIsWhatHolds) {
+  set_times(1000, 0.001);
+  EXPECT_NE(plan("--set batch=1 --ranks 2").text.find("start-up (100.0 %)"), std::string::npos);
+}
+
+TEST_F(CliPlan, RefusesARunThatSaysNothingOfTheSpec) {
+  EXPECT_EQ(plan("--set 'policies=[full]'").code, 2);
+  EXPECT_NE(plan("--set 'policies=[full]'").text.find("is of other policies or axes than "), std::string::npos);
+  EXPECT_EQ(plan("--ranks 0").code, 2);
+  auto manifest = nlohmann::ordered_json::parse(read_file(path("short") + "/manifest.json"));
+  manifest.erase("times");
+  write_atomically(path("short") + "/manifest.json", manifest.dump());
+  const Output output = plan("");
+  EXPECT_EQ(output.code, 2);
+  EXPECT_NE(output.text.find("says of no unit what it took"), std::string::npos) << output.text;
+}
+
+}  // namespace
+}  // namespace kv
