@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <limits>
 #include <numeric>
@@ -92,7 +93,9 @@ class MpiRanks final : public Ranks {
     }
     if (size_ > 1) attendant_ = std::make_unique<Attendant>();
   }
+  // A launcher may end those that are not the first to leave with a code of their own, all of which have been said.
   ~MpiRanks() override {
+    if (size_ > 1) std::signal(SIGTERM, SIG_IGN);
     attendant_.reset();
     MPI_Finalize();
   }

@@ -86,7 +86,9 @@ class ForesightReinforced::Rollouts final : public Observer {
   }
 
   std::span<const float> nll(int64_t sequence) const { return nll_[static_cast<size_t>(sequence)]; }
-  double kl() const { return kl_rows_ > 0 ? kl_sum_ / static_cast<double>(kl_rows_) : 0; }
+  // Over the rows of all events.
+  double kl_sum() const { return kl_sum_; }
+  int64_t kl_rows() const { return kl_rows_; }
 
   void add_gradient(std::span<const double> advantages, double rollouts, std::span<double> gradient) const {
     const auto share = [&](int64_t sequence) {
@@ -210,7 +212,8 @@ std::vector<LearnedMean> ForesightReinforced::learn(const LearnBatch& batch, int
   const auto texts = static_cast<int>(batch.sequences.size());
   const auto weight = static_cast<double>(texts);  // of means over the texts that are here
   const double rollouts = weight * group_, step_rollouts = static_cast<double>(batch.step_texts()) * group_;
-  double reward = 0, spread = 0, kl = 0, loss = 0;
+  double reward = 0, spread = 0, kl_sum = 0, loss = 0;
+  int64_t kl_rows = 0;
   for (int first = 0; first < texts; first += together_) {
     const int count = std::min(together_, texts - first);
     const auto read = batch.sequences.subspan(static_cast<size_t>(first), static_cast<size_t>(count));
@@ -261,11 +264,14 @@ std::vector<LearnedMean> ForesightReinforced::learn(const LearnBatch& batch, int
       for (const double advantage : group_advantages(rewards)) advantages.push_back(advantage);
     }
     drawn.add_gradient(advantages, step_rollouts, gradient);
-    kl += drawn.kl() * count / texts;
+    kl_sum += drawn.kl_sum();
+    kl_rows += drawn.kl_rows();
   }
   return {{.metric = "reward", .value = reward, .weight = weight},
           {.metric = "reward_spread", .value = spread, .weight = weight},
-          {.metric = "kl", .value = kl, .weight = weight},
+          {.metric = "kl",
+           .value = kl_rows > 0 ? kl_sum / static_cast<double>(kl_rows) : 0,
+           .weight = static_cast<double>(kl_rows)},
           {.metric = "loss_increase", .value = loss, .weight = weight}};
 }
 

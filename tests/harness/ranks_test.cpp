@@ -247,7 +247,7 @@ TEST_P(TrainingRanksSlow, GoOnFromTheirCheckpoint) {
 
 TEST_P(TrainingRanksSlow, NeedATextEach) {
   EXPECT_EQ(code_of(start(2, train(path("few")) + " --set learn.batch=1", path("messages"))), 2);
-  ASSERT_EQ(messages().size(), 1u);
+  ASSERT_EQ(messages().size(), 1u) << testing::PrintToString(messages());
   EXPECT_NE(messages()[0].find("the 1 texts of a step are divided over 2 ranks"), std::string::npos) << messages()[0];
 }
 
