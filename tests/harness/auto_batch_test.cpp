@@ -56,7 +56,9 @@ class AutoBatch : public RunFixture {
   }
 };
 
-TEST_F(AutoBatch, CountsWithWhatAReplayTakes) {
+using AutoBatchSlow = AutoBatch;
+
+TEST_F(AutoBatchSlow, CountsWithWhatAReplayTakes) {
   expect_bound(
       "data: [{task: reason, tokens: 256}]\npolicies: [full, golden, h2o, snapkv]\nmetrics: [loss, recall]\n"
       "axes: {budget: [64], interval: 32}\n");
@@ -68,7 +70,7 @@ TEST_F(AutoBatch, CountsWithWhatAnAnswerTakes) {
       "axes: {keep: [0.5, 0.2]}\n");
 }
 
-TEST_F(AutoBatch, CountsWithWhatAnAnswerFromAPrunedContextTakes) {
+TEST_F(AutoBatchSlow, CountsWithWhatAnAnswerFromAPrunedContextTakes) {
   expect_bound(
       "data: [{task: kv, tokens: 256, questions: 2}]\nprotocol: answer\npolicies: [full, h2o, r-kv]\n"
       "prefill_chunk: 32\naxes: {budget: [512, 128], interval: 96}\n");

@@ -11,7 +11,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using CliOfShipped = Cli;
+using CliOfShippedSlow = Cli;
 
 // Whether a spec names one whose training makes the weights that a refusal misses.
 bool says_which_spec_trains(const std::string& spec, const std::string& refusal) {
@@ -28,7 +28,7 @@ bool says_which_spec_trains(const std::string& spec, const std::string& refusal)
   return false;
 }
 
-TEST_F(CliOfShipped, ExperimentsAreValid) {
+TEST_F(CliOfShippedSlow, ExperimentsAreValid) {
   // Models are looked for where the tool is called, too: in the clone, wherever the tests are.
   const std::string in_clone = "cd '" + ref::source_path("") + "';";
   for (const auto& entry : fs::directory_iterator(ref::source_path("experiments"))) {

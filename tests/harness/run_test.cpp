@@ -363,8 +363,10 @@ TEST_F(Run, ASampleThatCannotBeHadCostsTheOthersOfItsBatchNothing) {
   }
 }
 
+using RunSlow = Run;
+
 // One context is a token longer than the other, and the window leaves room in that one alone.
-TEST_F(Run, ASampleThatAPolicyRefusesCostsTheOthersOfItsBatchNothing) {
+TEST_F(RunSlow, ASampleThatAPolicyRefusesCostsTheOthersOfItsBatchNothing) {
   write_atomically(spec_file(), "# Who is refused?\nmodel: " + ref::source_path("experiments/models/reference") +
                                     "\ndata: [{task: kv, tokens: 256}]\nprotocol: one-shot\nsamples: 4\ntables: []\n"
                                     "policies: [{policy: snapkv, window: 8}]\naxes: {keep: 0.5}\nmetrics: [loss]\n");

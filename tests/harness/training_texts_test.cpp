@@ -102,7 +102,7 @@ std::string texts_of(const Spec& spec) {
 }
 
 // Windows of 64 tokens of every training's first texts, wherever they stand in an evaluation's.
-TEST(TrainingTexts, AreReadByNoEvaluation) {
+TEST(TrainingTextsSlow, AreReadByNoEvaluation) {
   const std::vector<Spec> specs = specs_of_the_reference_model();
   std::unordered_map<uint64_t, std::string> trained;
   std::set<std::string> tasks, seen;

@@ -22,7 +22,9 @@ class PrunedContexts : public Answers {
   }
 };
 
-TEST_F(PrunedContexts, ABudgetThatHoldsTheContextAnswersAsTheFullCache) {
+using PrunedContextsSlow = PrunedContexts;
+
+TEST_F(PrunedContextsSlow, ABudgetThatHoldsTheContextAnswersAsTheFullCache) {
   const std::vector<Row> rows = run(pruned_spec("{budget: 512, interval: 16, query: [agnostic, aware]}"));
   for (const char* query : {"agnostic", "aware"}) {
     const auto of = [&](const char* metric, const char* policy) {
@@ -41,7 +43,7 @@ TEST_F(PrunedContexts, ABudgetThatHoldsTheContextAnswersAsTheFullCache) {
 }
 
 // The budget with what came since the last event, of every head; nothing came where events are at every token.
-TEST_F(PrunedContexts, AreWhatTheScheduleLeaves) {
+TEST_F(PrunedContextsSlow, AreWhatTheScheduleLeaves) {
   std::string yaml = pruned_spec("{budget: [144, 64], interval: 48}");
   yaml.replace(yaml.find("h2o"), 3, "{policy: h2o, mode: original}");
   const std::vector<Row> rows = run(yaml);
@@ -111,7 +113,7 @@ TEST_F(PrunedContexts, AreAnsweredAsAReplayLeavesThem) {
   }
 }
 
-TEST_F(PrunedContexts, OfDifferentLengthsAreAnsweredAsEachAlone) {
+TEST_F(PrunedContextsSlow, OfDifferentLengthsAreAnsweredAsEachAlone) {
   std::string lines, context;
   for (int i = 0; i < 6; ++i) {
     context += fmt::format("apple: red\\nriver: blue\\nstone: grey\\nnumber {}: green\\n", i);

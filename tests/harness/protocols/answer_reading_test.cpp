@@ -20,8 +20,10 @@ class AnsweredReading : public Answers {
   }
 };
 
+using AnsweredReadingSlow = AnsweredReading;
+
 // A window and pages that hold everything answer as the full cache; what holds little knows little.
-TEST_F(AnsweredReading, WhoeverSeesAllAnswersAsTheFullCache) {
+TEST_F(AnsweredReadingSlow, WhoeverSeesAllAnswersAsTheFullCache) {
   const std::vector<Row> rows = run(
       with("[full, {policy: full, admission: local, label: wide}, {policy: full, selection: {quest: {pages: 64}}, "
            "label: many}, "
@@ -45,7 +47,7 @@ TEST_F(AnsweredReading, WhoeverSeesAllAnswersAsTheFullCache) {
 }
 
 // Compressed once, and pruned while read: what admission let in, no more than the policy keeps.
-TEST_F(AnsweredReading, AdmissionLeavesLessToCut) {
+TEST_F(AnsweredReadingSlow, AdmissionLeavesLessToCut) {
   const std::string policies =
       "[full, {policy: h2o, admission: {local: {sinks: 8, window: 64}}, label: few}, {policy: streaming, admission: "
       "{local: "

@@ -50,8 +50,10 @@ TEST_F(Answers, AnAccuracyIsTheMeanOfItsAnswers) {
   }
 }
 
+using AnswersSlow = Answers;
+
 // Contexts that the model answers from; then it rambles on, because nothing ends a line of a data set.
-TEST_F(Answers, AreDrawnByTheSeedWhereSamplingIsAskedFor) {
+TEST_F(AnswersSlow, AreDrawnByTheSeedWhereSamplingIsAskedFor) {
   std::string lines;
   for (const char* more : {"", "milk: white\\n"}) {
     for (const auto& [question, answer] : {std::pair{"river", "blue"}, {"stone", "grey"}, {"apple", "red"}}) {
@@ -158,7 +160,7 @@ TEST_F(Answers, KeepsTheAskedFractionOfTheContext) {
 }
 
 // The full cache has no context to compress, so it sees the question the same way in both.
-TEST_F(Answers, AQuestionThatIsSeenChangesWhatIsKept) {
+TEST_F(AnswersSlow, AQuestionThatIsSeenChangesWhatIsKept) {
   const std::vector<Row> rows = run(questions_spec() + "", "plain");
   std::string aware = questions_spec();
   aware.replace(aware.find("axes: {keep: [0.9, 0.3]}"), 24, "axes: {query: [agnostic, aware], keep: 0.3}");
@@ -172,7 +174,7 @@ TEST_F(Answers, AQuestionThatIsSeenChangesWhatIsKept) {
 }
 
 // 3 samples of 2 questions, 8 layers of 4 KV heads.
-TEST_F(Answers, SayWhatOfItsNeedlesAHeadStillHolds) {
+TEST_F(AnswersSlow, SayWhatOfItsNeedlesAHeadStillHolds) {
   std::vector<Row> plain = run(questions_spec(), "plain"), with = run(questions_spec() + "needles: {heads: yes}\n");
   const auto full = rows_of(with, "needle_kept", "full", "0.3"), few = rows_of(with, "needle_kept", "random", "0.3");
   ASSERT_EQ(full.size(), 3U * 2 * 8 * 4);
@@ -193,7 +195,7 @@ TEST_F(Answers, SayWhatOfItsNeedlesAHeadStillHolds) {
 }
 
 // The window of SnapKV holds the question then, which looks at what it asks for.
-TEST_F(Answers, AQuestionThatIsSeenHoldsItsNeedles) {
+TEST_F(AnswersSlow, AQuestionThatIsSeenHoldsItsNeedles) {
   std::string aware = questions_spec() + "needles: {heads: yes}\n";
   aware.replace(aware.find("axes: {keep: [0.9, 0.3]}"), 24, "axes: {query: [agnostic, aware], keep: 0.3}");
   const std::vector<Row> rows = run(aware);
@@ -202,8 +204,6 @@ TEST_F(Answers, AQuestionThatIsSeenHoldsItsNeedles) {
 }
 
 // The two that go through all rows several times.
-using AnswersSlow = Answers;
-
 TEST_F(AnswersSlow, RowsDependOnNeitherBatchesNorAKill) {
   const std::vector<Row> rows = untimed(run(questions_spec()));
   std::string single = questions_spec();
