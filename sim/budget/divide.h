@@ -11,9 +11,9 @@ namespace kv {
 // places of counts [layers, rows].
 void divide(const AllocateArgs& args, int sequence, std::span<const double> weights, std::span<int32_t> counts);
 
-// Gives heads with room what the counts of a sequence lack of its total, or of all that is there, an entry each in turn,
-// the lower layer, then the lower head first: where a pool of heads has fewer entries than its share (an admission
-// leaves them uneven).
+// Gives heads with room what the counts of a sequence lack of its total, or of all that is there, an entry each in
+// turn, the lower layer, then the lower head first: where a pool of heads has fewer entries than its share (an
+// admission leaves them uneven).
 void fill_up(const AllocateArgs& args, int sequence, std::span<int32_t> counts);
 
 }  // namespace kv

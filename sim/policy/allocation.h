@@ -62,15 +62,15 @@ class Allocation : public Slot {
   virtual bool keeps_protected() const { return false; }
   // Entries that one head keeps at most of an event that leaves `kept` a head on average, of all that it may have.
   virtual int64_t most_kept(int64_t kept, int layers, int kv_heads) const { return kept * layers * kv_heads; }
-  // Whether budgets are all that it goes by. Else it may leave fewer than the total, so that an event of a budget is due
-  // whether or not the budget was exceeded.
+  // Whether budgets are all that it goes by. Else it may leave fewer than the total, so that an event of a budget is
+  // due whether or not the budget was exceeded.
   virtual bool keeps_total() const { return true; }
   // Whether it says not only how many entries a head keeps but which: then args.keep is what stays, else the scorer's
   // best of each head are.
   virtual bool decides_entries() const { return false; }
   // Writes counts [layers, rows], host memory, of the due sequences: 0 to the head's length each, their sum over a
-  // sequence is its total(), or at most that where not keeps_total(). One that decides_entries() also writes args.keep, 1 = stays, for all slots below a due
-  // row's length: as many ones as it counts. The loop checks all of it.
+  // sequence is its total(), or at most that where not keeps_total(). One that decides_entries() also writes args.keep,
+  // 1 = stays, for all slots below a due row's length: as many ones as it counts. The loop checks all of it.
   virtual void allocate(const AllocateArgs& args, std::span<int32_t> counts) = 0;
   // Rows (harness/metrics/metric.h) on how it came to the counts since begin(), where that is not the same every time.
   virtual void report(std::vector<Measured>&) const {}
