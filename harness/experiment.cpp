@@ -53,13 +53,13 @@ class Experiment {
         journal_(options.out, code_identity()) {
     if (ranks.is_first()) folder_.emplace(options.out);
     if (ranks.is_first() && options.start == Start::kFresh) journal_.forget();
-    last_store_ = Clock::now();
-    manifest_.times.start = seconds_since(begin);
     if (ranks.is_first()) manifest_.hashes = hash_inputs(spec, grid_);
   }
 
   // Several ranks finish all units together; the first then finds them in the journal, and goes on as one by itself.
   RunSummary go() {
+    last_store_ = Clock::now();
+    manifest_.times.start = seconds_since(begin_);
     if (ranks_.are_several()) finish_together();
     if (!ranks_.is_first()) return {};
     progress_.emplace(options_.verbosity, total());
@@ -101,7 +101,7 @@ class Experiment {
     CaseRows rows(workload.cases.size());
     const int size = batch_size(workload);
     manifest_.times.workloads.push_back({.name = name_of(batch_of(workload, 0, workload.samples)),
-                                         .samples = weight(workload.samples),
+                                         .samples = workload.samples,
                                          .seconds = std::vector<double>(workload.cases.size(), 0.0)});
     for (int first = 0; first < workload.samples; first += size) {
       run_batch(batch_of(workload, first, std::min(size, workload.samples - first)), rows);
@@ -246,7 +246,8 @@ class Experiment {
   }
 
   // None where other units took the memory that it needs. What does not fit though it is alone may fit another time, so
-  // it is no finished unit. Seconds are those since the unit before, so that those of all add up to what a run took.
+  // it is no finished unit. Seconds are those since the unit before, or the start: those of all add up to what a run
+  // took beyond its start and the opening of models.
   std::optional<FinishedUnit> finish_unit(const std::string& key, const UnitBatch& batch, UnitRunner& runner,
                                           const Case& unit_case, bool alone) {
     FinishedUnit unit;

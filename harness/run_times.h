@@ -10,7 +10,7 @@ namespace kv {
 // What the units of a workload took, whichever rank ran them.
 struct WorkloadTimes {
   std::string name{};             // "model/data/tokens"
-  int samples = 0;                // that ran; where samples are repetitions, 1 stands for all of a case
+  int samples = 0;                // that ran, or repetitions of each case
   std::vector<double> seconds{};  // of each case, over all samples
 };
 
@@ -18,7 +18,7 @@ struct WorkloadTimes {
 struct RunTimes {
   double start = 0;     // until the first unit of work could begin: checks, the device, the first model
   double open = 0;      // to open a model, mean
-  double assembly = 0;  // of the first rank alone, after units that several have shared
+  double assembly = 0;  // of the first rank alone, after units that several have shared; 0: none have
   int64_t bytes = 0;    // of rows.csv
   std::vector<WorkloadTimes> workloads{};  // in the order of the grid
 };

@@ -242,6 +242,7 @@ class Trainings {
                       learner.initial(info, options.seed));
     const fs::path file = checkpoint_of(policy_case, model);
     Checkpoint done = resume(file, training);
+    require_same(ranks_, "inputs of the training", key_of(policy_case, model));
     require_same(ranks_, "checkpoints", std::to_string(training.steps_done()));
     const std::string label = label_of(policy_case);
     progress_.doing(fmt::format("{} on {}", label, subject.name()));

@@ -2,6 +2,8 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -39,9 +41,18 @@ class Plan {
       throw UserError(
           fmt::format("{}: says of no unit what it took; expected a run of this kvlab, of a sample or more", file_));
     }
+    if (manifest_text_of(manifest_, "experiment") != spec.name) refuse("another experiment");
     times_ = run_times_from(*found, file_);
     divide(make_grid(spec));
+    double work = 0;
+    for (const Piece& piece : pieces_) work += piece.seconds;
+    if (!(work > 0) || !std::isfinite(work + times_.start + times_.open + times_.assembly)) {
+      throw UserError(fmt::format("{}: times: of no use: all units together took {} s", file_, work));
+    }
   }
+
+  // A run of one rank has nothing to assemble, so that nobody knows what several would have.
+  bool knows_assembly() const { return times_.assembly > 0; }
 
   ScalingEstimate on(int ranks) const {
     return estimate_scaling(
@@ -72,15 +83,24 @@ class Plan {
     for (const size_t index : largest_first(grid.workloads)) {
       const Workload& workload = grid.workloads[index];
       const WorkloadTimes& times = times_.workloads[index];
+      if (!times.name.ends_with(place_of(workload))) refuse("other data or lengths");
       if (workload.cases.size() != times.seconds.size()) refuse("other policies or axes");
       spec_.protocol->samples_repeat ? add_cases(workload, times) : add_batches(workload, times);
     }
   }
 
+  // As a run names it, behind the model's name.
+  std::string place_of(const Workload& workload) const {
+    const std::string data = workload.data < 0 ? "" : spec_.data[static_cast<size_t>(workload.data)].name;
+    return "/" + data + (workload.tokens > 0 ? fmt::format("/{} tokens", workload.tokens) : "");
+  }
+
   void add_cases(const Workload& workload, const WorkloadTimes& times) {
     samples_ += workload.samples;
-    measured_ += workload.samples;
-    for (const double seconds : times.seconds) pieces_.push_back({workload.model, seconds});
+    measured_ += times.samples;
+    for (const double seconds : times.seconds) {
+      pieces_.push_back({workload.model, seconds / times.samples * workload.samples});
+    }
   }
 
   void add_batches(const Workload& workload, const WorkloadTimes& times) {
@@ -96,10 +116,14 @@ class Plan {
 
   int batch_of(const std::string& workload) const {
     if (spec_.batch > 0) return spec_.batch;
-    const auto batch = manifest_.find("batch");
-    if (batch != manifest_.end() && batch->is_number_integer()) return batch->get<int>();
-    if (batch != manifest_.end() && batch->contains("auto") && batch->at("auto").contains(workload)) {
-      return batch->at("auto").at(workload).get<int>();
+    Json batch = manifest_.value("batch", Json());
+    if (batch.is_object()) {
+      const Json chosen = batch.value("auto", Json());
+      batch = chosen.is_object() ? chosen.value(workload, Json()) : Json();
+    }
+    if (batch.is_number_integer()) {
+      const auto size = batch.get<int64_t>();
+      if (size >= 1 && size <= std::numeric_limits<int>::max()) return static_cast<int>(size);
     }
     throw UserError(fmt::format("{}: batch: does not say how many samples of {} ran together", file_, workload));
   }
@@ -153,6 +177,8 @@ void print_plan(const Spec& spec, const Plan& plan, const std::vector<int>& rank
                one.seconds / estimate.seconds, 100 * estimate.waiting / estimate.all(),
                first_obstacle(estimate, plan.pieces()));
   }
+  if (!plan.knows_assembly())
+    fmt::print("\nWithout what the first rank takes to assemble rows: one rank had none to.\n");
 }
 
 }  // namespace

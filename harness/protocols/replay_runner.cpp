@@ -31,14 +31,15 @@ struct Expected {
   int64_t at_end = 0;
 };
 
-// What the schedule asks of one sequence, worked out from the numbers of tokens alone.
-Expected expected_of(const Schedule& schedule, size_t s) {
+// What the schedule asks of one sequence, worked out from the numbers of tokens alone. Events fall where a budget is
+// exceeded; under an allocation that may leave less than a budget, wherever there is one.
+Expected expected_of(const Schedule& schedule, size_t s, bool keeps_total) {
   Expected expected;
   int64_t resident = 0;
   for (const Step& step : schedule) {
     resident += step.counts[s];
-    if (step.keep[s] < 0 || resident <= step.keep[s]) continue;
-    resident = step.keep[s];
+    if (step.keep[s] < 0 || (keeps_total && resident <= step.keep[s])) continue;
+    resident = std::min<int64_t>(resident, step.keep[s]);
     ++expected.events;
     expected.kept = resident;
   }
@@ -50,8 +51,9 @@ Expected expected_of(const Schedule& schedule, size_t s) {
 enum class Held { kAlike, kOnAverage, kAtMost };
 
 // Budgets are equal totals: the mean is what was asked, whatever the allocation; if that is uniform, of every head.
-// Where admission turns tokens away, less may be there than asked: so little maybe that no event falls, and what is
-// there at the end is then more than an event leaves, by no more than has come since.
+// Where admission turns tokens away, or an allocation goes by more than budgets, less may be there than asked: so
+// little maybe that no event falls, and what is there at the end is then more than an event leaves, by no more than has
+// come since.
 std::string compare(const Expected& expected, const ReplayResult::PerSequence& real, Held held) {
   const auto kept = static_cast<double>(expected.kept);
   const bool same = real.events == expected.events && real.kept_mean == kept &&
@@ -242,12 +244,14 @@ ReplayRunner::Outcome ReplayRunner::replay_case(const Case& unit_case) {
   for (const auto& metric : metrics) metric->report(outcome.result, outcome.measured);
   if (!cutter) policy.allocation->report(outcome.measured);
   const bool alike = cutter || policy.allocation_name == "uniform";
-  const Held held = policy.admission->window() > 0 ? Held::kAtMost : alike ? Held::kAlike : Held::kOnAverage;
+  const bool keeps_total = cutter || policy.allocation->keeps_total();
+  const bool at_most = policy.admission->window() > 0 || !keeps_total;
+  const Held held = at_most ? Held::kAtMost : alike ? Held::kAlike : Held::kOnAverage;
   const int64_t heads = int64_t{lane.source().info().layers} * lane.source().info().kv_heads;
   for (size_t s = 0; s < sequences_.size(); ++s) {
     const ReplayResult::PerSequence& real = outcome.result.sequences[s];
     outcome.failures.push_back(plan.pruning.capacity ? compare(*plan.pruning.capacity, real, heads)
-                                                     : compare(expected_of(plan.schedule, s), real, held));
+                                                     : compare(expected_of(plan.schedule, s, keeps_total), real, held));
   }
   return outcome;
 }

@@ -12,6 +12,8 @@ namespace kv {
 
 namespace {
 
+namespace fs = std::filesystem;
+
 // A launcher ends all ranks once one has ended, so none does before the first has said why.
 [[noreturn]] void end_by(Ranks& ranks, const std::string& mistake) {
   if (!ranks.are_several()) throw UserError(mistake);
@@ -46,7 +48,8 @@ void end_all_where_it_fails(Ranks& ranks, const std::function<void()>& work) {
   } catch (const std::exception& error) {
     if (!ranks.are_several()) throw;
     notice(fmt::format("kvlab: rank {}: {}", ranks.rank(), error.what()));
-    ranks.end_all(dynamic_cast<const UserError*>(&error) ? 2 : 1);
+    const bool is_users = dynamic_cast<const UserError*>(&error) || dynamic_cast<const fs::filesystem_error*>(&error);
+    ranks.end_all(is_users ? 2 : 1);
   }
 }
 

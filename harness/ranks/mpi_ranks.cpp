@@ -93,7 +93,8 @@ class MpiRanks final : public Ranks {
     }
     if (size_ > 1) attendant_ = std::make_unique<Attendant>();
   }
-  // A launcher may end those that are not the first to leave with a code of their own, all of which have been said.
+  // From here on a launcher's signal is no interruption: it ends the others as soon as one has left with a code that is
+  // not 0, and what was wrong has been said.
   ~MpiRanks() override {
     if (size_ > 1) std::signal(SIGTERM, SIG_IGN);
     attendant_.reset();

@@ -4,12 +4,13 @@
 //   floor f: the best int((1 − f) κ) a head on average, chosen among all, then int(f κ) more for each head, as the
 //   released code has it. scope: layer pools the heads of each layer alone (the code's layer-wise variant).
 //   threshold t: of what would stay, only protected entries and scores of at least t do (the code's variant that keeps
-//   s >= log τ, where nothing else bounds the cache: here with a budget nobody reaches). Scores are the scorer's own:
+//   s >= log τ, where nothing else bounds the cache). Scores are the scorer's own:
 //   retention's are logarithms, attention's are shares.
 // Deviations: totals are exact here: what heads without so many entries leave goes to all others in turn (fill_up of
 // sim/budget/divide.h; the code leaves it unused, and counts one entry to the wrong head).
 // Protected entries are a head's own, of which the floor takes none. The code looks at its threshold after every
-// forward pass; here an event does, which under a threshold is due whether or not the budget is exceeded.
+// forward pass; here the schedule's events do, of which protocol decode has none before the budget is exceeded, and
+// from then on one an interval, whatever is there; a capacity has them where it is passed.
 
 #include <algorithm>
 #include <cmath>

@@ -44,7 +44,7 @@ struct AllocateArgs {
 
   int rows() const { return sequences * kv_heads; }
   int64_t heads() const { return kv_heads * std::ssize(layers); }
-  // Whatever the allocation: budgets are equal totals.
+  // Whatever the allocation: budgets are equal totals, or bounds of them (Allocation::keeps_total).
   int64_t total(int sequence) const { return totals[static_cast<size_t>(sequence)]; }
   bool is_due(int sequence) const { return sequences_due[static_cast<size_t>(sequence)] != 0; }
   int32_t longest(int sequence) const;  // entries of its longest head

@@ -198,8 +198,9 @@ class Event {
 
 }  // namespace
 
-bool is_due(const Policy& policy, const Cache& cache, int sequence, int64_t total) {
-  return total >= 0 && (!policy.allocation->keeps_total() || resident_entries(cache, sequence) > total);
+bool is_due(const Policy& policy, const Cache& cache, int sequence, int64_t total, const Capacity* capacity) {
+  if (total < 0) return false;
+  return resident_entries(cache, sequence) > total || (!capacity && !policy.allocation->keeps_total());
 }
 
 void cut(const CutArgs& args, double& seconds) {

@@ -26,7 +26,8 @@ struct CutArgs {
 };
 
 // Whether an event that leaves `total` entries of a sequence would remove some, or might; never where that is below 0.
-bool is_due(const Policy& policy, const Cache& cache, int sequence, int64_t total);
+// A capacity's fall only where it is passed, whatever else the allocation goes by.
+bool is_due(const Policy& policy, const Cache& cache, int sequence, int64_t total, const Capacity* capacity = nullptr);
 
 // An event, after every layer was scored: divides the budget over layers and heads, selects (where the allocation has
 // not: Allocation::decides_entries) and evicts. Masks stay on the backend; the host gets the new lengths of all rows,

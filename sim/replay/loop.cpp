@@ -241,7 +241,7 @@ void Loop::mark_due(const Step& step) {
   totals_.assign(due.size(), -1);
   for (size_t s = 0; s < due.size(); ++s) {
     totals_[s] = left_by(step, static_cast<int>(s));
-    due[s] = is_due(args_.policy, pass_.cache(), static_cast<int>(s), totals_[s]) ? 1 : 0;
+    due[s] = is_due(args_.policy, pass_.cache(), static_cast<int>(s), totals_[s], args_.capacity) ? 1 : 0;
   }
   pass_.due().set(due, pass_.done());
   watch_.stop(result_.evict_seconds);

@@ -52,7 +52,7 @@ void ResidentBound::note() {
 }
 
 void ResidentBound::cut(int64_t kept, const Allocation& allocation) {
-  if (arrivals_.foreseen == Foreseen::kSurely && !allocation.keeps_total()) total_ = head_ = 0;
+  forget_unsure(allocation);
   if (total_ <= kept * heads()) return;
   total_ = kept * heads();
   // Where others have less, a head may be left what an equal share of theirs would be, and more.
@@ -60,11 +60,17 @@ void ResidentBound::cut(int64_t kept, const Allocation& allocation) {
   head_ = std::min(head_, most);
 }
 
+// Of what an allocation may drop beyond a budget nothing is surely there.
+void ResidentBound::forget_unsure(const Allocation& allocation) {
+  if (arrivals_.foreseen == Foreseen::kSurely && !allocation.keeps_total()) total_ = head_ = 0;
+}
+
 void ResidentBound::fill(int64_t tokens, int64_t most, const Allocation& allocation) {
   const bool are_alike = !is_admitted() && allocation.most_kept(most, layers_, kv_heads_) == most;
   tokens_ = tokens;
   total_ = std::min(tokens, most + 1) * heads();
   head_ = are_alike ? std::min(tokens, most + 1) : tokens;
+  forget_unsure(allocation);
   sweep();
   note();
 }

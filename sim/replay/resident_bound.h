@@ -18,8 +18,9 @@ struct Arrivals {
   Foreseen foreseen = Foreseen::kAtMost;
 };
 
-// What the heads of one sequence can hold at most, known before anything runs. Their total is exact, since budgets are
-// equal totals; how it is divided is only bounded (Allocation::most_kept). Exact under the uniform allocation. Under an
+// What the heads of one sequence can hold at most, known before anything runs. Their total is exact where budgets are
+// equal totals (Allocation::keeps_total); how it is divided is only bounded (Allocation::most_kept). Exact under the
+// uniform allocation. Under an
 // admission heads may hold unequally many: at most what is foreseen of it, and what came since the last sweep.
 class ResidentBound {
  public:
@@ -38,6 +39,7 @@ class ResidentBound {
  private:
   int64_t heads() const { return int64_t{layers_} * kv_heads_; }
   bool is_admitted() const { return arrivals_.admission && arrivals_.admission->window() > 0; }
+  void forget_unsure(const Allocation& allocation);
   void sweep();  // what the admission turns away
   void note();   // what is there now
 

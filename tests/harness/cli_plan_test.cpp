@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "harness/files.h"
@@ -55,6 +56,7 @@ TEST_F(CliPlan, NamesStartUpWhereItIsWhatHolds) {
 TEST_F(CliPlan, RefusesARunThatSaysNothingOfTheSpec) {
   EXPECT_EQ(plan("--set 'policies=[full]'").code, 2);
   EXPECT_NE(plan("--set 'policies=[full]'").text.find("is of other policies or axes than "), std::string::npos);
+  EXPECT_NE(plan("--set data.noise.tokens=40").text.find("is of other data or lengths than "), std::string::npos);
   EXPECT_EQ(plan("--ranks 0").code, 2);
   auto manifest = nlohmann::ordered_json::parse(read_file(path("short") + "/manifest.json"));
   manifest.erase("times");
@@ -62,6 +64,32 @@ TEST_F(CliPlan, RefusesARunThatSaysNothingOfTheSpec) {
   const Output output = plan("");
   EXPECT_EQ(output.code, 2);
   EXPECT_NE(output.text.find("says of no unit what it took"), std::string::npos) << output.text;
+}
+
+TEST_F(CliPlan, RefusesAManifestThatSaysNonsense) {
+  const std::string file = path("short") + "/manifest.json";
+  const auto good = nlohmann::ordered_json::parse(read_file(file));
+  const auto expect_refused_with = [&](const nlohmann::ordered_json& manifest, const char* what) {
+    write_atomically(file, manifest.dump());
+    const Output output = plan("--ranks 2");
+    EXPECT_EQ(output.code, 2) << what;
+    EXPECT_NE(output.text.find(what), std::string::npos) << output.text;
+    EXPECT_EQ(std::count(output.text.begin(), output.text.end(), '\n'), 1) << output.text;
+  };
+  for (const char* batch :
+       {"0", "-2", "4294967296", "\"16\"", "[16]", "{\"auto\": 3}", "{\"auto\": {}}", "null", "1.5"}) {
+    auto manifest = good;
+    manifest["batch"] = nlohmann::ordered_json::parse(batch);
+    expect_refused_with(manifest, "does not say how many samples of ");
+  }
+  for (const double seconds : {0.0, 1e308}) {
+    auto manifest = good;
+    for (auto& of_case : manifest["times"]["workloads"][0]["seconds"]) of_case = seconds;
+    expect_refused_with(manifest, "times: of no use");
+  }
+  auto other = good;
+  other["experiment"] = "other";
+  expect_refused_with(other, "is of another experiment than ");
 }
 
 }  // namespace

@@ -125,6 +125,14 @@ class RanksSlow : public testing::Test {
     for (const pid_t child : children) ::kill(child, SIGKILL);
   }
 
+  // Though its parent has not asked how.
+  static bool has_ended(pid_t child) {
+    std::ifstream file(fmt::format("/proc/{}/stat", child));
+    std::string line;
+    std::getline(file, line);
+    return line.empty() || line.substr(line.rfind(')') + 2, 1) == "Z";
+  }
+
   static int code_of(pid_t child) {
     if (const std::optional<int> code = code_within(child, std::chrono::minutes(2))) return *code;
     ADD_FAILURE() << "process " << child << " hangs";
@@ -136,6 +144,8 @@ class RanksSlow : public testing::Test {
   // its start, and waits for ever once all have gone: who started it then ends it.
   static int code_after_kill(pid_t launcher) {
     if (const std::optional<int> code = code_within(launcher, std::chrono::seconds(20))) return *code;
+    for (const pid_t child : children_of(launcher))
+      EXPECT_TRUE(has_ended(child)) << "a rank waits for one that is gone";
     end_with_children(launcher);
     return code_within(launcher, std::chrono::minutes(1)).value_or(-1);
   }
@@ -246,7 +256,8 @@ TEST_P(TrainingRanksSlow, GoOnFromTheirCheckpoint) {
   const auto duration = Clock::now() - begin;
   Random random(19, 0);
   int killed = 0;
-  for (int i = 0; i < 6; ++i) {
+  const auto has_begun = [&] { return fs::exists(out + "/checkpoints") && !fs::is_empty(out + "/checkpoints"); };
+  for (int i = 0; i < 6 || (!has_begun() && i < 30); ++i) {
     const pid_t launcher = start(1 << random.below(3), train(out), path("messages"));
     std::this_thread::sleep_for(std::chrono::duration_cast<Clock::duration>(duration * (0.4 + 0.5 * random.uniform())));
     const std::vector<pid_t> children = children_of(launcher);
@@ -254,12 +265,32 @@ TEST_P(TrainingRanksSlow, GoOnFromTheirCheckpoint) {
     killed += code_after_kill(launcher) != 0;
   }
   EXPECT_GT(killed, 0);
-  ASSERT_EQ(code_of(start(2, train(out), path("messages"))), 0);
+  ASSERT_TRUE(has_begun());
+  std::string last = train(out);
+  last.erase(last.find(" --quiet"), std::string(" --quiet").size());
+  ASSERT_EQ(code_of(start(2, last, path("messages"))), 0);
+  const std::string said = read_file(path("messages"));
+  EXPECT_NE(said.find(" from an earlier start)"), std::string::npos) << said;
+  EXPECT_EQ(said.find("(0 from an earlier start)"), std::string::npos) << said;
   const std::vector<float> expected = parameters_in(one), parameters = parameters_in(out);
   ASSERT_EQ(parameters.size(), expected.size());
   for (size_t i = 0; i < expected.size(); ++i) {
     ASSERT_NEAR(parameters[i], expected[i], 1e-4 * (1 + std::abs(expected[i]))) << i;
   }
+}
+
+// Each would add up gradients of its own model or texts.
+TEST_P(TrainingRanksSlow, NeedTheSameInputs) {
+  for (const char* rank : {"rank0", "rank1"}) {
+    fs::create_directories(path(rank));
+    fs::copy(path("model"), path(rank) + "/own", fs::copy_options::recursive);
+  }
+  test::write_file(path("rank1/own/config.json"), read_file(path("rank0/own/config.json")) + "\n");
+  const std::string command = fmt::format("cd {}/rank$OMPI_COMM_WORLD_RANK && {} --set model=own",
+                                          folder_.path().string(), train(path("apart")));
+  EXPECT_EQ(code_of(start(2, command, path("messages"))), 2);
+  ASSERT_EQ(messages().size(), 1u) << testing::PrintToString(messages());
+  EXPECT_NE(messages()[0].find("inputs of the training differ"), std::string::npos) << messages()[0];
 }
 
 TEST_P(TrainingRanksSlow, NeedATextEach) {

@@ -337,6 +337,45 @@ TEST_F(Run, BatchesChangeNoMoreThanRoundings) {
   }
 }
 
+// Budgets are then bounds: a threshold that nothing reaches leaves what is protected, one that all reach changes
+// nothing.
+TEST_F(Run, AThresholdOfScoresLeavesLessThanABudgetAndFailsNothing) {
+  const std::vector<std::string> data = {"batch=3", "metrics=[loss, cache_size]"};
+  const auto run_with = [&](const std::string& out, const char* allocation, const std::vector<std::string>& more) {
+    std::vector<std::string> overrides = {fmt::format(
+        "policies=[{{policy: keydiff, label: a, allocation: {0}}}, {{policy: h2o, label: b, allocation: {0}}}]",
+        allocation)};
+    overrides.insert(overrides.end(), data.begin(), data.end());
+    overrides.insert(overrides.end(), more.begin(), more.end());
+    const RunSummary summary = run_experiment(spec(overrides), options(out));
+    EXPECT_EQ(summary.failed + summary.skipped, 0) << out << "\n"
+                                                   << fmt::format("{}", fmt::join(summary.problems, "\n"));
+  };
+  const auto sizes_of = [&](const std::string& out) {
+    std::vector<double> sizes;
+    for (const Row& row : read_rows(folder_ / out / "rows.csv").rows) {
+      if (row.metric == "cache_size") sizes.push_back(row.value.value());
+    }
+    return sizes;
+  };
+  const std::vector<std::vector<std::string>> protocols = {
+      {}, {"protocol=one-shot", "axes={keep: [0.5, 1.0]}"}, {"axes={capacity: 24, drop: 0.25}"}};
+  for (size_t p = 0; p < protocols.size(); ++p) {
+    SCOPED_TRACE(p);
+    const auto name = [&](const char* what) { return fmt::format("{}{}", what, p); };
+    run_with(name("plain"), "global", protocols[p]);
+    run_with(name("low"), "{global: {threshold: -1e30}}", protocols[p]);
+    run_with(name("high"), "{global: {threshold: 1e30}}", protocols[p]);
+    const std::vector<double> plain = sizes_of(name("plain")), low = sizes_of(name("low")),
+                              high = sizes_of(name("high"));
+    EXPECT_EQ(plain, low);
+    ASSERT_EQ(plain.size(), high.size());
+    ASSERT_FALSE(plain.empty());
+    if (p == protocols.size() - 1) continue;  // what is left there at the end has come since the last event
+    for (size_t i = 0; i < plain.size(); ++i) EXPECT_LT(high[i], plain[i]) << i;
+  }
+}
+
 TEST_F(Run, DataThatIsTooShortIsSkippedWithItsReason) {
   const RunSummary summary = run_experiment(spec({"samples=4", "policies=[streaming]"}), options("a"));
   EXPECT_EQ(summary.cases, 8);
