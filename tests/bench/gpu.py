@@ -12,6 +12,7 @@ a line, where it is not here.
 import argparse
 import importlib.util
 import json
+import os
 import pathlib
 import statistics
 import subprocess
@@ -41,13 +42,19 @@ def is_number(text):  # where a card does not tell, nvidia-smi prints [N/A]
         return False
 
 
+def of_first_visible():  # nvidia-smi knows nothing of what CUDA shows a process, and would tell of the other cards, too
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return ["--id=" + visible.split(",")[0]] if visible else []
+
+
 class Watch:
     """Clocks and power while the benchmarks run: the chip's state is part of a measurement."""
 
     def __enter__(self):
         self.file = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
-            ["nvidia-smi", "--query-gpu=" + ",".join(WATCHED), "--format=csv,noheader,nounits", "--loop-ms=200"],
+            ["nvidia-smi", *of_first_visible(), "--query-gpu=" + ",".join(WATCHED), "--format=csv,noheader,nounits",
+             "--loop-ms=200"],
             stdout=self.file)
         return self
 
