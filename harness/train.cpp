@@ -24,6 +24,7 @@
 #include "harness/spec/case_policy.h"
 #include "harness/spec/grid.h"
 #include "harness/subject.h"
+#include "harness/training_texts.h"
 #include "kernels/error.h"
 #include "sim/io/hash.h"
 #include "sim/learned/learned_file.h"
@@ -35,49 +36,6 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
-
-// The texts of all data entries of one model, one number each.
-class Texts {
- public:
-  Texts(Subject& subject, const Spec& spec, const Grid& grid, int model) : subject_(subject), spec_(spec) {
-    for (const Workload& workload : grid.workloads) {
-      if (workload.model == model) workloads_.push_back(&workload);
-    }
-  }
-
-  int count() const {
-    int total = 0;
-    for (const Workload* workload : workloads_) total += workload->samples;
-    return total;
-  }
-  Sample text(int number) {
-    auto workload = workloads_.begin();
-    for (; number >= (*workload)->samples; ++workload) number -= (*workload)->samples;
-    return read(**workload, number);
-  }
-  // UserError where an entry has fewer texts than it should, or one has fewer tokens than something is learned from.
-  void check(int64_t least_tokens) {
-    for (const Workload* workload : workloads_) {
-      // Texts of one length are there if the last one is.
-      for (int i = workload->tokens > 0 ? workload->samples - 1 : 0; i < workload->samples; ++i) {
-        const Sample sample = read(*workload, i);
-        if (std::ssize(sample.ids) >= least_tokens) continue;
-        const DataSpec& data = spec_.data[static_cast<size_t>(workload->data)];
-        throw UserError(
-            fmt::format("{}: data: '{}': text {} has {} tokens, expected at least {}, or nothing is "
-                        "learned from it",
-                        data.source.where, data.name, i, sample.ids.size(), least_tokens));
-      }
-    }
-  }
-
- private:
-  Sample read(const Workload& workload, int index) { return std::move(subject_.samples(workload, index, 1).front()); }
-
-  Subject& subject_;
-  const Spec& spec_;
-  std::vector<const Workload*> workloads_;
-};
 
 class Trainings {
  public:
@@ -134,7 +92,7 @@ class Trainings {
       if (options_.start != Start::kFresh) keep_others(policy_case, model, training);
       least_tokens = std::max(least_tokens, learner.least_tokens());
     }
-    Texts(subject, spec_, grid_, model).check(least_tokens);
+    TrainingTexts(subject, spec_, grid_, model).check(least_tokens);
   }
 
   [[noreturn]] void refuse_batch(int64_t batch) const {
@@ -209,7 +167,7 @@ class Trainings {
 
   void train_model(int model) {
     Subject& subject = open(model);
-    Texts texts(subject, spec_, grid_, model);
+    TrainingTexts texts(subject, spec_, grid_, model);
     for (const Case& policy_case : cases(model)) train_policy(policy_case, model, subject, texts);
   }
 
@@ -231,7 +189,7 @@ class Trainings {
     return sha256_hex(key);
   }
 
-  void train_policy(const Case& policy_case, int model, Subject& subject, Texts& texts) {
+  void train_policy(const Case& policy_case, int model, Subject& subject, TrainingTexts& texts) {
     Policy policy = make_case_policy(spec_, policy_case);
     Learner& learner = learner_of(policy);
     const TrainingOptions options = read_training(spec_, policy_case, learner);
@@ -284,8 +242,8 @@ class Trainings {
   }
 
   // `keep` comes after the last step, before its checkpoint: one of all steps says that the weights are written.
-  void run_steps(const TrainingOptions& options, Training& training, Source& source, Texts& texts, const fs::path& file,
-                 Checkpoint& done, const std::string& label, const std::function<void()>& keep) {
+  void run_steps(const TrainingOptions& options, Training& training, Source& source, TrainingTexts& texts,
+                 const fs::path& file, Checkpoint& done, const std::string& label, const std::function<void()>& keep) {
     const Clock::time_point begin = Clock::now();
     const double before = done.seconds;
     const auto save = [&] {
@@ -317,8 +275,8 @@ class Trainings {
     }
   }
 
-  std::vector<Measured> run_step(const TrainingOptions& options, Training& training, Source& source, Texts& texts,
-                                 const std::string& label) {
+  std::vector<Measured> run_step(const TrainingOptions& options, Training& training, Source& source,
+                                 TrainingTexts& texts, const std::string& label) {
     try {
       return run_part(options, training, source, texts);
     } catch (const UserError& error) {
@@ -327,12 +285,15 @@ class Trainings {
   }
 
   // Every rank learns from its own of a step's texts, and all come to the same parameters.
-  std::vector<Measured> run_part(const TrainingOptions& options, Training& training, Source& source, Texts& texts) {
+  std::vector<Measured> run_part(const TrainingOptions& options, Training& training, Source& source,
+                                 TrainingTexts& texts) {
     const int64_t step = training.steps_done();
-    const std::vector<int> numbers =
-        texts_of_rank(texts_of_step(step, options.batch, texts.count(), options.seed), ranks_);
-    std::vector<Sample> samples;
-    for (const int number : numbers) samples.push_back(texts.text(number));
+    const auto numbers_of = [&](int64_t of_step) {
+      if (of_step >= options.steps) return std::vector<int>();
+      return texts_of_rank(texts_of_step(of_step, options.batch, texts.count(), options.seed), ranks_);
+    };
+    const std::vector<int> numbers = numbers_of(step);
+    const std::vector<Sample> samples = texts.take(numbers, numbers_of(step + 1));
     std::vector<std::span<const int32_t>> sequences;
     for (const Sample& sample : samples) sequences.emplace_back(sample.ids);
     std::optional<StepPart> part;
@@ -353,7 +314,7 @@ class Trainings {
     for (const std::span<const int32_t> ids : sequences) tokens += static_cast<double>(ids.size());
     parts_.add_up({&tokens, 1});
     return {.all = parts_,
-            .first_text = first_text_of_rank(batch, ranks_),
+            .first_text = texts_of_rank(batch, ranks_).first,
             .step_texts = batch,
             .step_tokens = static_cast<int64_t>(tokens)};
   }

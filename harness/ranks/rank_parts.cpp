@@ -9,11 +9,13 @@ void RankParts::add_up(std::span<double> values) {
   ranks_.add_up(values);
 }
 
-int64_t first_text_of_rank(int64_t texts, const Ranks& ranks) { return texts * ranks.rank() / ranks.size(); }
+TextRange texts_of_rank(int64_t texts, const Ranks& ranks) {
+  return {.first = texts * ranks.rank() / ranks.size(), .end = texts * (ranks.rank() + 1) / ranks.size()};
+}
 
 std::vector<int> texts_of_rank(const std::vector<int>& texts, const Ranks& ranks) {
-  const auto all = static_cast<int64_t>(texts.size());
-  return {texts.begin() + all * ranks.rank() / ranks.size(), texts.begin() + all * (ranks.rank() + 1) / ranks.size()};
+  const TextRange range = texts_of_rank(std::ssize(texts), ranks);
+  return {texts.begin() + range.first, texts.begin() + range.end};
 }
 
 }  // namespace kv

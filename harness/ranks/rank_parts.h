@@ -18,9 +18,11 @@ class RankParts final : public StepParts {
   Ranks& ranks_;
 };
 
-// Of a step's texts, in their order, those of a rank: as many as any other has, or one more.
+// Which of a step's texts a rank learns from, by their place: as many as any other does, or one more.
+struct TextRange {
+  int64_t first = 0, end = 0;
+};
+TextRange texts_of_rank(int64_t texts, const Ranks& ranks);
 std::vector<int> texts_of_rank(const std::vector<int>& texts, const Ranks& ranks);
-// How many texts the ranks before it have.
-int64_t first_text_of_rank(int64_t texts, const Ranks& ranks);
 
 }  // namespace kv

@@ -29,15 +29,14 @@ std::vector<int> round_order(int64_t round, int texts, uint64_t seed) {
   return order;
 }
 
-// One sum for all: gradients, then means by their weights, then weights.
-void add_up(StepParts& parts, std::vector<LearnedMean>& means, std::vector<double>& gradient) {
-  std::vector<double> sums = gradient;
+// Means by their weights.
+void add_up(StepParts& parts, std::vector<LearnedMean>& means) {
+  std::vector<double> sums;
   for (const LearnedMean& mean : means) sums.push_back(mean.value * mean.weight);
   for (const LearnedMean& mean : means) sums.push_back(mean.weight);
   parts.add_up(sums);
-  std::copy_n(sums.begin(), gradient.size(), gradient.begin());
   for (size_t i = 0; i < means.size(); ++i) {
-    const double value = sums[gradient.size() + i], weight = sums[gradient.size() + means.size() + i];
+    const double value = sums[i], weight = sums[means.size() + i];
     means[i].value = weight > 0 ? value / weight : 0;
     means[i].weight = weight;
   }
@@ -103,7 +102,10 @@ std::vector<Measured> Training::step(const LearnBatch& batch) {
 std::vector<Measured> Training::take_step(const LearnBatch& batch) {
   std::fill(gradient_.begin(), gradient_.end(), 0.0);
   std::vector<LearnedMean> means = learner_.learn(batch, parameters_, gradient_);
-  if (batch.part) add_up(batch.part->all, means, gradient_);
+  if (batch.part) {
+    batch.part->all.add_up(gradient_);
+    add_up(batch.part->all, means);
+  }
   std::vector<Measured> measured;
   for (LearnedMean& mean : means) {
     measured.push_back({.metric = std::move(mean.metric), .value = mean.value, .unit = std::move(mean.unit)});
