@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -20,6 +21,8 @@
 #include "harness/ranks/agreement.h"
 #include "harness/ranks/estimated_cost.h"
 #include "harness/ranks/join_ranks.h"
+#include "harness/ranks/own_share.h"
+#include "harness/ranks/rank_machines.h"
 #include "harness/result_folder.h"
 #include "harness/results.h"
 #include "harness/rows.h"
@@ -27,6 +30,7 @@
 #include "harness/subject.h"
 #include "harness/unit_key.h"
 #include "harness/work_queue.h"
+#include "kernels/cpu/parallel.h"
 #include "kernels/error.h"
 
 namespace kv {
@@ -58,6 +62,7 @@ class Experiment {
 
   // Several ranks finish all units together; the first then finds them in the journal, and goes on as one by itself.
   RunSummary go() {
+    require_alike();
     last_store_ = Clock::now();
     manifest_.times.start = seconds_since(begin_);
     if (ranks_.are_several()) finish_together();
@@ -74,6 +79,16 @@ class Experiment {
   }
 
  private:
+  // A unit's key names all that its rows depend on, and the first rank looks for those of the others by its own.
+  void require_alike() {
+    if (!ranks_.are_several()) return;
+    require_own_devices(ranks_, backend_->device_identity());
+    std::string machine = machine_identity(spec_.protocol->samples_repeat);
+    std::replace(machine.begin(), machine.end(), '\n', ';');
+    for (const auto& [fact, text] : backend_->accelerator()) machine += fmt::format(";{} {}", fact, text);
+    require_same(ranks_, "machines or builds", machine);
+  }
+
   const ModelIdentity& identity() const { return grid_.models[static_cast<size_t>(model_)]; }
 
   int total() const {
@@ -107,7 +122,7 @@ class Experiment {
       run_batch(batch_of(workload, first, std::min(size, workload.samples - first)), rows);
     }
     if (spec_.protocol->finish) spec_.protocol->finish(spec_, workload.cases, rows);
-    for (std::vector<Row>& case_rows : rows) rows_.insert(rows_.end(), case_rows.begin(), case_rows.end());
+    for (std::vector<Row>& case_rows : rows) std::move(case_rows.begin(), case_rows.end(), std::back_inserter(rows_));
   }
 
   UnitBatch batch_of(const Workload& workload, int first, int count) const {
@@ -130,8 +145,9 @@ class Experiment {
     progress_.emplace(options_.verbosity, total());
     for (int at = 0; at < pieces; ++at) finish_workload(grid_.workloads[order[static_cast<size_t>(at)]], at);
     counts_->add(first_count_ + kReadyRanks, 1);
+    const double busy = seconds_since(begin_);
     if (ranks_.is_first()) await_others();
-    note_together();
+    note_together(busy);
     progress_.reset();
     counts_.reset();
   }
@@ -167,10 +183,10 @@ class Experiment {
   }
 
   // What the ranks have computed counts as this run's, not as found.
-  void note_together() {
+  void note_together(double busy) {
     const std::vector<std::string> cases = ranks_.gather(std::to_string(together_cases_));
     const std::vector<std::string> seconds = ranks_.gather(shortest(together_seconds_));
-    manifest_.ranks = ranks_.gather(machine_json(backend_->accelerator()));
+    manifest_.ranks = gather_machines(ranks_, backend_->accelerator(), busy);
     together_cases_ = 0;
     together_seconds_ = 0;
     for (const std::string& of_rank : cases) together_cases_ += std::stoi(of_rank);
@@ -182,12 +198,12 @@ class Experiment {
     const std::vector<Case>& cases = batch.workload.cases;
     const std::unique_ptr<UnitRunner> runner = open_batch(batch);
     note_prompts(batch, runner->prompts());
-    const std::vector<std::optional<FinishedUnit>> units = finish_units(batch, *runner, all_cases(batch.workload));
+    std::vector<std::optional<FinishedUnit>> units = finish_units(batch, *runner, all_cases(batch.workload));
     for (size_t i = 0; i < cases.size(); ++i) {
       summary_.cases += weight(batch.count);
       manifest_.times.workloads.back().seconds[i] += units[i]->seconds;
       note_problems(batch, cases[i], units[i]->rows);
-      rows[i].insert(rows[i].end(), units[i]->rows.begin(), units[i]->rows.end());
+      std::move(units[i]->rows.begin(), units[i]->rows.end(), std::back_inserter(rows[i]));
     }
   }
 
@@ -204,11 +220,12 @@ class Experiment {
     std::vector<std::string> keys(cases.size());
     std::vector<std::optional<FinishedUnit>> units(cases.size());
     std::vector<size_t> missing;
-    for (const size_t i : wanted) {
+    cpu::parallel_for(std::ssize(wanted), [&](int64_t at) {
+      const size_t i = wanted[static_cast<size_t>(at)];
       keys[i] = unit_key(batch, cases[i], inputs);
       units[i] = journal_.find(keys[i], axes_);
-      units[i] ? note_reused(batch, *units[i]) : missing.push_back(i);
-    }
+    });
+    for (const size_t i : wanted) units[i] ? note_reused(batch, *units[i]) : missing.push_back(i);
     if (!missing.empty()) run_missing(batch, runner, missing, keys, units);
     return units;
   }

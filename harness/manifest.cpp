@@ -160,7 +160,12 @@ std::string manifest_json(const ManifestInputs& inputs) {
     out["benchmarks_sha256"] = inputs.benchmarks_sha256;
   }
   add_circumstances(out, inputs.accelerator);
-  for (const std::string& rank : inputs.ranks) out["ranks"].push_back(Json::parse(rank));
+  for (const RankMachine& rank : inputs.ranks) {
+    Json of_rank = Json::parse(rank.machine);
+    of_rank["node"] = rank.node;
+    if (rank.busy_seconds > 0) of_rank["busy_seconds"] = std::lround(rank.busy_seconds * 1000) / 1000.0;
+    out["ranks"].push_back(std::move(of_rank));
+  }
   out["seconds"] = std::lround(inputs.seconds);
   if (!inputs.times.workloads.empty()) out["times"] = to_json(inputs.times);
   return out.dump(2) + "\n";

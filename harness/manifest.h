@@ -12,6 +12,14 @@
 
 namespace kv {
 
+// Where a rank ran, of several that shared the work.
+struct RankMachine {
+  std::string machine{};  // machine_json()
+  int node = 0;           // which of their machines: numbered as ranks come to one
+  double busy_seconds =
+      0;  // from its start until it found nothing left to do; 0 where ranks always wait for each other
+};
+
 // What a run was made of. Same manifest and same code give the same rows.csv but for timing rows.
 struct ManifestInputs {
   const Spec* spec = nullptr;
@@ -20,7 +28,7 @@ struct ManifestInputs {
   std::map<std::string, std::string> prompts;  // by "model/data …": the SHA-256 of each sample's token ids, one by one
   std::map<std::string, int> batches;          // by the same names: samples that ran together
   Facts accelerator;                           // Backend::accelerator()
-  std::vector<std::string> ranks{};            // machine_json() of each, where several shared the work
+  std::vector<RankMachine> ranks{};            // where several shared the work
   std::string rows;                            // rows.csv, without its timing rows
   std::string benchmarks{};                    // of timings: what their file says of device and versions, a JSON object
   std::string benchmarks_sha256{};             // of that file

@@ -76,7 +76,7 @@ class ModelSubject final : public Subject {
   std::string tokenizer_sha256() const override { return identity_.tokenizer_sha256; }
   Source& source(int, int) override { return *model(); }
   ModelSource* model() override {
-    if (!source_) throw UserError(unfit_);
+    if (!source_) throw MemoryError(unfit_);
     return &*source_;
   }
 

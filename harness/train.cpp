@@ -17,6 +17,8 @@
 #include "harness/protocols/unit.h"
 #include "harness/ranks/agreement.h"
 #include "harness/ranks/join_ranks.h"
+#include "harness/ranks/own_share.h"
+#include "harness/ranks/rank_machines.h"
 #include "harness/ranks/rank_parts.h"
 #include "harness/result_folder.h"
 #include "harness/results.h"
@@ -60,9 +62,9 @@ class Trainings {
     if (ranks_.is_first()) prepare_checkpoints();
     ranks_.gather("");  // before anybody looks for one
     for (int model = 0; model < models(); ++model) train_model(model);
-    const std::vector<std::string> machines = ranks_.gather(machine_json(backend_->accelerator()));
+    std::vector<RankMachine> machines = gather_machines(ranks_, backend_->accelerator(), 0);
     if (!ranks_.is_first()) return {};
-    finish(machines);
+    finish(std::move(machines));
     return std::move(summary_);
   }
 
@@ -344,18 +346,17 @@ class Trainings {
     }
   }
 
-  void finish(const std::vector<std::string>& machines) {
+  void finish(std::vector<RankMachine> machines) {
     summary_.cases = all_steps();
-    summary_.markdown =
-        write_results(*folder_, spec_, options_.draw, rows_,
-                      manifest_json({.spec = &spec_,
-                                     .overrides = options_.overrides,
-                                     .hashes = hashes_,
-                                     .accelerator = backend_->accelerator(),
-                                     .ranks = ranks_.are_several() ? machines : std::vector<std::string>{},
-                                     .rows = format_rows(spec_.axis_columns(), rows_),
-                                     .cases = summary_.cases,
-                                     .seconds = seconds_}));
+    summary_.markdown = write_results(*folder_, spec_, options_.draw, rows_,
+                                      manifest_json({.spec = &spec_,
+                                                     .overrides = options_.overrides,
+                                                     .hashes = hashes_,
+                                                     .accelerator = backend_->accelerator(),
+                                                     .ranks = std::move(machines),
+                                                     .rows = format_rows(spec_.axis_columns(), rows_),
+                                                     .cases = summary_.cases,
+                                                     .seconds = seconds_}));
   }
 
   const Spec& spec_;
@@ -386,6 +387,7 @@ RunSummary train(const Spec& spec, const RunOptions& options) {
   std::string machine = machine_identity(false);
   for (const auto& [fact, text] : backend->accelerator()) machine += fmt::format("\n{} {}", fact, text);
   machine = ranks.gather(machine).front();
+  require_own_devices(ranks, backend->device_identity());
   std::optional<Trainings> trainings;
   agree(ranks, [&] { trainings.emplace(spec, options, ranks, std::move(backend), std::move(machine)); });
   require_shared(ranks, options.out);

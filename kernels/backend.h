@@ -57,6 +57,8 @@ class Backend {
   // Facts of the device that runs the ops: "gpu", its product name ("NVIDIA H200"), then size, driver and libraries.
   // None where the host runs them.
   virtual Facts accelerator() const = 0;
+  // Which of all such devices this one is, wherever it is seen from. Empty where the host runs the ops.
+  virtual std::string device_identity() const = 0;
   // Element type of weights, activations, keys and values; statistics and scores are f32 everywhere.
   virtual DType activation_type() const = 0;
 

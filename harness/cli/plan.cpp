@@ -27,6 +27,7 @@ using Json = nlohmann::ordered_json;
 
 struct PlanArguments {
   std::string spec, from;
+  std::vector<std::string> measured;
   Overrides overrides;
   std::vector<int> ranks = {1, 2, 8, 64, 1024};
 };
@@ -63,6 +64,20 @@ class Plan {
     double longest = 0;
     for (const Piece& piece : pieces_) longest = std::max(longest, piece.seconds);
     return longest;
+  }
+  // Of the run itself: how many ranks, and what all of them took until the last unit was there, to the second.
+  int ranks() const {
+    const auto ranks = manifest_.find("ranks");
+    return ranks != manifest_.end() && ranks->is_array() && !ranks->empty() ? static_cast<int>(ranks->size()) : 1;
+  }
+  double took() const {
+    const auto seconds = manifest_.find("seconds");
+    if (seconds != manifest_.end() && seconds->is_number() && seconds->get<double>() >= 1) return *seconds;
+    throw UserError(fmt::format("{}: seconds: expected a run of a second or more", file_));
+  }
+  void require_whole() const {
+    if (samples_ == measured_) return;
+    throw UserError(fmt::format("{}: is of {} samples, expected the {} of the plan", file_, measured_, samples_));
   }
   // Of rows.csv, and as much again of the finished units that it is made of.
   double bytes() const { return 2 * static_cast<double>(times_.bytes) * growth(); }
@@ -181,6 +196,19 @@ void print_plan(const Spec& spec, const Plan& plan, const std::vector<int>& rank
     fmt::print("\nWithout what the first rank takes to assemble rows: one rank had none to.\n");
 }
 
+// What runs of the plan's size took, beside what it says of as many ranks.
+void print_measured(const Spec& spec, const Plan& plan, const std::vector<std::string>& folders) {
+  if (folders.empty()) return;
+  fmt::print("\n{:>6}  {:>10}  {:>10}  {:>8}  {}\n", "ranks", "time", "measured", "off by", "run");
+  for (const std::string& folder : folders) {
+    const Plan run(spec, folder);
+    run.require_whole();
+    const double estimated = plan.on(run.ranks()).seconds, took = run.took();
+    fmt::print("{:>6}  {:>10}  {:>10}  {:>+6.1f} %  {}\n", run.ranks(), time_text(estimated), time_text(took),
+               100 * (estimated / took - 1), folder);
+  }
+}
+
 }  // namespace
 
 void add_plan(CLI::App& app, Verbs&) {
@@ -189,6 +217,7 @@ void add_plan(CLI::App& app, Verbs&) {
       app.add_subcommand("plan", "Estimates what more samples and more GPUs would take, from a run's times");
   verb->add_option("SPEC", arguments->spec, "experiment file (YAML)")->required();
   verb->add_option("--from", arguments->from, "result folder of a run of it (default: results/<spec name>)");
+  verb->add_option("--measured", arguments->measured, "result folders of runs of that size, to compare the plan with");
   verb->add_option("--ranks", arguments->ranks, "how many, one or several (default: 1 2 8 64 1024)")
       ->delimiter(',')
       ->check(CLI::Range(1, 1 << 20));
@@ -207,7 +236,9 @@ void add_plan(CLI::App& app, Verbs&) {
           fmt::format("{}: protocol {} has no units that ranks take", arguments->spec, spec.protocol->name));
     }
     const fs::path from = arguments->from.empty() ? fs::path("results") / spec.name : fs::path(arguments->from);
-    print_plan(spec, Plan(spec, from), arguments->ranks);
+    const Plan plan(spec, from);
+    print_plan(spec, plan, arguments->ranks);
+    print_measured(spec, plan, arguments->measured);
   });
 }
 

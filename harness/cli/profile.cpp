@@ -9,6 +9,7 @@
 #include "harness/cli/overrides.h"
 #include "harness/cli/verbs.h"
 #include "harness/notice.h"
+#include "harness/ranks/agreement.h"
 
 namespace kv {
 namespace {
@@ -41,7 +42,10 @@ void add_profile(CLI::App& app, Verbs&) {
       "Examples:\n"
       "  kvlab profile experiments/002-profile.yaml\n"
       "  kvlab profile my.yaml --set samples=4 --out /tmp/profiles");
-  verb->callback([arguments] { run_profile(*arguments); });
+  verb->callback([arguments] {
+    require_alone("kvlab profile");
+    run_profile(*arguments);
+  });
 }
 
 }  // namespace kv

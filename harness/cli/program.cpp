@@ -85,7 +85,11 @@ int run(int argc, const char* const* argv) try {
   app.require_subcommand(1);
   app.fallthrough();
   app.add_option_function<int>(
-         "--threads", [](int threads) { cpu::set_thread_count(threads); },
+         "--threads",
+         [](int threads) {
+           ::setenv("OMP_NUM_THREADS", std::to_string(threads).c_str(), 1);  // ranks that divide cores ask for it
+           cpu::set_thread_count(threads);
+         },
          "threads to compute with (default: OMP_NUM_THREADS, else every core that may be used); results do not depend "
          "on it")
       ->check(CLI::Range(1, 1024))

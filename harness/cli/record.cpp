@@ -7,6 +7,7 @@
 #include "harness/cli/verbs.h"
 #include "harness/model_folder.h"
 #include "harness/model_tokenizer.h"
+#include "harness/ranks/agreement.h"
 #include "harness/spec/component_reader.h"
 #include "harness/spec/task_options.h"
 #include "harness/subject.h"
@@ -86,7 +87,10 @@ void add_record(CLI::App& app, Verbs&) {
       "t.safetensors\n"
       "  kvlab record --model M --text README.md --dtype bf16 --out t.safetensors\n"
       "A spec replays it with `trace: t.safetensors`.");
-  verb->callback([arguments] { record(*arguments); });
+  verb->callback([arguments] {
+    require_alone("kvlab record");
+    record(*arguments);
+  });
 }
 
 }  // namespace kv

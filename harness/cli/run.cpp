@@ -138,6 +138,7 @@ void add_run(CLI::App& app, Verbs& verbs) {
   verb->callback([arguments, &verbs] {
     if (arguments->stale) {
       refuse_beside_stale(*arguments);
+      require_alone("kvlab run --stale");
       return refresh_results(arguments->specs, kResults, StaleAction::kRun, verbosity_of(*arguments), verbs);
     }
     if (arguments->specs.size() > 1 && !arguments->out.empty()) {

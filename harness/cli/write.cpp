@@ -9,6 +9,7 @@
 #include "harness/cli/verbs.h"
 #include "harness/notice.h"
 #include "harness/own_writer.h"
+#include "harness/ranks/agreement.h"
 
 namespace kv {
 namespace {
@@ -54,7 +55,10 @@ void add_write(CLI::App& app, Verbs&) {
       "  kvlab write my.yaml\n"
       "  kvlab write my.yaml --device cuda --set samples=64\n"
       "The files lie beside the models, own/<prompts>.jsonl.xz. A killed writer goes on where it stopped.");
-  verb->callback([arguments] { run_write(*arguments); });
+  verb->callback([arguments] {
+    require_alone("kvlab write");
+    run_write(*arguments);
+  });
 }
 
 }  // namespace kv

@@ -72,6 +72,7 @@ const RegisterProtocol latency{{
              cutting(budget_axis()),
              cutting(interval_axis()),
              cutting(fraction_axis("keep", "share of the prompt's entries that a head keeps, on average")),
+             token_axis("prefill_chunk", "tokens of the prompt that are read at once, in place of the spec's key"),
              {.name = "arm", .help = "only names a point, for tables and for `only`"}},
     .numbers = {"prefill_time", "compress_time", "kept_kv_bytes", "held_bytes", "learned_bytes", "decode_step_time",
                 "eviction_event_time", "eviction_score_time", "eviction_cut_time", "decode_time", "eviction_time",

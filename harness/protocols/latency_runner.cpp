@@ -60,6 +60,7 @@ TimedRun TimedRun::of(const Case& unit_case) {
           .budget = unit_case.count("budget"),
           .interval = unit_case.count("interval"),
           .keep = unit_case.fraction("keep"),
+          .prefill_chunk = unit_case.count("prefill_chunk"),
           .unit_case = &unit_case};
 }
 
@@ -115,7 +116,7 @@ int LatencyRunner::largest_batch(const TimedRun& timed) const {
 Footprint LatencyRunner::footprint(const TimedRun& timed, int batch, Foreseen foreseen) const {
   ModelSource& source = *subject_.model();
   const Policy policy = make_case_policy(spec_, *timed.unit_case);
-  const int chunk = prefill_chunk(policy, batch);
+  const int chunk = prefill_chunk(timed, policy, batch);
   const int64_t block = std::min(std::max(timed.context, 1), chunk);
   const Arrivals arrivals{policy.admission.get(), std::max(chunk, Loop::filled_at_once(policy, batch)), foreseen};
   const ResidentBound sequence = whole_generation(timed, *policy.allocation, source.info(), arrivals);
@@ -128,7 +129,8 @@ Footprint LatencyRunner::footprint(const TimedRun& timed, int batch, Foreseen fo
                         .interval = timed.interval});
 }
 
-int LatencyRunner::prefill_chunk(const Policy& policy, int batch) const {
+int LatencyRunner::prefill_chunk(const TimedRun& timed, const Policy& policy, int batch) const {
+  if (timed.prefill_chunk > 0) return timed.prefill_chunk;
   if (spec_.prefill_chunk > 0 || spec_.device == "cpu") return spec_.chunk();
   // Of 65536 tokens at the shape of Llama-3.1-8B on an H100: 3.73, 3.64, 3.63 and 3.56 s in chunks of 1024 to 8192;
   // with a window of 256, where a chunk lies there whole until it is swept, 1.84, 1.82, 1.89 and 2.15.
@@ -180,7 +182,7 @@ void LatencyRunner::repeat(const Measure& measure) const {
 }
 
 LatencyRunner::Prompt LatencyRunner::prefill(const TimedRun& timed, int batch) {
-  const int chunk = prefill_chunk(make_case_policy(spec_, *timed.unit_case), batch);
+  const int chunk = prefill_chunk(timed, make_case_policy(spec_, *timed.unit_case), batch);
   probe(timed, batch, {.prompt = warm_up_tokens(timed.context, chunk)});
   Prompt prompt;
   repeat([&] {
@@ -242,7 +244,7 @@ GenerateResult LatencyRunner::probe(const TimedRun& timed, int batch, const Prob
   args.filled = run.filled;
   args.max_new_tokens = run.new_tokens;
   args.seed = spec_.seed;
-  args.prefill_chunk = prefill_chunk(policy, batch);
+  args.prefill_chunk = prefill_chunk(timed, policy, batch);
   if (policy.scorer && is_pruned(timed)) {
     args.budget = timed.budget;
     args.interval = timed.interval;

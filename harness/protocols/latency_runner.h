@@ -17,7 +17,8 @@ struct TimedRun {
   int batch = 1;       // 0: the largest that fits
   int budget = 0;      // entries a head that pruning leaves every `interval` tokens; 0: nothing is pruned
   int interval = 0;
-  double keep = 0;  // share of the prompt that a cut leaves; 0: nothing is cut
+  double keep = 0;        // share of the prompt that a cut leaves; 0: nothing is cut
+  int prefill_chunk = 0;  // tokens of the prompt that are read at once; 0: as the spec says, or the device and policy
   const Case* unit_case = nullptr;
 
   static TimedRun of(const Case& unit_case);
@@ -86,7 +87,7 @@ class LatencyRunner final : public UnitRunner {
   Footprint footprint(const TimedRun& timed, int batch, Foreseen foreseen) const;
   size_t learned_bytes(const TimedRun& timed) const;
   // Tokens of a sequence in a step of the prefill.
-  int prefill_chunk(const Policy& policy, int batch) const;
+  int prefill_chunk(const TimedRun& timed, const Policy& policy, int batch) const;
 
   // Calls it once a repetition, but no more after kLongEnough seconds.
   template <class Measure>

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <new>
 
 #include "harness/files.h"
 #include "harness/notice.h"
+#include "harness/ranks/join_ranks.h"
 #include "kernels/error.h"
 
 namespace kv {
@@ -16,7 +18,6 @@ namespace fs = std::filesystem;
 
 // A launcher ends all ranks once one has ended, so none does before the first has said why.
 [[noreturn]] void end_by(Ranks& ranks, const std::string& mistake) {
-  if (!ranks.are_several()) throw UserError(mistake);
   if (ranks.is_first()) notice("kvlab: " + mistake);
   ranks.gather("");
   throw SaidElsewhere();
@@ -25,10 +26,15 @@ namespace fs = std::filesystem;
 }  // namespace
 
 void agree(Ranks& ranks, const std::function<void()>& work) {
+  if (!ranks.are_several()) return work();
   std::string mistake;
   try {
     work();
-  } catch (const UserError& error) {
+  } catch (const SaidElsewhere&) {  // by all, of what they agreed on in it
+    throw;
+  } catch (const std::bad_alloc&) {
+    mistake = "out of memory";
+  } catch (const std::exception& error) {
     mistake = error.what();
   }
   const std::vector<std::string> mistakes = ranks.gather(mistake);
@@ -53,6 +59,13 @@ void end_all_where_it_fails(Ranks& ranks, const std::function<void()>& work) {
   }
 }
 
+void require_alone(const std::string& command) {
+  const std::unique_ptr<Ranks> ranks = join_ranks();
+  agree(*ranks, [&] {
+    if (ranks->are_several()) throw UserError(fmt::format("{}: runs by itself; start it without a launcher", command));
+  });
+}
+
 void require_same(Ranks& ranks, const std::string& what, const std::string& mine) {
   const std::vector<std::string> all = ranks.gather(mine);
   const auto other = std::find_if(all.begin(), all.end(), [&](const std::string& one) { return one != all.front(); });
@@ -63,17 +76,18 @@ void require_same(Ranks& ranks, const std::string& what, const std::string& mine
 
 void require_shared(Ranks& ranks, const std::filesystem::path& folder) {
   if (!ranks.are_several()) return;
-  const std::filesystem::path mark = folder / ".seen-by-all-ranks";
+  const fs::path mark = folder / ".seen-by-all-ranks";
   agree(ranks, [&] {
     if (ranks.is_first()) write_atomically(mark, "");
   });
   std::error_code error;
+  const std::vector<std::string> seen = ranks.gather(fs::exists(mark, error) ? "yes" : "");
+  if (ranks.is_first()) fs::remove(mark, error);
   agree(ranks, [&] {
-    if (std::filesystem::exists(mark, error)) return;
+    if (!seen[static_cast<size_t>(ranks.rank())].empty()) return;
     throw UserError(fmt::format(
         "'{}' is not the folder of that name that rank 0 writes to: all ranks need a shared one", folder.string()));
   });
-  if (ranks.is_first()) std::filesystem::remove(mark, error);
 }
 
 }  // namespace kv

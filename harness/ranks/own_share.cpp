@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 
 #include "harness/host_name.h"
+#include "harness/notice.h"
 #include "harness/ranks/agreement.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/error.h"
@@ -33,14 +35,25 @@ Seat parse_seat(const std::string& text) {
   return {text.substr(0, first), text.substr(first + 1, second - first - 1), text.substr(second + 1)};
 }
 
+// Open MPI gives each of two ranks one core, unless it is told otherwise.
+void note_idle_cores(int ranks_of_machine) {
+  const auto all = static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)) / ranks_of_machine;
+  if (2 * cpu::thread_count() > all) return;
+  notice(
+      fmt::format("kvlab: the launcher bound each rank to {} of the {} cores that are its share; mpirun --bind-to "
+                  "none leaves it all of them",
+                  cpu::thread_count(), all));
+}
+
 }  // namespace
 
 OwnShare own_share(const std::vector<Seat>& seats, int rank) {
   const Seat& mine = seats[static_cast<size_t>(rank)];
-  OwnShare share{.ranks = 0};
+  OwnShare share{.ranks = 0, .ranks_of_machine = 0};
   for (size_t r = 0; r < seats.size(); ++r) {
     const Seat& seat = seats[r];
     if (seat.host != mine.host) continue;
+    ++share.ranks_of_machine;
     if (seat.cores == mine.cores) ++share.ranks;
     if (seat.gpus == mine.gpus && r < static_cast<size_t>(rank)) ++share.gpu;
   }
@@ -49,14 +62,22 @@ OwnShare own_share(const std::vector<Seat>& seats, int rank) {
 
 std::string visible_gpu(const std::string& gpus, int place) {
   if (gpus.empty()) return std::to_string(place);
+  const auto commas = static_cast<int>(std::count(gpus.begin(), gpus.end(), ','));
   size_t first = 0;
-  for (int i = 0; i < place; ++i) {
-    const size_t comma = gpus.find(',', first);
-    if (comma == gpus.npos)
-      throw UserError(fmt::format("{} = {}: no GPU for rank {} of this machine", kVisible, gpus, place));
-    first = comma + 1;
-  }
+  for (int i = place % (commas + 1); i > 0; --i) first = gpus.find(',', first) + 1;
   return gpus.substr(first, gpus.find(',', first) - first);
+}
+
+void require_own_devices(Ranks& ranks, const std::string& device) {
+  if (!ranks.are_several()) return;
+  agree(ranks, [&, devices = ranks.gather(device)] {
+    for (size_t b = 0; b < devices.size(); ++b) {
+      const size_t a = static_cast<size_t>(std::find(devices.begin(), devices.end(), devices[b]) - devices.begin());
+      if (devices[b].empty() || a == b) continue;
+      throw UserError(
+          fmt::format("ranks {} and {} have the same GPU: expected as many GPUs as ranks on every machine", a, b));
+    }
+  });
 }
 
 void take_own_share(Ranks& ranks) {
@@ -68,8 +89,10 @@ void take_own_share(Ranks& ranks) {
     seats.push_back(parse_seat(text));
   }
   const OwnShare share = own_share(seats, ranks.rank());
-  if (!std::getenv("OMP_NUM_THREADS")) cpu::set_thread_count(std::max(1, cpu::thread_count() / share.ranks));
-  agree(ranks, [&] { ::setenv(kVisible, visible_gpu(gpus, share.gpu).c_str(), 1); });
+  ::setenv(kVisible, visible_gpu(gpus, share.gpu).c_str(), 1);
+  if (std::getenv("OMP_NUM_THREADS")) return;
+  cpu::set_thread_count(std::max(1, cpu::thread_count() / share.ranks));
+  if (ranks.is_first()) note_idle_cores(share.ranks_of_machine);
 }
 
 }  // namespace kv

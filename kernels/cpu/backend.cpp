@@ -114,6 +114,7 @@ class CpuBackend final : public Backend {
  public:
   std::string_view name() const override { return "cpu"; }
   Facts accelerator() const override { return {}; }
+  std::string device_identity() const override { return {}; }
   DType activation_type() const override { return DType::kF32; }
 
   void* allocate(size_t bytes) override {

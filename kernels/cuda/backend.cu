@@ -28,6 +28,7 @@ class CudaBackend final : public Backend {
 
   std::string_view name() const override { return "cuda"; }
   Facts accelerator() const override { return cuda::facts(); }
+  std::string device_identity() const override { return cuda::device_identity(); }
   DType activation_type() const override { return DType::kBF16; }
 
   void* allocate(size_t bytes) override {

@@ -21,4 +21,18 @@ Facts facts() {
           {"cublaslt", std::to_string(cublasLtGetVersion())}};
 }
 
+std::string device_identity() {
+  constexpr char kDigits[] = "0123456789abcdef";
+  int id = 0;
+  cudaDeviceProp properties;
+  KV_CUDA_CHECK(cudaGetDevice(&id));
+  KV_CUDA_CHECK(cudaGetDeviceProperties(&properties, id));
+  std::string text;
+  for (const char byte : properties.uuid.bytes) {
+    text += kDigits[static_cast<unsigned char>(byte) >> 4];
+    text += kDigits[byte & 15];
+  }
+  return text;
+}
+
 }  // namespace kv::cuda

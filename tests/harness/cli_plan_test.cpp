@@ -53,6 +53,30 @@ TEST_F(CliPlan, NamesStartUpWhereItIsWhatHolds) {
   EXPECT_NE(plan("--set batch=1 --ranks 2").text.find("start-up (100.0 %)"), std::string::npos);
 }
 
+TEST_F(CliPlan, StandsBesideWhatRunsTook) {
+  set_times(0, 10);
+  auto manifest = nlohmann::ordered_json::parse(read_file(path("short") + "/manifest.json"));
+  const int samples = manifest["times"]["workloads"][0]["samples"];
+  const auto cases = static_cast<double>(manifest["times"]["workloads"][0]["seconds"].size());
+  const std::string size = fmt::format("--set batch=1 --set samples={} ", samples);
+  const double alone = 10 * samples * cases;
+  manifest["seconds"] = alone / 1.25;
+  manifest["ranks"] = nlohmann::ordered_json::array({1, 2});
+  std::filesystem::create_directories(path("two"));
+  write_atomically(path("two") + "/manifest.json", manifest.dump());
+  const Output output = plan(size + fmt::format("--measured {} --ranks 1", path("two")));
+  EXPECT_EQ(output.code, 0) << output.text;
+  const double of_two = 10 * cases * ((samples + 1) / 2);
+  const double off = 100 * (of_two / (alone / 1.25) - 1);
+  EXPECT_NE(output.text.find(fmt::format("{:>+6.1f} %  {}", off, path("two"))), std::string::npos) << output.text;
+
+  const Output other = plan(fmt::format("--set samples={} --measured {}", samples + 1, path("two")));
+  EXPECT_EQ(other.code, 2);
+  EXPECT_NE(other.text.find(fmt::format("is of {} samples, expected the {} of the plan", samples, samples + 1)),
+            std::string::npos)
+      << other.text;
+}
+
 TEST_F(CliPlan, RefusesARunThatSaysNothingOfTheSpec) {
   EXPECT_EQ(plan("--set 'policies=[full]'").code, 2);
   EXPECT_NE(plan("--set 'policies=[full]'").text.find("is of other policies or axes than "), std::string::npos);

@@ -18,8 +18,8 @@ namespace {
 // Who observes sees every step, which then runs eagerly.
 class Watcher final : public Observer {};
 
-GenerateResult generated(const SlotChoices& slots, std::span<Observer* const> observers) {
-  const auto backend = make_backend("cpu");
+GenerateResult generated(const std::string& device, const SlotChoices& slots, std::span<Observer* const> observers) {
+  const auto backend = make_backend(device);
   ModelSource source(*backend, load_model(source_path("tests/data/llama")));
   Policy policy = make_policy("full", {}, slots);
   prepare(policy, source.info(), {}, slots);
@@ -39,10 +39,10 @@ GenerateResult generated(const SlotChoices& slots, std::span<Observer* const> ob
 
 }  // namespace
 
-void expect_recorded_as_eager(const SlotChoices& slots) {
+void expect_recorded_as_eager(const std::string& backend, const SlotChoices& slots) {
   Watcher watcher;
   Observer* const observers[] = {&watcher};
-  const GenerateResult eager = generated(slots, observers), recorded = generated(slots, {});
+  const GenerateResult eager = generated(backend, slots, observers), recorded = generated(backend, slots, {});
   const bool has_recorded = std::any_of(recorded.stretches.begin(), recorded.stretches.end(),
                                         [](const GenerateResult::Stretch& stretch) { return stretch.recorded; });
   const Policy policy = make_policy("full", {}, slots);

@@ -191,6 +191,14 @@ TEST_F(Latency, AnIntervalIsMeasuredOnceForEachPolicyThatAnAxisMakes) {
   EXPECT_EQ(std::set<double>(times.begin(), times.end()).size(), 2u * 3);
 }
 
+// What stands while a chunk is read is larger for a larger one.
+TEST_F(Latency, TheChunkOfAPromptCanBeAnAxis) {
+  run("policies: [full]\naxes: {batch: 1, context: 128, prefill_chunk: [16, 128]}\n");
+  const std::vector<double> peaks = measured("full").at("peak_bytes");
+  ASSERT_EQ(peaks.size(), 2u);
+  EXPECT_LT(peaks[0], peaks[1]);
+}
+
 // tests/sim/replay/footprint_test.cpp has these numbers by hand.
 TEST(LatencyFootprint, IsOfTheWholeGenerationThoughOneEventIsRun) {
   SourceInfo info;

@@ -10,8 +10,8 @@
 #include "kernels/error.h"
 #include "tests/support/backends.h"
 #include "tests/support/policy_runs.h"
-#include "tests/support/recorded_steps.h"
 #include "tests/support/sights.h"
+#include "tests/support/small_slots.h"
 
 namespace kv::ref {
 namespace {
@@ -31,17 +31,7 @@ class EveryAdmission : public testing::TestWithParam<std::string> {
     source_ = std::make_unique<TinySource>(*backend_, info_, std::move(samples));
   }
 
-  // Of a size that these texts feel: of the options that it has those that say so. What learns decides by what its
-  // training begins with (prepare()): gates that know nothing, about half of them above 0.5.
-  SlotChoice admission() const {
-    const std::map<std::string, std::string> small = {{"sinks", "2"}, {"window", "16"}, {"tau", "0.5"}};
-    SlotChoice choice{GetParam()};
-    for (const DeclaredParam& option : describe_admission(GetParam())) {
-      const auto found = small.find(option.key);
-      if (found != small.end()) choice.options.push_back({found->first, found->second, ""});
-    }
-    return choice;
-  }
+  SlotChoice admission() const { return small_admission(GetParam()); }
 
   int window() const { return make_policy("full", {}, {.admission = admission()}).admission->window(); }
 
@@ -155,18 +145,7 @@ TEST_P(EveryAdmission, DecidesByPositionNotByBlock) {
   for (const int chunk : {1, 7, 33}) EXPECT_EQ(kept(chunk), whole) << chunk;
 }
 
-// A GPU's generation repeats what it recorded, without the host.
-TEST_P(EveryAdmission, DecidesByOpsAloneInRecordedSteps) { expect_recorded_as_eager({.admission = admission()}); }
-
-std::vector<std::string> names() {
-  std::vector<std::string> all;
-  for (const AdmissionEntry* entry : admissions()) {
-    if (entry->name != "none") all.push_back(entry->name);
-  }
-  return all;
-}
-
-INSTANTIATE_TEST_SUITE_P(Admissions, EveryAdmission, testing::ValuesIn(names()), [](const auto& test) {
+INSTANTIATE_TEST_SUITE_P(Admissions, EveryAdmission, testing::ValuesIn(filling_admissions()), [](const auto& test) {
   std::string name = test.param;
   std::replace(name.begin(), name.end(), '-', '_');
   return name;

@@ -13,7 +13,7 @@
 #include "tests/support/backends.h"
 #include "tests/support/file_fixtures.h"
 #include "tests/support/initial_weights.h"
-#include "tests/support/recorded_steps.h"
+#include "tests/support/small_slots.h"
 #include "tests/support/tiny_source.h"
 
 namespace kv::ref {
@@ -99,14 +99,7 @@ class EverySelection : public testing::TestWithParam<std::string> {
     source_ = std::make_unique<TinySource>(*backend_, info_, std::move(samples));
   }
 
-  // Of a size that these texts feel.
-  SlotChoice selection() const {
-    SlotChoice choice{GetParam()};
-    for (const DeclaredParam& option : describe_selection(GetParam())) {
-      if (option.key == "pages") choice.options.push_back({"pages", "2", ""});
-    }
-    return choice;
-  }
+  SlotChoice selection() const { return small_selection(GetParam()); }
 
   Policy policy(const std::string& name, const std::string& admission) const {
     SlotChoices slots{.selection = selection()};
@@ -201,22 +194,7 @@ TEST_P(EverySelection, ReadsAloneWhatItReadsTogether) {
   }
 }
 
-// A GPU's generation repeats what it recorded, without the host.
-TEST_P(EverySelection, SelectsByOpsAloneInRecordedSteps) {
-  expect_recorded_as_eager({.selection = selection()});
-  expect_recorded_as_eager(
-      {.admission = {"local", {{"sinks", "2", ""}, {"window", "16", ""}}}, .selection = selection()});
-}
-
-std::vector<std::string> names() {
-  std::vector<std::string> all;
-  for (const SelectionEntry* entry : selections()) {
-    if (entry->name != "all") all.push_back(entry->name);
-  }
-  return all;
-}
-
-INSTANTIATE_TEST_SUITE_P(Selections, EverySelection, testing::ValuesIn(names()),
+INSTANTIATE_TEST_SUITE_P(Selections, EverySelection, testing::ValuesIn(filling_selections()),
                          [](const auto& test) { return test.param; });
 
 }  // namespace

@@ -1,0 +1,13 @@
+#pragma once
+
+#include <vector>
+
+#include "harness/manifest.h"
+#include "harness/ranks/ranks.h"
+
+namespace kv {
+
+// Collective: where each rank runs, and how long it had something to do, for the manifest; none of one by itself.
+std::vector<RankMachine> gather_machines(Ranks& ranks, const Facts& accelerator, double busy_seconds);
+
+}  // namespace kv
