@@ -14,7 +14,9 @@ class AdmissionRate final : public Metric {
   explicit AdmissionRate(Params& params)
       : per_head_(params.get("detail", "none", {"none", "head"}, "head: one row a layer and KV head, too") == "head") {}
 
-  ObserverNeeds observer_needs() const override { return {.takes_unseen = true, .takes_capacity = true}; }
+  ObserverNeeds observer_needs() const override {
+    return {.takes_unseen = true, .takes_unread = true, .takes_capacity = true};
+  }
 
   void begin_case(const CaseView& view) override {
     view_ = view;

@@ -1,7 +1,10 @@
-// cache_size: what a cache holds at the text's end, over the full cache's.
-//   Σ over layers and KV heads of the entries / (tokens · layers · heads), in [0, 1].
-// The "normalised KV cache size" of 004, its x axis: entries after the last sweep, the window's among them. Bytes of
-// gates, bounds and other columns are not in it; rows kv_bytes, column_bytes (with bounds) and learned_bytes have them.
+// What a cache holds at the text's end, over the full cache's.
+//   cache_size   Σ over layers and KV heads of the entries / (tokens · layers · heads), in [0, 1]: the "normalised KV
+//                cache size" of 004, its x axis: entries after the last sweep, the window's among them
+//   cache_bytes  the same entries by what they take: keys, values, positions, and what a policy keeps for each (expiry,
+//                columns, bounds of its page), over the full cache's keys, values and positions; above cache_size where
+//                there is such
+// Of neither are the bytes of gates, which are the same for any text: rows learned_bytes.
 
 #include "harness/metrics/metric.h"
 
@@ -10,20 +13,25 @@ namespace {
 
 class CacheSize final : public Metric {
  public:
-  ObserverNeeds observer_needs() const override { return {.takes_unseen = true, .takes_capacity = true}; }
+  ObserverNeeds observer_needs() const override {
+    return {.takes_unseen = true, .takes_unread = true, .takes_capacity = true};
+  }
   void begin_case(const CaseView& view) override { view_ = view; }
 
   void report(const ReplayResult& result, std::vector<Measured>& rows) override {
-    const int64_t heads = int64_t{view_.batch.source->layers} * view_.batch.source->kv_heads;
+    const SourceInfo& source = *view_.batch.source;
+    const int64_t heads = int64_t{source.layers} * source.kv_heads;
+    const size_t vectors = 2 * static_cast<size_t>(source.head_dim) * bytes_of(view_.batch.backend->activation_type());
+    const double bytes = result.entry_bytes / static_cast<double>(vectors + sizeof(int32_t));
     for (size_t s = 0; s < view_.samples.size(); ++s) {
       const auto full = static_cast<double>(heads * std::ssize(view_.samples[s]->ids));
-      rows.push_back({.sample = static_cast<int>(s),
-                      .metric = "cache_size",
-                      .value = static_cast<double>(result.sequences[s].end_entries) / full});
+      const double size = static_cast<double>(result.sequences[s].end_entries) / full;
+      rows.push_back({.sample = static_cast<int>(s), .metric = "cache_size", .value = size});
+      rows.push_back({.sample = static_cast<int>(s), .metric = "cache_bytes", .value = size * bytes});
     }
   }
 
-  std::vector<std::string> numbers() const override { return {"cache_size"}; }
+  std::vector<std::string> numbers() const override { return {"cache_size", "cache_bytes"}; }
 
   std::vector<Headline> headlines() const override {
     return {{.name = "cache-size",
@@ -38,7 +46,8 @@ class CacheSize final : public Metric {
 
 const RegisterMetric kCacheSize{
     {.name = "cache_size",
-     .summary = "cache_size: entries at the end over the full cache's, in [0, 1] (004's normalised KV cache size)",
+     .summary = "cache_size: entries at the end over the full cache's, in [0, 1] (004's normalised KV cache size); "
+                "cache_bytes: the same by what they take, columns and bounds with it",
      .make = [](Params&) -> std::unique_ptr<Metric> { return std::make_unique<CacheSize>(); }}};
 
 }  // namespace

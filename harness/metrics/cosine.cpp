@@ -22,7 +22,9 @@ class Cosine : public Metric {
       : detail_(params.get("detail", "none", {"none", "layer", "head"},
                            "layer: one row a layer too; head: one row a query head as well")) {}
 
-  ObserverNeeds observer_needs() const override { return {.baseline = {.outputs = true}, .takes_unseen = true}; }
+  ObserverNeeds observer_needs() const override {
+    return {.baseline = {.outputs = true}, .takes_unseen = true, .takes_unread = true};
+  }
 
   void begin_case(const CaseView& view) override {
     KV_CHECK(view.baseline && view.baseline->has.outputs);

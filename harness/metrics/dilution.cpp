@@ -1,6 +1,6 @@
 // Attention that never reaches the useful tokens (003 Eq. 7): for a query token of a sample's link,
-// useful mass = Σ A over the link's source positions that are still resident, softmax over the residents; dilution δ =
-// 1 − useful mass, in [0, 1]. Means over (link, query token) pairs, query heads and layers, on the policy's own cache
+// useful mass = Σ A over the link's source positions that it sees, softmax over the residents that it sees; dilution δ
+// = 1 − useful mass, in [0, 1]. Means over (link, query token) pairs, query heads and layers, on the policy's own cache
 // and hidden states; the rows of `full` are the full-cache value. dilution_tail and useful_mass_tail count the queries
 // from the first event on. detail=head adds dilution_head over all queries, head counting query heads.
 //
@@ -48,7 +48,9 @@ class Dilution : public Metric {
   // Without `top` the task says what is useful.
   Dilution(bool per_head, std::optional<TopAttended> top) : per_head_(per_head), top_(std::move(top)) {}
 
-  ObserverNeeds observer_needs() const override { return {.baseline = {.projections = top_.has_value()}}; }
+  ObserverNeeds observer_needs() const override {
+    return {.baseline = {.projections = top_.has_value()}, .takes_unseen = true};
+  }
 
   void begin_case(const CaseView& view) override {
     view_ = view;

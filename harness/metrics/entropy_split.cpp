@@ -20,7 +20,9 @@ class EntropySplitMetric : public Metric {
  public:
   explicit EntropySplitMetric(Params& params) : split_(EntropySplit::from(params)) {}
 
-  ObserverNeeds observer_needs() const override { return {.takes_unseen = true, .takes_capacity = true}; }
+  ObserverNeeds observer_needs() const override {
+    return {.takes_unseen = true, .takes_unread = true, .takes_capacity = true};
+  }
   void begin_case(const CaseView& view) override {
     KV_CHECK(view.baseline);
     view_ = view;

@@ -18,7 +18,7 @@ namespace {
 class HiddenDistance final : public Metric {
  public:
   ObserverNeeds observer_needs() const override {
-    return {.baseline = {.hidden = true}, .takes_unseen = true, .takes_capacity = true};
+    return {.baseline = {.hidden = true}, .takes_unseen = true, .takes_unread = true, .takes_capacity = true};
   }
 
   void begin_case(const CaseView& view) override {

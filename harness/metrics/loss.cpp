@@ -37,7 +37,9 @@ class Loss : public Metric {
     if (bin_ < 0) params.fail("bin", "expected at least 0");
   }
 
-  ObserverNeeds observer_needs() const override { return {.takes_unseen = true, .takes_capacity = true}; }
+  ObserverNeeds observer_needs() const override {
+    return {.takes_unseen = true, .takes_unread = true, .takes_capacity = true};
+  }
   void begin_case(const CaseView& view) override {
     KV_CHECK(view.baseline);
     view_ = view;

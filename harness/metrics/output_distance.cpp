@@ -19,7 +19,7 @@ class OutputDistance final : public Metric {
       : per_layer_(params.get("detail", "none", {"none", "layer"}, "layer: one row a layer, too") == "layer") {}
 
   ObserverNeeds observer_needs() const override {
-    return {.baseline = {.outputs = true}, .takes_unseen = true, .takes_capacity = true};
+    return {.baseline = {.outputs = true}, .takes_unseen = true, .takes_unread = true, .takes_capacity = true};
   }
 
   void begin_case(const CaseView& view) override {

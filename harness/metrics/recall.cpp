@@ -50,7 +50,9 @@ class Recall : public Metric {
     per_head_ = detail == "head";
   }
 
-  ObserverNeeds observer_needs() const override { return {.baseline = importance_.needs(), .takes_unseen = true}; }
+  ObserverNeeds observer_needs() const override {
+    return {.baseline = importance_.needs(), .takes_unseen = true, .takes_unread = true};
+  }
 
   void begin_case(const CaseView& view) override {
     view_ = view;

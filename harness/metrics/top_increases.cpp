@@ -30,7 +30,9 @@ class TopIncreases : public Metric {
     if (context_ < 1) params.fail("context", "expected at least 1");
   }
 
-  ObserverNeeds observer_needs() const override { return {.takes_unseen = true, .takes_capacity = true}; }
+  ObserverNeeds observer_needs() const override {
+    return {.takes_unseen = true, .takes_unread = true, .takes_capacity = true};
+  }
   void begin_case(const CaseView& view) override {
     KV_CHECK(view.baseline);
     view_ = view;

@@ -113,16 +113,17 @@ struct Veil {
   std::string_view kind, axis;
   const std::string& name;
   std::string_view without;
+  bool ObserverNeeds::*taken;  // by metrics that know of it
 };
 
 void check_veil(const CaseCheck& check, const Veil& veil) {
-  const auto& [kind, axis, name, without] = veil;
+  const auto& [kind, axis, name, without, taken] = veil;
   if (!check.spec.protocol->takes_every_slot) {
     check.refuse(fmt::format("takes no {} yet, expected {} in place of '{}'", kind, without, name),
                  check.where_of({axis}));
   }
   for (const Component& metric : check.spec.metrics) {
-    if (make_metric(metric.name, metric.options)->observer_needs().takes_unseen) continue;
+    if (make_metric(metric.name, metric.options)->observer_needs().*taken) continue;
     throw UserError(
         fmt::format("{}: metric '{}' does not know of entries that nobody sees yet, expected no {} beside it",
                     metric.where, metric.name, kind));
@@ -192,10 +193,10 @@ class GridMaker {
     const CaseCheck check{
         .spec = spec_, .model = workload.model, .candidate = candidate, .policy = policy, .point = point};
     if (policy.admission->window() > 0) {
-      check_veil(check, {"admission", kAdmissionAxis, policy.admission_name, "none"});
+      check_veil(check, {"admission", kAdmissionAxis, policy.admission_name, "none", &ObserverNeeds::takes_unseen});
     }
     if (policy.selection->selects()) {
-      check_veil(check, {"selection", kSelectionAxis, policy.selection_name, "all"});
+      check_veil(check, {"selection", kSelectionAxis, policy.selection_name, "all", &ObserverNeeds::takes_unread});
     }
     candidate.files = check_files_of(check, grid_.models.back());
     if (spec_.protocol->check_case) spec_.protocol->check_case(check);

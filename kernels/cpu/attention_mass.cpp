@@ -1,6 +1,7 @@
 #include "kernels/attention_mass.h"
 
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 #include "kernels/cpu/exp.h"
@@ -44,14 +45,22 @@ double sum_in_set(const float* weights, const std::vector<int32_t>& positions, i
   return sum;
 }
 
+void hide_expired(float* logits, const std::vector<int32_t>& expires, int64_t visible, int32_t position) {
+  if (expires.empty()) return;
+  for (int64_t slot = 0; slot < visible; ++slot) {
+    if (expires[slot] <= position) logits[slot] = -std::numeric_limits<float>::infinity();
+  }
+}
+
 void mass_of_tile(const AttentionMassArgs& args, const Tile& tile, int64_t kv_head) {
   const PagedView& cache = args.cache;
   const int64_t dim = cache.head_dim;
   const int64_t group = args.q_heads / cache.kv_heads;
   const int64_t row = args.sequences[tile.first] * int64_t{cache.kv_heads} + kv_head;
   const int64_t length = cache.lengths[row];
-  std::vector<int32_t> positions(length);
+  std::vector<int32_t> positions(length), expires(cache.expires ? length : 0);
   gather_positions(cache, row, 0, length, positions.data());
+  if (cache.expires) gather_expires(cache, row, 0, length, expires.data());
   const Scratch keys(length * dim), queries(tile.count * group * dim), logits(tile.count * group * length);
   gather_keys(cache, row, 0, length, keys.data());
   for (int64_t i = 0; i < tile.count; ++i) {
@@ -65,10 +74,13 @@ void mass_of_tile(const AttentionMassArgs& args, const Tile& tile, int64_t kv_he
         std::upper_bound(positions.begin(), positions.end(), args.query_positions[n]) - positions.begin();
     for (int64_t g = 0; g < group; ++g) {
       float* weights = logits.data() + (i * group + g) * length;
-      const float total = exp_row(weights, visible, largest(weights, visible));
+      hide_expired(weights, expires, visible, args.query_positions[n]);
+      const float most = largest(weights, visible);
+      const bool sees_any = visible > 0 && most > -std::numeric_limits<float>::infinity();
+      const float total = sees_any ? exp_row(weights, visible, most) : 1;
       const double sum = sum_in_set(weights, positions, visible, args.set_positions + args.set_begin[n],
                                     args.set_positions + args.set_begin[n + 1]);
-      args.mass[n * args.q_heads + kv_head * group + g] = visible > 0 ? static_cast<float>(sum / total) : 0.0f;
+      args.mass[n * args.q_heads + kv_head * group + g] = sees_any ? static_cast<float>(sum / total) : 0.0f;
     }
   }
 }

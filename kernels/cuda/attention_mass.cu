@@ -66,6 +66,7 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t place = place_of(cache, row, slot);
     const int32_t position = cache.positions[place];
     if (position > args.query_positions[n]) break;  // positions ascend
+    if (cache.expires && cache.expires[place] <= args.query_positions[n]) continue;
     float logits[kHeads];
     dots(static_cast<const bf16*>(cache.keys.data) + place * dim, queries, dim, logits);
     const bool in_set = contains(set, set_end, position);

@@ -11,8 +11,10 @@ struct ObserverNeeds {
   bool column_sums = false;
   bool column_max = false;
   BaselineNeeds baseline;
-  // Knows of entries in the cache that queries do not see, and that they may leave between events.
+  // Knows of entries in the cache that have expired, which queries do not see, and that they may leave between events.
   bool takes_unseen = false;
+  // Knows of pages that a selection lets no query read.
+  bool takes_unread = false;
   // Does without knowing where events fall until they do: a capacity leaves that to the cache.
   bool takes_capacity = false;
 };

@@ -302,10 +302,11 @@ ReplayResult Loop::finish() {
   for (size_t s = 0; s < pairs.size(); ++s) result_.sequences[s].attended_pairs = pairs[s];
   for (const ReplayResult::PerSequence& sequence : result_.sequences) events_.push_back(sequence.events);
   const auto pages = static_cast<size_t>(cache.peak_pages());
+  const size_t beside =
+      column_page_bytes(scorer_needs(args_.policy).columns(args_.source.info().group())) + cache.bound_page_bytes();
   result_.peak_kv_bytes = pages * cache.kv_page_bytes();
-  result_.peak_column_bytes =
-      pages *
-      (column_page_bytes(scorer_needs(args_.policy).columns(args_.source.info().group())) + cache.bound_page_bytes());
+  result_.peak_column_bytes = pages * beside;
+  result_.entry_bytes = static_cast<double>(cache.kv_page_bytes() + beside) / kPageTokens;
   result_.end_kv_bytes = static_cast<size_t>(cache.used_pages()) * cache.kv_page_bytes();
   return std::move(result_);
 }

@@ -1,5 +1,6 @@
 #include "kernels/attention_mass.h"
 
+#include "kernels/expiry.h"
 #include "tests/ref/attention_mass.h"
 #include "tests/support/close.h"
 #include "tests/support/paged_cache.h"
@@ -78,6 +79,49 @@ TEST_P(AttentionMass, AgreesWithDoubleArithmetic) {
                                               cache.rows().positions[row], list[n].position, list[n].set, scale);
       // A logit is off by (dim + 2) roundings of √dim, the mass relatively by as much.
       ref::expect_close(got[n * q_heads + h], want, {.roundings = (dim + 2) * 8.0 + 16, .magnitude = want});
+    }
+  }
+}
+
+// Against the same cache without what has expired by then; a query may see nothing of a row.
+TEST_P(AttentionMass, LeavesOutWhatHasExpired) {
+  KV_BACKEND_OR_SKIP(backend);
+  const int dim = 64, group = 2, kv_heads = 2, q_heads = kv_heads * group;
+  ref::CacheRows rows = ref::random_rows({40, 90, 33, 64}, kv_heads, dim, 4, 0, 2);
+  for (size_t row = 0; row < rows.positions.size(); ++row) {
+    rows.expires.emplace_back();
+    for (size_t slot = 0; slot < rows.positions[row].size(); ++slot) {
+      const int32_t position = rows.positions[row][slot];
+      rows.expires[row].push_back(row == 1 ? position : (slot * 7 + row) % 3 == 0 ? kNeverExpires : position + 20);
+    }
+  }
+  const ref::PagedCache cache(*backend, rows);
+  std::vector<Query> list;
+  for (int n = 0; n < 24; ++n) {
+    Query query{.sequence = n / 12, .position = 3 + n * 7};
+    for (int p = n % 3; p < 180; p += 1 + n % 4) query.set.push_back(p);
+    list.push_back(query);
+  }
+  const std::vector<float> queries = ref::rounded(*backend, ref::random_values(list.size() * q_heads * dim, 5));
+  const std::vector<float> got = attention_mass(*backend, cache, group, list, queries);
+  const double scale = 1 / std::sqrt(static_cast<float>(dim));
+  for (size_t n = 0; n < list.size(); ++n) {
+    for (int h = 0; h < q_heads; ++h) {
+      const auto row = static_cast<size_t>(list[n].sequence * kv_heads + h / group);
+      std::vector<float> keys;
+      std::vector<int32_t> positions;
+      for (size_t slot = 0; slot < cache.rows().positions[row].size(); ++slot) {
+        if (cache.rows().expires[row][slot] <= list[n].position) continue;
+        const std::vector<float> key = ref::slice(cache.rows().keys[row], slot * dim, dim);
+        keys.insert(keys.end(), key.begin(), key.end());
+        positions.push_back(cache.rows().positions[row][slot]);
+      }
+      const double want = ref::attention_mass(ref::slice(queries, (n * q_heads + h) * dim, dim), keys, positions,
+                                              list[n].position, list[n].set, scale);
+      ref::expect_close(got[n * q_heads + h], want, {.roundings = (dim + 2) * 8.0 + 16, .magnitude = want});
+      if (row == 1) {
+        EXPECT_EQ(got[n * q_heads + h], 0);
+      }
     }
   }
 }
