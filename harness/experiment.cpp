@@ -44,14 +44,15 @@ enum SharedCount { kFinishedCases, kReadyRanks, kSharedCounts };
 
 class Experiment {
  public:
-  Experiment(const Spec& spec, const RunOptions& options, Ranks& ranks, Clock::time_point begin)
+  Experiment(const Spec& spec, const RunOptions& options, Ranks& ranks, std::unique_ptr<Backend> backend,
+             Clock::time_point begin)
       : spec_(spec),
         options_(options),
         ranks_(ranks),
         begin_(begin),
         grid_(make_grid(spec)),
         axes_(spec.axis_columns()),
-        backend_(make_backend(spec.device)),
+        backend_(std::move(backend)),
         model_(grid_.workloads.front().model),
         subject_(open()),  // a refused model leaves no folder
         journal_(options.out, code_identity()) {
@@ -82,11 +83,13 @@ class Experiment {
   // A unit's key names all that its rows depend on, and the first rank looks for those of the others by its own.
   void require_alike() {
     if (!ranks_.are_several()) return;
-    require_own_devices(ranks_, backend_->device_identity());
-    std::string machine = machine_identity(spec_.protocol->samples_repeat);
-    std::replace(machine.begin(), machine.end(), '\n', ';');
-    for (const auto& [fact, text] : backend_->accelerator()) machine += fmt::format(";{} {}", fact, text);
-    require_same(ranks_, "machines or builds", machine);
+    std::string accelerator;
+    for (const auto& [fact, text] : backend_->accelerator()) accelerator += fmt::format("{} {}; ", fact, text);
+    std::string builds = machine_identity(false);
+    std::replace(builds.begin(), builds.end(), '\n', ';');
+    require_same(ranks_, "GPUs", accelerator);
+    require_same(ranks_, "processors or builds", builds);
+    if (spec_.protocol->samples_repeat) require_same(ranks_, "threads", std::to_string(cpu::thread_count()));
   }
 
   const ModelIdentity& identity() const { return grid_.models[static_cast<size_t>(model_)]; }
@@ -394,8 +397,11 @@ class Experiment {
 RunSummary run_units(const Spec& spec, const RunOptions& options, Clock::time_point begin) {
   const std::unique_ptr<Ranks> alone = options.ranks ? nullptr : lone_rank();
   Ranks& ranks = options.ranks ? *options.ranks : *alone;
+  std::unique_ptr<Backend> backend;
+  agree(ranks, [&] { backend = make_backend(spec.device); });
+  require_own_devices(ranks, backend->device_identity());  // before it holds a model
   std::optional<Experiment> experiment;
-  agree(ranks, [&] { experiment.emplace(spec, options, ranks, begin); });
+  agree(ranks, [&] { experiment.emplace(spec, options, ranks, std::move(backend), begin); });
   require_shared(ranks, options.out);
   RunSummary summary;
   end_all_where_it_fails(ranks, [&] { summary = experiment->go(); });

@@ -49,7 +49,8 @@ std::vector<Sample> TrainingTexts::take(const std::vector<int>& numbers, const s
   if (coming_.valid() && !is_coming) coming_.wait();
   std::vector<Sample> texts = is_coming ? coming_.get() : read(numbers);
   coming_numbers_ = next;
-  coming_ = std::async(std::launch::async, [this] { return read(coming_numbers_); });
+  coming_ = {};
+  if (!next.empty()) coming_ = std::async(std::launch::async, [this] { return read(coming_numbers_); });
   return texts;
 }
 

@@ -21,7 +21,7 @@ class TrainingTexts {
   // UserError where an entry has fewer texts than it should, or one has fewer tokens than something is learned from.
   void check(int64_t least_tokens);
   // The texts of those numbers. Those of `next` are begun at once, by another thread: to write a text, or to turn one
-  // into tokens, takes a third of the time in which a GPU learns from it. UserError where one cannot be had.
+  // into tokens, can take as long as half of the time in which a GPU learns from it. UserError where one cannot be had.
   std::vector<Sample> take(const std::vector<int>& numbers, const std::vector<int>& next);
 
  private:

@@ -65,7 +65,8 @@ class Plan {
     for (const Piece& piece : pieces_) longest = std::max(longest, piece.seconds);
     return longest;
   }
-  // Of the run itself: how many ranks, and what all of them took until the last unit was there, to the second.
+  // Of the run itself: how many ranks, and what all of them took until the rows were there, to the second; of one that
+  // was interrupted, more than that.
   int ranks() const {
     const auto ranks = manifest_.find("ranks");
     return ranks != manifest_.end() && ranks->is_array() && !ranks->empty() ? static_cast<int>(ranks->size()) : 1;
@@ -203,6 +204,10 @@ void print_measured(const Spec& spec, const Plan& plan, const std::vector<std::s
   for (const std::string& folder : folders) {
     const Plan run(spec, folder);
     run.require_whole();
+    if (run.machine() != plan.machine()) {
+      throw UserError(
+          fmt::format("{}: was measured on {}, expected {} as the plan is of", folder, run.machine(), plan.machine()));
+    }
     const double estimated = plan.on(run.ranks()).seconds, took = run.took();
     fmt::print("{:>6}  {:>10}  {:>10}  {:>+6.1f} %  {}\n", run.ranks(), time_text(estimated), time_text(took),
                100 * (estimated / took - 1), folder);
@@ -217,7 +222,8 @@ void add_plan(CLI::App& app, Verbs&) {
       app.add_subcommand("plan", "Estimates what more samples and more GPUs would take, from a run's times");
   verb->add_option("SPEC", arguments->spec, "experiment file (YAML)")->required();
   verb->add_option("--from", arguments->from, "result folder of a run of it (default: results/<spec name>)");
-  verb->add_option("--measured", arguments->measured, "result folders of runs of that size, to compare the plan with");
+  verb->add_option("--measured", arguments->measured,
+                   "result folders of whole runs of that size, to compare the plan with");
   verb->add_option("--ranks", arguments->ranks, "how many, one or several (default: 1 2 8 64 1024)")
       ->delimiter(',')
       ->check(CLI::Range(1, 1 << 20));

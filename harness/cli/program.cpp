@@ -114,8 +114,8 @@ int run(int argc, const char* const* argv) try {
   add_write(app, verbs);
   check_verb(app, argc, argv);
   return parse(app, argc, argv, verbs);
-} catch (const SaidElsewhere&) {
-  return 2;
+} catch (const SaidElsewhere& said) {
+  return said.exit_code();
 } catch (const UserError& error) {
   notice(fmt::format("kvlab: {}", error.what()));
   return 2;

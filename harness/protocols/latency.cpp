@@ -23,6 +23,8 @@ void check_latency_case(const CaseCheck& check) {
   const TimedRun timed = TimedRun::of(check.candidate);
   const Policy& policy = check.policy;
   if (timed.context == 0 && timed.new_tokens == 0) check.refuse("needs an axis context or new_tokens");
+  if (timed.prefill_chunk > 0 && timed.context == 0)
+    check.refuse("has no prompt to read in chunks; needs an axis context");
   if (!policy.scorer) return;
   if (policy.admission->window() > 0) {
     check.refuse(

@@ -16,34 +16,44 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// What went wrong on a rank, as all hear of it: an exit code of one digit, then the message. Empty where nothing has.
+std::string told(int exit_code, const std::string& message) { return std::to_string(exit_code) + message; }
+
 // A launcher ends all ranks once one has ended, so none does before the first has said why.
-[[noreturn]] void end_by(Ranks& ranks, const std::string& mistake) {
-  if (ranks.is_first()) notice("kvlab: " + mistake);
+[[noreturn]] void end_by(Ranks& ranks, int exit_code, const std::string& message) {
+  if (ranks.is_first()) notice("kvlab: " + message);
   ranks.gather("");
-  throw SaidElsewhere();
+  throw SaidElsewhere(exit_code);
+}
+
+std::string what_goes_wrong(const std::function<void()>& work) {
+  try {
+    work();
+    return "";
+  } catch (const SaidElsewhere&) {  // by all, of what they agreed on in it
+    throw;
+  } catch (const UserError& error) {
+    return told(2, error.what());
+  } catch (const fs::filesystem_error& error) {
+    return told(2, error.path1().string() + ": " + error.code().message());
+  } catch (const std::bad_alloc&) {
+    return told(1, "out of memory; try a smaller batch, fewer tokens or fewer metrics");
+  } catch (const std::exception& error) {
+    return told(1, error.what());
+  }
 }
 
 }  // namespace
 
 void agree(Ranks& ranks, const std::function<void()>& work) {
   if (!ranks.are_several()) return work();
-  std::string mistake;
-  try {
-    work();
-  } catch (const SaidElsewhere&) {  // by all, of what they agreed on in it
-    throw;
-  } catch (const std::bad_alloc&) {
-    mistake = "out of memory";
-  } catch (const std::exception& error) {
-    mistake = error.what();
-  }
-  const std::vector<std::string> mistakes = ranks.gather(mistake);
-  const auto first =
-      std::find_if(mistakes.begin(), mistakes.end(), [](const std::string& one) { return !one.empty(); });
-  if (first == mistakes.end()) return;
-  const bool by_all =
-      std::all_of(mistakes.begin(), mistakes.end(), [&](const std::string& one) { return one == *first; });
-  end_by(ranks, by_all ? *first : fmt::format("rank {}: {}", first - mistakes.begin(), *first));
+  const std::vector<std::string> all = ranks.gather(what_goes_wrong(work));
+  const auto first = std::find_if(all.begin(), all.end(), [](const std::string& one) { return !one.empty(); });
+  if (first == all.end()) return;
+  const int exit_code = first->front() - '0';
+  const std::string message = first->substr(1);
+  const bool by_all = std::all_of(all.begin(), all.end(), [&](const std::string& one) { return one == *first; });
+  end_by(ranks, exit_code, by_all ? message : fmt::format("rank {}: {}", first - all.begin(), message));
 }
 
 void end_all_where_it_fails(Ranks& ranks, const std::function<void()>& work) {
@@ -60,7 +70,12 @@ void end_all_where_it_fails(Ranks& ranks, const std::function<void()>& work) {
 }
 
 void require_alone(const std::string& command) {
-  const std::unique_ptr<Ranks> ranks = join_ranks();
+  std::unique_ptr<Ranks> ranks;
+  try {
+    ranks = join_ranks();
+  } catch (const UserError&) {
+    return;  // built without MPI, by which alone one knows of others
+  }
   agree(*ranks, [&] {
     if (ranks->are_several()) throw UserError(fmt::format("{}: runs by itself; start it without a launcher", command));
   });
@@ -70,7 +85,7 @@ void require_same(Ranks& ranks, const std::string& what, const std::string& mine
   const std::vector<std::string> all = ranks.gather(mine);
   const auto other = std::find_if(all.begin(), all.end(), [&](const std::string& one) { return one != all.front(); });
   if (other == all.end()) return;
-  end_by(ranks,
+  end_by(ranks, 2,
          fmt::format("{} differ: rank 0 has {}, rank {} has {}", what, all.front(), other - all.begin(), *other));
 }
 

@@ -9,12 +9,19 @@
 
 namespace kv {
 
-// What the first rank has said: the program ends without another word, with the exit code of a caller's mistake.
-class SaidElsewhere : public std::exception {};
+// What the first rank has said: the program ends without another word, with that exit code.
+class SaidElsewhere : public std::exception {
+ public:
+  explicit SaidElsewhere(int exit_code) : exit_code_(exit_code) {}
+  int exit_code() const { return exit_code_; }
+
+ private:
+  int exit_code_;
+};
 
 // Collective: does what may throw on some ranks alone. Where it did, the first rank says the first message, with the
-// rank where not all failed, and all throw SaidElsewhere: one line, whoever found the mistake. One by itself throws
-// what was thrown.
+// rank where not all failed, and all throw SaidElsewhere: one line, whoever found the mistake, and the exit code that
+// one by itself would have, who throws what was thrown.
 void agree(Ranks& ranks, const std::function<void()>& work);
 // Does what others wait for: where it fails on this rank alone, it says so and ends all.
 void end_all_where_it_fails(Ranks& ranks, const std::function<void()>& work);

@@ -35,14 +35,16 @@ Seat parse_seat(const std::string& text) {
   return {text.substr(0, first), text.substr(first + 1, second - first - 1), text.substr(second + 1)};
 }
 
-// Open MPI gives each of two ranks one core, unless it is told otherwise.
+// Open MPI by itself binds each of two ranks to one core, and of more each to a socket, unless it is told otherwise.
+// What Slurm binds to is what was asked of it.
 void note_idle_cores(int ranks_of_machine) {
-  const auto all = static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)) / ranks_of_machine;
-  if (2 * cpu::thread_count() > all) return;
+  if (!std::getenv("OMPI_COMM_WORLD_RANK") || std::getenv("SLURM_JOB_ID")) return;
+  const auto share = static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)) / ranks_of_machine;
+  if (2 * cpu::thread_count() > share) return;
   notice(
-      fmt::format("kvlab: the launcher bound each rank to {} of the {} cores that are its share; mpirun --bind-to "
-                  "none leaves it all of them",
-                  cpu::thread_count(), all));
+      fmt::format("kvlab: each rank has {} of the machine's cores, its share would be {}; mpirun --bind-to none leaves "
+                  "them all",
+                  cpu::thread_count(), share));
 }
 
 }  // namespace
@@ -81,7 +83,11 @@ void require_own_devices(Ranks& ranks, const std::string& device) {
 }
 
 void take_own_share(Ranks& ranks) {
-  if (!ranks.are_several()) return;
+  const bool was_told = std::getenv("OMP_NUM_THREADS") != nullptr;
+  if (!ranks.are_several()) {
+    if (!was_told) note_idle_cores(1);
+    return;
+  }
   const char* const visible = std::getenv(kVisible);
   const std::string gpus = visible ? visible : "";
   std::vector<Seat> seats;
@@ -90,9 +96,10 @@ void take_own_share(Ranks& ranks) {
   }
   const OwnShare share = own_share(seats, ranks.rank());
   ::setenv(kVisible, visible_gpu(gpus, share.gpu).c_str(), 1);
-  if (std::getenv("OMP_NUM_THREADS")) return;
+  if (was_told) return;
   cpu::set_thread_count(std::max(1, cpu::thread_count() / share.ranks));
-  if (ranks.is_first()) note_idle_cores(share.ranks_of_machine);
+  // Where the launcher bound nobody, whoever started it has said how many cores there are.
+  if (ranks.is_first() && share.ranks < share.ranks_of_machine) note_idle_cores(share.ranks_of_machine);
 }
 
 }  // namespace kv

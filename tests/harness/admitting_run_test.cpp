@@ -28,6 +28,11 @@ TEST_F(AdmittingRun, RowsSayWhatWasThere) {
   EXPECT_EQ(rows["full"]["cache_size"], 1);
   EXPECT_EQ(rows["full+local"]["kept_tokens"], 12);
   EXPECT_NEAR(rows["full+local"]["cache_size"], 12.0 / 48, 1e-9);
+  // Of an f32 key and value of 16 numbers each and a position; the admission adds when it expires, h2o a sum.
+  const double entry = 2 * 16 * 4 + 4;
+  EXPECT_EQ(rows["full"]["cache_bytes"], 1);
+  EXPECT_NEAR(rows["full+local"]["cache_bytes"], 12.0 / 48 * (entry + 4) / entry, 1e-8);
+  EXPECT_NEAR(rows["h2o"]["cache_bytes"], rows["h2o"]["cache_size"] * (entry + 4) / entry, 1e-8);
   EXPECT_NE(rows["full+local"]["loss_ratio"], 1);
   EXPECT_NEAR(rows["full+local"]["admission_rate"], 2.0 / 48, 1e-9);
   EXPECT_EQ(rows["full"]["admission_rate"], 1);

@@ -66,9 +66,16 @@ TEST_F(CliPlan, StandsBesideWhatRunsTook) {
   write_atomically(path("two") + "/manifest.json", manifest.dump());
   const Output output = plan(size + fmt::format("--measured {} --ranks 1", path("two")));
   EXPECT_EQ(output.code, 0) << output.text;
-  const double of_two = 10 * cases * ((samples + 1) / 2);
+  const int of_one = (samples + 1) / 2;
+  const double of_two = 10 * cases * of_one;
   const double off = 100 * (of_two / (alone / 1.25) - 1);
   EXPECT_NE(output.text.find(fmt::format("{:>+6.1f} %  {}", off, path("two"))), std::string::npos) << output.text;
+
+  manifest["machine"]["cpu"] = "another";
+  write_atomically(path("two") + "/manifest.json", manifest.dump());
+  const Output elsewhere = plan(size + fmt::format("--measured {}", path("two")));
+  EXPECT_EQ(elsewhere.code, 2);
+  EXPECT_NE(elsewhere.text.find("was measured on another, expected "), std::string::npos) << elsewhere.text;
 
   const Output other = plan(fmt::format("--set samples={} --measured {}", samples + 1, path("two")));
   EXPECT_EQ(other.code, 2);
