@@ -69,6 +69,14 @@ class Trainings {
   }
 
  private:
+  // Of one step, those of this rank.
+  struct StepTexts {
+    int64_t step = 0;
+    std::vector<int> numbers{};
+    std::vector<TokenIds> texts{};
+    std::vector<std::span<const int32_t>> sequences{};  // the same
+  };
+
   int models() const { return static_cast<int>(spec_.models.size()); }
   // The same for every data entry; those of two models differ in their files alone.
   const std::vector<Case>& cases(int model) const {
@@ -290,25 +298,40 @@ class Trainings {
   std::vector<Measured> run_part(const TrainingOptions& options, Training& training, Source& source,
                                  TrainingTexts& texts) {
     const int64_t step = training.steps_done();
-    const auto numbers_of = [&](int64_t of_step) {
-      if (of_step >= options.steps) return std::vector<int>();
-      return texts_of_rank(texts_of_step(of_step, options.batch, texts.count(), options.seed), ranks_);
-    };
-    const std::vector<int> numbers = numbers_of(step);
-    const std::vector<Sample> samples = texts.take(numbers, numbers_of(step + 1));
-    std::vector<std::span<const int32_t>> sequences;
-    for (const Sample& sample : samples) sequences.emplace_back(sample.ids);
+    const StepTexts of_step = next_ ? *std::exchange(next_, std::nullopt) : step_texts(options, texts, step);
+    const bool is_last = step + 1 == options.steps;
+    if (!is_last) texts.expect(numbers_of(options, texts, step + 1));
+    LearnBatch batch = batch_of(options, source, of_step);
     std::optional<StepPart> part;
-    if (ranks_.are_several()) part.emplace(part_of(options.batch, sequences));
-    return training.step({.backend = *backend_,
-                          .source = source,
-                          .sequences = sequences,
-                          .sample_numbers = numbers,
-                          .prefill_chunk = spec_.chunk(),
-                          .seed = options.seed,
-                          .step = step,
-                          .memory = &memory_,
-                          .part = part ? &*part : nullptr});
+    if (ranks_.are_several()) batch.part = &part.emplace(part_of(options.batch, of_step.sequences));
+    return training.step(batch, [&]() -> std::optional<LearnBatch> {
+      if (is_last) return std::nullopt;
+      next_ = step_texts(options, texts, step + 1);
+      return batch_of(options, source, *next_);
+    });
+  }
+
+  // Of this rank.
+  std::vector<int> numbers_of(const TrainingOptions& options, const TrainingTexts& texts, int64_t step) const {
+    return texts_of_rank(texts_of_step(step, options.batch, texts.count(), options.seed), ranks_);
+  }
+
+  StepTexts step_texts(const TrainingOptions& options, TrainingTexts& texts, int64_t step) const {
+    StepTexts of_step{.step = step, .numbers = numbers_of(options, texts, step)};
+    of_step.texts = texts.take(of_step.numbers);
+    for (const TokenIds& ids : of_step.texts) of_step.sequences.emplace_back(*ids);
+    return of_step;
+  }
+
+  LearnBatch batch_of(const TrainingOptions& options, Source& source, const StepTexts& texts) {
+    return {.backend = *backend_,
+            .source = source,
+            .sequences = texts.sequences,
+            .sample_numbers = texts.numbers,
+            .prefill_chunk = spec_.chunk(),
+            .seed = options.seed,
+            .step = texts.step,
+            .memory = &memory_};
   }
 
   StepPart part_of(int64_t batch, std::span<const std::span<const int32_t>> sequences) {
@@ -367,6 +390,7 @@ class Trainings {
   Grid grid_;
   std::unique_ptr<Backend> backend_;
   Tensor memory_;                       // learners', from one step to the next
+  std::optional<StepTexts> next_;       // between two steps of a training
   std::optional<ResultFolder> folder_;  // the first rank's
   InputHashes hashes_;
   std::unique_ptr<Subject> subject_;  // of model open_

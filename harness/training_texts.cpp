@@ -44,26 +44,37 @@ void TrainingTexts::check(int64_t least_tokens) {
   }
 }
 
-std::vector<Sample> TrainingTexts::take(const std::vector<int>& numbers, const std::vector<int>& next) {
-  const bool is_coming = coming_.valid() && coming_numbers_ == numbers;
-  if (coming_.valid() && !is_coming) coming_.wait();
-  std::vector<Sample> texts = is_coming ? coming_.get() : read(numbers);
-  coming_numbers_ = next;
-  coming_ = {};
-  if (!next.empty()) coming_ = std::async(std::launch::async, [this] { return read(coming_numbers_); });
-  return texts;
+std::vector<TokenIds> TrainingTexts::take(const std::vector<int>& numbers) {
+  std::future<std::vector<TokenIds>> coming = std::exchange(coming_, {});
+  if (!coming.valid()) return read(numbers);
+  if (expected_ == numbers) return coming.get();
+  coming.wait();
+  return read(numbers);
 }
 
-std::vector<Sample> TrainingTexts::read(const std::vector<int>& numbers) {
-  std::vector<Sample> texts;
+void TrainingTexts::expect(const std::vector<int>& numbers) {
+  if (coming_.valid()) coming_.wait();
+  expected_ = numbers;
+  coming_ = std::async(std::launch::async, [this] { return read(expected_); });
+}
+
+std::vector<TokenIds> TrainingTexts::read(const std::vector<int>& numbers) {
+  std::vector<TokenIds> texts;
   for (const int number : numbers) texts.push_back(read(number));
   return texts;
 }
 
-Sample TrainingTexts::read(int number) {
+TokenIds TrainingTexts::read(int number) {
+  if (const auto kept = kept_.find(number); kept != kept_.end()) return kept->second;
+  int index = number;
   auto workload = workloads_.begin();
-  for (; number >= (*workload)->samples; ++workload) number -= (*workload)->samples;
-  return text_of(subject_, **workload, number);
+  for (; index >= (*workload)->samples; ++workload) index -= (*workload)->samples;
+  auto text = std::make_shared<const std::vector<int32_t>>(std::move(text_of(subject_, **workload, index).ids));
+  if (kept_tokens_ + std::ssize(*text) <= kKeptTokens) {
+    kept_tokens_ += std::ssize(*text);
+    kept_.emplace(number, text);
+  }
+  return text;
 }
 
 }  // namespace kv

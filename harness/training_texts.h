@@ -2,37 +2,46 @@
 
 #include <cstdint>
 #include <future>
+#include <map>
+#include <memory>
 #include <vector>
 
 #include "harness/spec/grid.h"
 #include "harness/spec/spec.h"
 #include "harness/subject.h"
-#include "sim/tasks/sample.h"
 
 namespace kv {
 
-// The texts of all data entries of one model, one number each. Subject, spec and grid must stay alive, and nobody else
-// may ask the subject for samples.
+using TokenIds = std::shared_ptr<const std::vector<int32_t>>;
+
+// The texts of all data entries of one model, one number each. Those that were taken are kept, up to kKeptTokens.
+// Subject, spec and grid must stay alive, and nobody else may ask the subject for samples.
 class TrainingTexts {
  public:
+  static constexpr int64_t kKeptTokens = int64_t{1} << 27;  // half a GB
+
   TrainingTexts(Subject& subject, const Spec& spec, const Grid& grid, int model);
 
   int count() const;
   // UserError where an entry has fewer texts than it should, or one has fewer tokens than something is learned from.
   void check(int64_t least_tokens);
-  // The texts of those numbers. Those of `next` are begun at once, by another thread: to write a text, or to turn one
-  // into tokens, can take as long as half of the time in which a GPU learns from it. UserError where one cannot be had.
-  std::vector<Sample> take(const std::vector<int>& numbers, const std::vector<int>& next);
+  // The texts of those numbers. UserError where one cannot be had.
+  std::vector<TokenIds> take(const std::vector<int>& numbers);
+  // They will be taken next: another thread reads them now. To write a text, or to turn one into tokens, can take as
+  // long as half of the time in which a GPU learns from it.
+  void expect(const std::vector<int>& numbers);
 
  private:
-  std::vector<Sample> read(const std::vector<int>& numbers);
-  Sample read(int number);
+  std::vector<TokenIds> read(const std::vector<int>& numbers);
+  TokenIds read(int number);
 
   Subject& subject_;
   const Spec& spec_;
   std::vector<const Workload*> workloads_;
-  std::vector<int> coming_numbers_;
-  std::future<std::vector<Sample>> coming_;  // those; ends before the members that it reads
+  std::map<int, TokenIds> kept_;  // every round reads the same ones
+  int64_t kept_tokens_ = 0;
+  std::vector<int> expected_;
+  std::future<std::vector<TokenIds>> coming_;  // of those; ends before the members that it reads
 };
 
 }  // namespace kv

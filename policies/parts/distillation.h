@@ -17,18 +17,17 @@ class Distillation {
   // `lent` is the student's memory.
   explicit Distillation(const ForwardModel& model, Tensor* lent = nullptr) : model_(model), student_(model, lent) {}
 
-  // Runs the teacher over a group. On a device that has it do, the host is free for what the student needs.
-  void teach(const TextGroup& group);
-  // Runs the student over that group and goes back, so that the attention has its gradients of `group.share` times the
-  // group's loss, which it returns. Once the student has run, `other_losses` may add to gradients, by ops alone: what
-  // waits for results there leaves the device without work.
-  double learn(const TextGroup& group, StudentAttention& attention, const std::function<void()>& other_losses);
+  // Runs the student over a group of which the teacher says [tokens, hidden], which is written over, and goes back, so
+  // that the attention has its gradients of `group.share` times the group's loss, which it returns. Once the student
+  // has run, `other_losses` may add to gradients, by ops alone: what waits for results there leaves the device without
+  // work.
+  double learn(const TextGroup& group, Ref teacher, StudentAttention& attention,
+               const std::function<void()>& other_losses);
 
  private:
   const ForwardModel& model_;
   Student student_;
-  Tensor teacher_;  // [tokens, hidden], then the gradient
-  Tensor loss_;     // [tokens]
+  Tensor loss_;  // [tokens]
 };
 
 }  // namespace kv

@@ -65,9 +65,8 @@ std::vector<LearnedMean> DuoTraining::learn(const LearnBatch& batch, std::span<c
   DuoAttention attention(batch.backend, model->config, streaming_, alphas);
   Distillation distillation(*model, batch.memory);
   double distance = 0;
-  for_each_group(batch, model->config.vocab_size, tokens_at_once_, [&](const TextGroup& group) {
-    distillation.teach(group);
-    distance += group.share * distillation.learn(group, attention, [] {});
+  groups_.for_each(batch, tokens_at_once_, [&](const TextGroup& group, Ref teacher) {
+    distance += group.share * distillation.learn(group, teacher, attention, [] {});
   });
   if (!std::isfinite(distance)) {
     throw NotFiniteError(fmt::format("the hidden states' distance is {}", distance));

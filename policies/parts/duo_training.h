@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "policies/parts/duo_attention.h"
+#include "policies/parts/taught_groups.h"
 #include "sim/learned/learner.h"
 
 namespace kv {
@@ -34,6 +35,7 @@ class DuoTraining final : public Learner {
   const std::vector<float>& used() const { return used_; }
   std::vector<LearnedMean> learn(const LearnBatch& batch, std::span<const float> parameters,
                                  std::span<double> gradient) override;
+  void begin(const LearnBatch& next) override { groups_.begin(next, tokens_at_once_); }
 
   // α of parameters.
   static std::vector<float> alphas(std::span<const float> parameters);
@@ -44,6 +46,7 @@ class DuoTraining final : public Learner {
   std::vector<float> used_;
   double lambda_ = 0.05;
   int64_t tokens_at_once_ = 1;
+  TaughtGroups groups_;
 };
 
 }  // namespace kv

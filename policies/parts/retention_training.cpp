@@ -49,17 +49,11 @@ class RetentionStep {
     overfull_of_all_ += download(verdict).overfull;
   }
 
-  // What of a group does not depend on parameters; add() comes next.
-  void teach(const TextGroup& group) {
-    upload_targets(group);
-    teacher_.reserve(backend_, backend_.activation_type(), group.block.tokens * config_.hidden_size);
-    student_.teach(group.block, group.on_device(), teacher_.ref());
-  }
-
-  // Asks for all of the group's ops before it waits for what they say.
-  void add(const TextGroup& group) {
+  // Asks for all of the group's ops before it waits for what they say. What the teacher says is written over.
+  void add(const TextGroup& group, Ref teacher) {
     Tensor verdict(backend_, DType::kU8, sizeof(Verdict));  // fresh memory: no β is bad
-    add_words(group, student_.run(group.block, group.on_device(), attention_));
+    upload_targets(group);
+    add_words(group, student_.run(group.block, group.on_device(), attention_), teacher);
     add_capacity(group, on_device(verdict));
     attention_.add_loss([&](int layer, const float* log_retention, float* gradient) {
       const TokenHeads of_layer = shape(group, 1, config_.kv_heads);
@@ -70,7 +64,7 @@ class RetentionStep {
                                    .slopes = occupancy_.ref().as<float>() + first,
                                    .gradient = gradient});
     });
-    student_.backward(teacher_.ref());
+    student_.backward(teacher);
     note(group, download(verdict));
     note_losses(group);
   }
@@ -143,19 +137,19 @@ class RetentionStep {
   }
 
   // Losses of what is said, their gradient in place of the teacher's states.
-  void add_words(const TextGroup& group, ConstRef states) {
+  void add_words(const TextGroup& group, ConstRef states, Ref teacher) {
     const int64_t tokens = group.block.tokens;
     losses_.reserve(backend_, DType::kF32, 2 * tokens);
     auto* next_token = losses_.ref().as<float>();
     backend_.vocabulary_loss({.student = states,
-                              .teacher = teacher_.ref(),
+                              .teacher = teacher,
                               .weight = model_.weights.output_embedding().ref(),
                               .targets = targets_.ref().as<int32_t>(),
                               .weights = weights_.ref().as<float>(),
                               .scale = static_cast<float>(1 / static_cast<double>(predictions_)),
                               .next_token = next_token,
                               .divergence = next_token + tokens,
-                              .gradient = teacher_.ref(),
+                              .gradient = teacher,
                               .tokens = tokens,
                               .width = config_.hidden_size,
                               .vocab = config_.vocab_size});
@@ -220,7 +214,6 @@ class RetentionStep {
   Student student_;
   int64_t own_predictions_;      // tokens here that have a next one
   int64_t predictions_;          // the same of the whole step
-  Tensor teacher_;               // [tokens, hidden], then the gradient
   Tensor targets_, weights_;     // [tokens]
   Tensor losses_;                // [2, tokens], of the next token and the divergence
   Tensor occupancy_;             // [tokens] or [layers, tokens, kv_heads], then its slopes
@@ -273,10 +266,9 @@ std::vector<LearnedMean> RetentionTraining::learn(const LearnBatch& batch, std::
                    [&](const TextGroup& group) { step.count_overfull(group); });
     step.count_overfull_of_step();
   }
-  for_each_group(batch, model->config.vocab_size, tokens_at_once_, [&](const TextGroup& group) {
-    step.teach(group);
+  groups_.for_each(batch, tokens_at_once_, [&](const TextGroup& group, Ref teacher) {
     if (!std::exchange(has_parameters, true)) network_.use(batch.backend, info, parameters);
-    step.add(group);
+    step.add(group, teacher);
   });
   gradients.add_to(gradient);
   const double said = step.divergence().value + step.next_token().value;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "policies/parts/retention_network.h"
+#include "policies/parts/taught_groups.h"
 #include "sim/learned/learner.h"
 
 namespace kv {
@@ -45,6 +46,7 @@ class RetentionTraining final : public Learner {
   const std::vector<float>& used() const { return used_; }
   std::vector<LearnedMean> learn(const LearnBatch& batch, std::span<const float> parameters,
                                  std::span<double> gradient) override;
+  void begin(const LearnBatch& next) override { groups_.begin(next, tokens_at_once_); }
 
  private:
   RetentionNetwork network_;  // the parameters of the step that is being taken
@@ -52,6 +54,7 @@ class RetentionTraining final : public Learner {
   std::vector<float> used_;
   RetentionCapacity capacity_;
   int64_t tokens_at_once_ = 1;
+  TaughtGroups groups_;
 };
 
 }  // namespace kv

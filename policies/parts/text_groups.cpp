@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "kernels/error.h"
@@ -20,10 +21,22 @@ void check_ids(std::span<const int32_t> ids, int vocabulary) {
   }
 }
 
-TextGroup group_of(Backend& backend, std::span<const std::span<const int32_t>> texts) {
+// As many of the first as go through a model together.
+std::span<const std::span<const int32_t>> next_texts(std::span<const std::span<const int32_t>> left,
+                                                     int64_t tokens_at_once) {
+  size_t count = 1;
+  int64_t tokens = std::ssize(left.front());
+  while (count < left.size() && tokens + std::ssize(left[count]) <= tokens_at_once) {
+    tokens += std::ssize(left[count++]);
+  }
+  return left.first(count);
+}
+
+TextGroup group_of(Backend& backend, std::span<const std::span<const int32_t>> texts, int vocabulary) {
   TextGroup group;
   std::vector<int32_t> counts;
   for (const std::span<const int32_t> text : texts) {
+    check_ids(text, vocabulary);
     counts.push_back(static_cast<int32_t>(text.size()));
     group.ids.insert(group.ids.end(), text.begin(), text.end());
   }
@@ -70,20 +83,19 @@ bool is_one_group(const LearnBatch& batch, int64_t tokens_at_once) {
 }
 
 void for_each_group(const LearnBatch& batch, int vocabulary, int64_t tokens_at_once,
-                    const std::function<void(const TextGroup&)>& visit) {
+                    const std::function<void(const TextGroup&)>& visit, std::optional<TextGroup> first) {
   const auto all = static_cast<double>(step_tokens_of(batch));
-  for (size_t first = 0; first < batch.sequences.size();) {
-    size_t end = first;
-    int64_t tokens = 0;
-    do {
-      check_ids(batch.sequences[end], vocabulary);
-      tokens += std::ssize(batch.sequences[end++]);
-    } while (end < batch.sequences.size() && tokens + std::ssize(batch.sequences[end]) <= tokens_at_once);
-    TextGroup group = group_of(batch.backend, batch.sequences.subspan(first, end - first));
-    group.share = static_cast<double>(tokens) / all;
+  for (std::span<const std::span<const int32_t>> left = batch.sequences; !left.empty();) {
+    TextGroup group = first ? std::move(*first) : group_of(batch.backend, next_texts(left, tokens_at_once), vocabulary);
+    first.reset();
+    group.share = static_cast<double>(group.ids.size()) / all;
+    left = left.subspan(group.block.segments.size());
     visit(group);
-    first = end;
   }
+}
+
+TextGroup first_group(const LearnBatch& batch, int vocabulary, int64_t tokens_at_once) {
+  return group_of(batch.backend, next_texts(batch.sequences, tokens_at_once), vocabulary);
 }
 
 }  // namespace kv

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -38,9 +39,12 @@ double share_of(const LearnBatch& batch);
 bool is_one_group(const LearnBatch& batch, int64_t tokens_at_once);
 
 // Calls with the step's texts in their order, as many at once as have at most `tokens_at_once` tokens, but never none:
-// gradients of a step are sums over groups, of all its parts, whose memory is one group's. UserError for an id outside
-// the vocabulary.
+// gradients of a step are sums over groups, of all its parts, whose memory is one group's. Where the first is there
+// already (first_group), it is not made anew. UserError for an id outside the vocabulary.
 void for_each_group(const LearnBatch& batch, int vocabulary, int64_t tokens_at_once,
-                    const std::function<void(const TextGroup&)>& visit);
+                    const std::function<void(const TextGroup&)>& visit, std::optional<TextGroup> first = std::nullopt);
+
+// The first of those groups. Its share is not known yet.
+TextGroup first_group(const LearnBatch& batch, int vocabulary, int64_t tokens_at_once);
 
 }  // namespace kv

@@ -33,13 +33,10 @@ class WriteGateStep {
   WriteGateStep(const LearnBatch& batch, const ForwardModel& model, WriteGateAttention& attention, const Loss& loss)
       : batch_(batch), model_(model), attention_(attention), loss_(loss), distillation_(model, batch.memory) {}
 
-  // What of a group does not depend on parameters; add() comes next.
-  void teach(const TextGroup& group) { distillation_.teach(group); }
-
-  void add(const TextGroup& group) {
+  void add(const TextGroup& group, Ref teacher) {
     Tensor verdict(batch_.backend, DType::kU8, sizeof(Verdict));  // fresh memory: no gate is bad
     auto* on_device = reinterpret_cast<Verdict*>(verdict.ref().as<uint8_t>());
-    distance_ += group.share * distillation_.learn(group, attention_, [&] { judge(group, on_device); });
+    distance_ += group.share * distillation_.learn(group, teacher, attention_, [&] { judge(group, on_device); });
     Verdict said;
     verdict.download(&said, sizeof(said));
     note(group, said);
@@ -136,10 +133,9 @@ std::vector<LearnedMean> WriteGateTraining::learn(const LearnBatch& batch, std::
   WriteGateStep step(batch, *model, attention,
                      {.lambda = lambda_, .window = sparsity_window_, .threshold = admitted_.threshold});
   bool has_parameters = false;
-  for_each_group(batch, model->config.vocab_size, tokens_at_once_, [&](const TextGroup& group) {
-    step.teach(group);
+  groups_.for_each(batch, tokens_at_once_, [&](const TextGroup& group, Ref teacher) {
     if (!std::exchange(has_parameters, true)) network_.use(batch.backend, info, parameters);
-    step.add(group);
+    step.add(group, teacher);
   });
   gradients.add_to(parameters, gradient);
   if (!std::isfinite(step.distance())) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "policies/parts/taught_groups.h"
 #include "policies/parts/write_gate_network.h"
 #include "sim/learned/learner.h"
 
@@ -48,6 +49,7 @@ class WriteGateTraining final : public Learner {
   const std::vector<float>& used() const { return used_; }
   std::vector<LearnedMean> learn(const LearnBatch& batch, std::span<const float> parameters,
                                  std::span<double> gradient) override;
+  void begin(const LearnBatch& next) override { groups_.begin(next, tokens_at_once_); }
 
  private:
   WriteGateNetwork network_;  // the parameters of the step that is being taken
@@ -58,6 +60,7 @@ class WriteGateTraining final : public Learner {
   double lambda_ = 0.04;
   int sparsity_window_ = 0;
   int64_t tokens_at_once_ = 1;
+  TaughtGroups groups_;
 };
 
 }  // namespace kv

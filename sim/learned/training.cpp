@@ -91,17 +91,18 @@ void Training::require_finite_gradient() const {
   throw NotFiniteError(fmt::format("{}: the gradient is {}", named_.place_of(bad - gradient_.begin()), *bad));
 }
 
-std::vector<Measured> Training::step(const LearnBatch& batch) {
+std::vector<Measured> Training::step(const LearnBatch& batch, const NextBatch& next) {
   try {
-    return take_step(batch);
+    return take_step(batch, next);
   } catch (const NotFiniteError& error) {
     throw NotFiniteError(fmt::format("step {}: {}", step_, error.what()));
   }
 }
 
-std::vector<Measured> Training::take_step(const LearnBatch& batch) {
+std::vector<Measured> Training::take_step(const LearnBatch& batch, const NextBatch& next) {
   std::fill(gradient_.begin(), gradient_.end(), 0.0);
   std::vector<LearnedMean> means = learner_.learn(batch, parameters_, gradient_);
+  if (const std::optional<LearnBatch> coming = next()) learner_.begin(*coming);
   if (batch.part) {
     batch.part->all.add_up(gradient_);
     add_up(batch.part->all, means);

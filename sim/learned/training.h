@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -40,11 +41,14 @@ class Training {
   // One step, of all its parts together where the batch is one of several: each comes to the same parameters. What the
   // learner measured, then learning_rate and gradient_norm, before clipping. NotFiniteError, naming
   // the step, as Learner::learn, and where the gradient is not finite, naming whose: then nothing has changed.
-  std::vector<Measured> step(const LearnBatch& batch);
+  // Of the next step's texts, if there is one, the learner begins what it can while the host ends this step.
+  using NextBatch = std::function<std::optional<LearnBatch>()>;
+  std::vector<Measured> step(
+      const LearnBatch& batch, const NextBatch& next = [] { return std::nullopt; });
 
  private:
   double rate() const;
-  std::vector<Measured> take_step(const LearnBatch& batch);
+  std::vector<Measured> take_step(const LearnBatch& batch, const NextBatch& next);
   void require_finite_gradient() const;
 
   const TrainingOptions& options_;

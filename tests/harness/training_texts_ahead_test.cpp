@@ -19,6 +19,7 @@ class Numbers final : public Subject {
   const std::string& name() const override { return name_; }
   const std::string& fingerprint() const override { return name_; }
   std::vector<Sample> samples(const Workload& workload, int first, int) override {
+    ++read;
     if (std::this_thread::get_id() != asked_by_) ++read_ahead;
     if (10 * workload.tokens + first == bad) throw UserError("cannot be had");
     return {{.name = "", .ids = {10 * workload.tokens + first}, .labels = {}, .links = {}}};
@@ -31,7 +32,7 @@ class Numbers final : public Subject {
   ModelSource* model() override { return nullptr; }
   std::function<std::string(std::span<const int32_t>)> decoder() override { return {}; }
 
-  std::atomic<int> read_ahead = 0;
+  std::atomic<int> read = 0, read_ahead = 0;
   int bad = -1;
 
  private:
@@ -50,9 +51,9 @@ class TextsAhead : public testing::Test {
     grid_.workloads[0].model = grid_.workloads[1].model = 0;
   }
 
-  std::vector<int32_t> take(TrainingTexts& texts, const std::vector<int>& numbers, const std::vector<int>& next) {
+  std::vector<int32_t> take(TrainingTexts& texts, const std::vector<int>& numbers) {
     std::vector<int32_t> ids;
-    for (const Sample& sample : texts.take(numbers, next)) ids.push_back(sample.ids.front());
+    for (const TokenIds& text : texts.take(numbers)) ids.push_back(text->front());
     return ids;
   }
 
@@ -64,19 +65,33 @@ class TextsAhead : public testing::Test {
 TEST_F(TextsAhead, AreThoseOfTheirNumbers) {
   TrainingTexts texts(subject_, spec_, grid_, 0);
   EXPECT_EQ(texts.count(), 5);
-  EXPECT_EQ(take(texts, {4, 0}, {1, 2}), (std::vector<int32_t>{22, 10}));
-  EXPECT_EQ(take(texts, {1, 2}, {3}), (std::vector<int32_t>{11, 20}));
-  EXPECT_GE(subject_.read_ahead, 2);
-  EXPECT_EQ(take(texts, {0}, {}), (std::vector<int32_t>{10})) << "whatever was announced";
-  EXPECT_TRUE(take(texts, {}, {}).empty());
+  EXPECT_EQ(take(texts, {4, 0}), (std::vector<int32_t>{22, 10}));
+  texts.expect({1, 2});
+  EXPECT_EQ(take(texts, {1, 2}), (std::vector<int32_t>{11, 20}));
+  EXPECT_EQ(subject_.read_ahead, 2);
+  texts.expect({3});
+  EXPECT_EQ(take(texts, {0}), (std::vector<int32_t>{10})) << "whatever was expected";
+  EXPECT_TRUE(take(texts, {}).empty());
+}
+
+TEST_F(TextsAhead, AreReadOnce) {
+  TrainingTexts texts(subject_, spec_, grid_, 0);
+  for (int round = 0; round < 3; ++round) {
+    EXPECT_EQ(take(texts, {4, 0}), (std::vector<int32_t>{22, 10}));
+    texts.expect({0, 3});
+    EXPECT_EQ(take(texts, {0, 3}), (std::vector<int32_t>{10, 21}));
+  }
+  EXPECT_EQ(subject_.read, 3);
 }
 
 TEST_F(TextsAhead, FailAtTheirOwnStep) {
   TrainingTexts texts(subject_, spec_, grid_, 0);
   subject_.bad = 21;
-  EXPECT_EQ(take(texts, {0}, {3}), (std::vector<int32_t>{10}));
-  EXPECT_THROW(take(texts, {3}, {1}), UserError);
-  EXPECT_EQ(take(texts, {1}, {3}), (std::vector<int32_t>{11}));  // and go unsaid where nobody asks for them
+  EXPECT_EQ(take(texts, {0}), (std::vector<int32_t>{10}));
+  texts.expect({3});
+  EXPECT_THROW(take(texts, {3}), UserError);
+  texts.expect({3});
+  EXPECT_EQ(take(texts, {1}), (std::vector<int32_t>{11})) << "unsaid where nobody asks for them";
 }
 
 }  // namespace

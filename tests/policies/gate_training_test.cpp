@@ -78,6 +78,16 @@ class Lesson {
     for (const LearnedMean& one : measured) step.measured[one.metric] = one.value;
     return step;
   }
+  // Begins step `step` of both texts, or of the second alone.
+  void begin(Learner& learner, const std::vector<GivenParam>& options, int64_t step, bool is_second_alone) {
+    read(learner, options);
+    const size_t first = is_second_alone ? 1 : 0;
+    learner.begin({.backend = backend_,
+                   .source = source_,
+                   .sequences = std::span(sequences_).subspan(first),
+                   .sample_numbers = std::span(numbers_).subspan(first),
+                   .step = step});
+  }
   // The same, of one text while another part learns from the other.
   Step learn_text(Learner& learner, const std::vector<float>& parameters, const std::vector<GivenParam>& options,
                   int text, StepParts& all) {
@@ -301,6 +311,34 @@ TEST_P(GateTraining, RetentionsGatesAreTorchs) {
     for (size_t i = 0; i < want.size(); ++i) {
       const double log_beta = want[i], forgets = -std::expm1(log_beta), logit = log_beta - std::log(forgets);
       ASSERT_NEAR(got[i], log_beta, forgets * allowed_of_logit(*backend, logit) - 3 * kRounding * log_beta) << i;
+    }
+  }
+}
+
+// What the step before has begun is taken up, and what was begun of another is not.
+TEST_P(GateTraining, StepsMayBeBegunAhead) {
+  KV_BACKEND_OR_SKIP(backend);
+  for (const char* method : kMethods) {
+    for (const char* tokens_at_once : {"16384", "50"}) {
+      SCOPED_TRACE(::testing::Message() << method << ", " << tokens_at_once);
+      const auto pupil = pupil_of(*backend, method);
+      const std::vector<GivenParam> at_once{{"tokens_at_once", tokens_at_once, ""}};
+      const Lesson::Step alone = pupil->step(at_once);
+      // The same bits where sums have an order.
+      const auto expect_same = [&](const Lesson::Step& step, const Lesson::Step& as) {
+        const double near = backend->activation_type() == DType::kF32 ? 0 : allowed(*backend) / 100;
+        expect_slopes(step.gradient, {as.gradient.begin(), as.gradient.end()}, near, "gradient");
+      };
+      const auto begin = [&](int64_t step, bool is_second_alone) {
+        std::vector<GivenParam> options = pupil->options;
+        options.insert(options.end(), at_once.begin(), at_once.end());
+        pupil->lesson.begin(pupil->learner(), options, step, is_second_alone);
+      };
+      begin(0, false);
+      const Lesson::Step begun = pupil->step(at_once);
+      expect_same(begun, alone);
+      begin(1, true);
+      expect_same(pupil->step(at_once), alone);
     }
   }
 }
