@@ -326,7 +326,9 @@ TEST_P(GateTraining, StepsMayBeBegunAhead) {
       const Lesson::Step alone = pupil->step(at_once);
       // The same bits where sums have an order.
       const auto expect_same = [&](const Lesson::Step& step, const Lesson::Step& as) {
-        if (backend->activation_type() == DType::kF32) EXPECT_EQ(step.gradient, as.gradient);
+        if (backend->activation_type() == DType::kF32) {
+          EXPECT_EQ(step.gradient, as.gradient);
+        }
         expect_slopes(step.gradient, {as.gradient.begin(), as.gradient.end()}, allowed(*backend) / 100, "gradient");
       };
       const auto begin = [&](int64_t step, bool is_second_alone) {
