@@ -84,7 +84,6 @@ Benchmark parse_benchmark(const Json& json, const std::string& where) {
     reader.fail(fmt::format("median_s {} is not between low_s {} and high_s {}", benchmark.median_s, benchmark.low_s,
                             benchmark.high_s));
   }
-  if (benchmark.bytes == 0 && benchmark.flops == 0) reader.fail("bytes and flops are both 0");
   return benchmark;
 }
 
@@ -101,6 +100,15 @@ void add(std::vector<Row>& rows, Row row, const std::string& metric, double valu
   row.value = value;
   row.unit = unit;
   rows.push_back(std::move(row));
+}
+
+void add_rates(std::vector<Row>& rows, const Row& row, const Benchmark& benchmark, const BenchmarkFile& file) {
+  const double bound = std::max(benchmark.bytes / file.copy_bytes_per_s, benchmark.flops / file.gemm_flops_per_s);
+  add(rows, row, "bandwidth", benchmark.bytes / benchmark.median_s * 1e-12, "TB/s");
+  add(rows, row, "compute", benchmark.flops / benchmark.median_s * 1e-12, "TFLOP/s");
+  if (benchmark.bytes > 0 && benchmark.flops > 0)
+    add(rows, row, "intensity", benchmark.flops / benchmark.bytes, "FLOP/byte");
+  add(rows, row, "bound_share", 100 * bound / benchmark.median_s, "%");
 }
 
 void add_peers(std::vector<Row>& rows, const Row& row, const Benchmark& benchmark, const BenchmarkFile& file) {
@@ -152,15 +160,10 @@ std::vector<Row> benchmark_rows(const BenchmarkFile& file, const std::string& ex
   add(rows, peaks, "gemm_peak", file.gemm_flops_per_s * 1e-12, "TFLOP/s");
   for (const Benchmark& benchmark : file.benchmarks) {
     const Row row = row_of(experiment, benchmark);
-    const double bound = std::max(benchmark.bytes / file.copy_bytes_per_s, benchmark.flops / file.gemm_flops_per_s);
     add(rows, row, "median_time", benchmark.median_s * 1e6, "µs");
     add(rows, row, "spread", 100 * (benchmark.high_s - benchmark.low_s) / benchmark.median_s, "%");
     add(rows, row, "timings", static_cast<double>(benchmark.samples), "");
-    add(rows, row, "bandwidth", benchmark.bytes / benchmark.median_s * 1e-12, "TB/s");
-    add(rows, row, "compute", benchmark.flops / benchmark.median_s * 1e-12, "TFLOP/s");
-    if (benchmark.bytes > 0 && benchmark.flops > 0)
-      add(rows, row, "intensity", benchmark.flops / benchmark.bytes, "FLOP/byte");
-    add(rows, row, "bound_share", 100 * bound / benchmark.median_s, "%");
+    if (benchmark.bytes > 0 || benchmark.flops > 0) add_rates(rows, row, benchmark, file);
     if (is_backend(benchmark.by)) add_peers(rows, row, benchmark, file);
   }
   return rows;

@@ -17,7 +17,8 @@ struct Benchmark {
   double median_s = 0;
   double low_s = 0, high_s = 0;  // quartiles
   int64_t samples = 0;
-  double bytes = 0, flops = 0;  // what the algorithm must move and compute; either may be 0, not both
+  double bytes = 0,
+         flops = 0;  // what the algorithm must move and compute; both 0: a whole task, of which none is known
 };
 
 // What `./dev bench --gpu` writes (tests/bench/gpu.py).
@@ -37,9 +38,9 @@ std::span<const std::string> benchmark_axes();
 
 // Rows of every benchmark, in the file's order; two rows of the peaks first (metrics copy_peak, TB/s, and gemm_peak,
 // TFLOP/s). With t the median time, the metrics of a benchmark are
-//   median_time (µs), spread (quartile distance / t, %), timings (how many), bandwidth (bytes / t, TB/s), compute
-//   (flops / t, TFLOP/s), intensity (flops / bytes; where both are above 0), bound_share (t of the roofline,
-//   max(bytes / copy peak, flops / GEMM peak), / t, %)
+//   median_time (µs), spread (quartile distance / t, %), timings (how many) and, where bytes or flops are known,
+//   bandwidth (bytes / t, TB/s), compute (flops / t, TFLOP/s), intensity (flops / bytes; where both are above 0),
+//   bound_share (t of the roofline, max(bytes / copy peak, flops / GEMM peak), / t, %)
 // and of one that has peers vs_<peer>: the peer's t / t, above 1 where the peer is slower.
 std::vector<Row> benchmark_rows(const BenchmarkFile& file, const std::string& experiment);
 

@@ -166,7 +166,7 @@ std::string manifest_json(const ManifestInputs& inputs) {
     if (rank.busy_seconds > 0) of_rank["busy_seconds"] = std::lround(rank.busy_seconds * 1000) / 1000.0;
     out["ranks"].push_back(std::move(of_rank));
   }
-  out["seconds"] = std::lround(inputs.seconds);
+  out["seconds"] = std::lround(inputs.seconds * 1000) / 1000.0;
   if (!inputs.times.workloads.empty()) out["times"] = to_json(inputs.times);
   return out.dump(2) + "\n";
 }

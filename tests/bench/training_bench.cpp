@@ -102,7 +102,7 @@ const Family kTraining{[](Device& device) {
   std::vector<Shape> shapes = {{"reference", 2048, 1.5}};
   if (!device.is_cpu()) shapes = {{"reference", 4096, 1.5}, {"reference", 16384, 1.5}, {"llama-3.1-8b", 16384, 4}};
   for (const Shape& shape : shapes) {
-    const std::string name = fmt::format("{}/{}", shape.model, shape.tokens);
+    const std::string name = fmt::format("{} {}K", shape.model, shape.tokens / 1024);
     device.add("training_teach/" + name, [=](Device& on, Samples& samples) { teach(on, samples, shape); });
     device.add("training_step_wg_kv/" + name, [=](Device& on, Samples& samples) {
       WriteGateTraining learner(shape.expand, {.window = kWindow, .threshold = 0.1F}, {}, "bench");
