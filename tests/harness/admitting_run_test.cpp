@@ -51,6 +51,17 @@ TEST_F(AdmittingRun, RowsSayWhatWasThere) {
   EXPECT_TRUE(rows["h2o+local"].contains("recall"));
 }
 
+// The attention that a pass without an admission pays is the future: whoever keeps the same entries either way, as
+// streaming does of what is younger than a window, keeps as much of it, though what lies in between is turned away.
+TEST_F(AdmittingRun, TheFutureIsThatOfTheFullCache) {
+  auto rows = run(with("[streaming, {policy: streaming, admission: &local {local: {sinks: 4, window: 30}}}, "
+                       "{policy: full, admission: *local}]",
+                       "recall, loss"),
+                  "out");
+  EXPECT_NE(rows["full+local"]["loss_ratio"], 1) << "a pass under the admission is another one";
+  EXPECT_EQ(rows["streaming+local"]["recall"], rows["streaming"]["recall"]);
+}
+
 // Whatever the number of samples that run together.
 TEST_F(AdmittingRun, RowsDependOnNoBatch) {
   const std::string yaml = with(

@@ -170,6 +170,21 @@ TEST_P(Generate, GreedyIsReplaysMostLikelyTokenOverTheFullCache) {
   expect_teacher_forced(bench, {.prompts = {text("code0", 0, 1)}, .max_new_tokens = 20});
 }
 
+// Steps of which a recording sweeps, too: replay's tokens, one by one, see what those of one block do
+// (admission_test.cpp).
+TEST_P(Generate, GreedyIsReplaysMostLikelyTokenUnderAnAdmission) {
+  KV_BACKEND_OR_SKIP(backend);
+  Bench bench(*backend);
+  const SlotChoice local{"local", {{"sinks", "4", ""}, {"window", "24", ""}}};
+  expect_teacher_forced(bench, {.prompts = {text("book0", 0, 90)}, .admission = local, .max_new_tokens = 60});
+  expect_teacher_forced(bench, {.prompts = {text("code0", 0, 90)},
+                                .policy = "snapkv",
+                                .admission = local,
+                                .budget = 48,
+                                .interval = 16,
+                                .max_new_tokens = 60});
+}
+
 TEST_P(GenerateSlow, GreedyIsReplaysMostLikelyTokenUnderEveryPolicy) {
   KV_BACKEND_OR_SKIP(backend);
   Bench bench(*backend);
