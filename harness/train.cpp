@@ -27,6 +27,7 @@
 #include "harness/spec/grid.h"
 #include "harness/subject.h"
 #include "harness/training_texts.h"
+#include "kernels/check.h"
 #include "kernels/error.h"
 #include "sim/io/hash.h"
 #include "sim/learned/learned_file.h"
@@ -73,7 +74,7 @@ class Trainings {
   struct StepTexts {
     int64_t step = 0;
     std::vector<int> numbers{};
-    std::vector<TokenIds> texts{};
+    std::vector<SharedIds> texts{};
     std::vector<std::span<const int32_t>> sequences{};  // the same
   };
 
@@ -299,6 +300,7 @@ class Trainings {
                                  TrainingTexts& texts) {
     const int64_t step = training.steps_done();
     const StepTexts of_step = next_ ? *std::exchange(next_, std::nullopt) : step_texts(options, texts, step);
+    KV_CHECK(of_step.step == step);
     const bool is_last = step + 1 == options.steps;
     if (!is_last) texts.expect(numbers_of(options, texts, step + 1));
     LearnBatch batch = batch_of(options, source, of_step);
@@ -319,7 +321,7 @@ class Trainings {
   StepTexts step_texts(const TrainingOptions& options, TrainingTexts& texts, int64_t step) const {
     StepTexts of_step{.step = step, .numbers = numbers_of(options, texts, step)};
     of_step.texts = texts.take(of_step.numbers);
-    for (const TokenIds& ids : of_step.texts) of_step.sequences.emplace_back(*ids);
+    for (const SharedIds& ids : of_step.texts) of_step.sequences.emplace_back(*ids);
     return of_step;
   }
 

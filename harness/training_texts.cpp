@@ -16,8 +16,8 @@ Sample text_of(Subject& subject, const Workload& workload, int index) {
 
 }  // namespace
 
-TrainingTexts::TrainingTexts(Subject& subject, const Spec& spec, const Grid& grid, int model)
-    : subject_(subject), spec_(spec) {
+TrainingTexts::TrainingTexts(Subject& subject, const Spec& spec, const Grid& grid, int model, int64_t kept_tokens)
+    : subject_(subject), spec_(spec), room_(kept_tokens) {
   for (const Workload& workload : grid.workloads) {
     if (workload.model == model) workloads_.push_back(&workload);
   }
@@ -44,8 +44,8 @@ void TrainingTexts::check(int64_t least_tokens) {
   }
 }
 
-std::vector<TokenIds> TrainingTexts::take(const std::vector<int>& numbers) {
-  std::future<std::vector<TokenIds>> coming = std::exchange(coming_, {});
+std::vector<SharedIds> TrainingTexts::take(const std::vector<int>& numbers) {
+  std::future<std::vector<SharedIds>> coming = std::exchange(coming_, {});
   if (!coming.valid()) return read(numbers);
   if (expected_ == numbers) return coming.get();
   coming.wait();
@@ -58,20 +58,20 @@ void TrainingTexts::expect(const std::vector<int>& numbers) {
   coming_ = std::async(std::launch::async, [this] { return read(expected_); });
 }
 
-std::vector<TokenIds> TrainingTexts::read(const std::vector<int>& numbers) {
-  std::vector<TokenIds> texts;
+std::vector<SharedIds> TrainingTexts::read(const std::vector<int>& numbers) {
+  std::vector<SharedIds> texts;
   for (const int number : numbers) texts.push_back(read(number));
   return texts;
 }
 
-TokenIds TrainingTexts::read(int number) {
+SharedIds TrainingTexts::read(int number) {
   if (const auto kept = kept_.find(number); kept != kept_.end()) return kept->second;
   int index = number;
   auto workload = workloads_.begin();
   for (; index >= (*workload)->samples; ++workload) index -= (*workload)->samples;
   auto text = std::make_shared<const std::vector<int32_t>>(std::move(text_of(subject_, **workload, index).ids));
-  if (kept_tokens_ + std::ssize(*text) <= kKeptTokens) {
-    kept_tokens_ += std::ssize(*text);
+  if (std::ssize(*text) <= room_) {
+    room_ -= std::ssize(*text);
     kept_.emplace(number, text);
   }
   return text;

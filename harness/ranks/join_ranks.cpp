@@ -1,5 +1,7 @@
 #include "harness/ranks/join_ranks.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdlib>
@@ -39,12 +41,25 @@ bool was_launched() {
                      [](const char* name) { return std::getenv(name) != nullptr; });
 }
 
+// Where srun has no MPI to tell them of each other, its tasks would all be the only one.
+void refuse_strangers() {
+  const char* const tasks = std::getenv("SLURM_STEP_NUM_TASKS");
+  if (!tasks || std::atoi(tasks) <= 1) return;
+  throw UserError(fmt::format(
+      "srun started {} tasks that know nothing of each other; expected an MPI (srun --mpi=pmix, or --mpi=pmi2), or one "
+      "task",
+      tasks));
+}
+
 }  // namespace
 
 std::unique_ptr<Ranks> lone_rank() { return std::make_unique<LoneRank>(); }
 
 std::unique_ptr<Ranks> join_ranks() {
-  if (!was_launched()) return lone_rank();
+  if (!was_launched()) {
+    refuse_strangers();
+    return lone_rank();
+  }
   if (std::unique_ptr<Ranks> ranks = join_mpi_ranks()) return ranks;
   throw UserError("kvlab was built without MPI (-DKVLAB_MPI=ON needs it): start it without mpirun or srun");
 }

@@ -18,6 +18,7 @@ namespace {
 
 constexpr const char* kVisible = "CUDA_VISIBLE_DEVICES";
 constexpr char kBetween = '\n';  // in no host's name, mask or list
+const std::string kAllGpus = "all";
 
 std::string own_cores() {
   cpu_set_t set;
@@ -63,7 +64,7 @@ OwnShare own_share(const std::vector<Seat>& seats, int rank) {
 }
 
 std::string visible_gpu(const std::string& gpus, int place) {
-  if (gpus.empty()) return std::to_string(place);
+  if (gpus == kAllGpus) return std::to_string(place);
   const auto commas = static_cast<int>(std::count(gpus.begin(), gpus.end(), ','));
   size_t first = 0;
   for (int i = place % (commas + 1); i > 0; --i) first = gpus.find(',', first) + 1;
@@ -89,7 +90,7 @@ void take_own_share(Ranks& ranks) {
     return;
   }
   const char* const visible = std::getenv(kVisible);
-  const std::string gpus = visible ? visible : "";
+  const std::string gpus = visible ? visible : kAllGpus;
   std::vector<Seat> seats;
   for (const std::string& text : ranks.gather(host_name() + kBetween + own_cores() + kBetween + gpus)) {
     seats.push_back(parse_seat(text));

@@ -11,7 +11,7 @@ namespace kv {
 struct Seat {
   std::string host;
   std::string cores;  // that it may use, as a mask
-  std::string gpus;   // CUDA_VISIBLE_DEVICES; empty: all
+  std::string gpus;   // CUDA_VISIBLE_DEVICES: empty where all are hidden; "all" where it is not set
 };
 
 // What a rank takes of its machine, beside other ranks there.
@@ -25,7 +25,7 @@ struct OwnShare {
 // ones, each takes as many of the cores, and the GPU of its place among the machine's ranks.
 OwnShare own_share(const std::vector<Seat>& seats, int rank);
 
-// The entry of such a list, "0" to "n" where it is empty. Shorter lists begin again: some launchers let each rank see
+// The entry of such a list, "0" to "n" where all are seen. Shorter lists begin again: some launchers let each rank see
 // one GPU, which is another one for each but has the same number; that it is its own, require_own_devices() sees to.
 std::string visible_gpu(const std::string& gpus, int place);
 // Collective: UserError, as agree() has it, where two ranks have one Backend::device_identity() that is not empty.

@@ -6,11 +6,9 @@
 #include <cmath>
 #include <numeric>
 
-#include "kernels/check.h"
 #include "kernels/error.h"
 #include "policies/parts/distillation.h"
 #include "policies/parts/text_groups.h"
-#include "sim/source/source.h"
 
 namespace kv {
 
@@ -58,12 +56,11 @@ std::vector<float> DuoTraining::alphas(std::span<const float> parameters) {
 
 std::vector<LearnedMean> DuoTraining::learn(const LearnBatch& batch, std::span<const float> parameters,
                                             std::span<double> gradient) {
-  const ForwardModel* model = batch.source.frozen_model();
-  KV_CHECK(model);  // protocol train runs a model
+  const ForwardModel& model = model_of(batch);
   const std::vector<float> alphas = DuoTraining::alphas(parameters);
-  require_numbers(alphas, model->config.kv_heads);
-  DuoAttention attention(batch.backend, model->config, streaming_, alphas);
-  Distillation distillation(*model, batch.memory);
+  require_numbers(alphas, model.config.kv_heads);
+  DuoAttention attention(batch.backend, model.config, streaming_, alphas);
+  Distillation distillation(model, batch.memory);
   double distance = 0;
   groups_.for_each(batch, tokens_at_once_, [&](const TextGroup& group, Ref teacher) {
     distance += group.share * distillation.learn(group, teacher, attention, [] {});

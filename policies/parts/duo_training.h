@@ -35,7 +35,7 @@ class DuoTraining final : public Learner {
   const std::vector<float>& used() const { return used_; }
   std::vector<LearnedMean> learn(const LearnBatch& batch, std::span<const float> parameters,
                                  std::span<double> gradient) override;
-  void begin(const LearnBatch& next) override { groups_.begin(next, tokens_at_once_); }
+  void begin_next(const LearnBatch& next) override { groups_.begin_next(next, tokens_at_once_); }
 
   // α of parameters.
   static std::vector<float> alphas(std::span<const float> parameters);

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "kernels/capacity_hinge.h"
-#include "kernels/check.h"
 #include "kernels/error.h"
 #include "kernels/find_bad.h"
 #include "kernels/occupancy.h"
@@ -18,8 +17,8 @@
 #include "policies/parts/retention_attention.h"
 #include "policies/parts/text_groups.h"
 #include "sim/learned/learned_file.h"
-#include "sim/learned/student.h"
 #include "sim/source/source.h"
+#include "sim/learned/student.h"
 
 namespace kv {
 
@@ -252,18 +251,16 @@ std::vector<LearnedMeasure> RetentionTraining::measures() const {
 
 std::vector<LearnedMean> RetentionTraining::learn(const LearnBatch& batch, std::span<const float> parameters,
                                                   std::span<double> gradient) {
-  const ForwardModel* model = batch.source.frozen_model();
-  KV_CHECK(model);  // protocol train runs a model
+  const ForwardModel& model = model_of(batch);
   const SourceInfo& info = batch.source.info();
   RetentionGradients gradients(batch.backend, info, network_);
-  RetentionAttention attention(batch.backend, model->config, network_, gradients);
-  RetentionStep step(batch, *model, attention, capacity_);
+  RetentionAttention attention(batch.backend, model.config, network_, gradients);
+  RetentionStep step(batch, model, attention, capacity_);
   bool has_parameters = false;
   if (!is_one_group(batch, tokens_at_once_)) {
     network_.use(batch.backend, info, parameters);
     has_parameters = true;
-    for_each_group(batch, model->config.vocab_size, tokens_at_once_,
-                   [&](const TextGroup& group) { step.count_overfull(group); });
+    for_each_group(batch, tokens_at_once_, [&](const TextGroup& group) { step.count_overfull(group); });
     step.count_overfull_of_step();
   }
   groups_.for_each(batch, tokens_at_once_, [&](const TextGroup& group, Ref teacher) {

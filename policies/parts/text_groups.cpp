@@ -7,8 +7,10 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/check.h"
 #include "kernels/error.h"
 #include "policies/parts/options.h"
+#include "sim/source/source.h"
 
 namespace kv {
 
@@ -24,6 +26,7 @@ void check_ids(std::span<const int32_t> ids, int vocabulary) {
 // As many of the first as go through a model together.
 std::span<const std::span<const int32_t>> next_texts(std::span<const std::span<const int32_t>> left,
                                                      int64_t tokens_at_once) {
+  KV_CHECK(!left.empty());
   size_t count = 1;
   int64_t tokens = std::ssize(left.front());
   while (count < left.size() && tokens + std::ssize(left[count]) <= tokens_at_once) {
@@ -32,7 +35,9 @@ std::span<const std::span<const int32_t>> next_texts(std::span<const std::span<c
   return left.first(count);
 }
 
-TextGroup group_of(Backend& backend, std::span<const std::span<const int32_t>> texts, int vocabulary) {
+TextGroup group_of(const LearnBatch& batch, std::span<const std::span<const int32_t>> texts) {
+  const int vocabulary = model_of(batch).config.vocab_size;
+  Backend& backend = batch.backend;
   TextGroup group;
   std::vector<int32_t> counts;
   for (const std::span<const int32_t> text : texts) {
@@ -65,6 +70,12 @@ double read_lambda(Params& params, double fallback) {
   return lambda;
 }
 
+const ForwardModel& model_of(const LearnBatch& batch) {
+  const ForwardModel* const model = batch.source.frozen_model();
+  KV_CHECK(model);  // protocol train runs a model
+  return *model;
+}
+
 int64_t tokens_of(const LearnBatch& batch) {
   int64_t tokens = 0;
   for (const std::span<const int32_t> text : batch.sequences) tokens += std::ssize(text);
@@ -82,11 +93,11 @@ bool is_one_group(const LearnBatch& batch, int64_t tokens_at_once) {
   return batch.sequences.size() == 1 || tokens_of(batch) <= tokens_at_once;
 }
 
-void for_each_group(const LearnBatch& batch, int vocabulary, int64_t tokens_at_once,
-                    const std::function<void(const TextGroup&)>& visit, std::optional<TextGroup> first) {
+void for_each_group(const LearnBatch& batch, int64_t tokens_at_once, const std::function<void(const TextGroup&)>& visit,
+                    std::optional<TextGroup> first) {
   const auto all = static_cast<double>(step_tokens_of(batch));
   for (std::span<const std::span<const int32_t>> left = batch.sequences; !left.empty();) {
-    TextGroup group = first ? std::move(*first) : group_of(batch.backend, next_texts(left, tokens_at_once), vocabulary);
+    TextGroup group = first ? std::move(*first) : group_of(batch, next_texts(left, tokens_at_once));
     first.reset();
     group.share = static_cast<double>(group.ids.size()) / all;
     left = left.subspan(group.block.segments.size());
@@ -94,8 +105,8 @@ void for_each_group(const LearnBatch& batch, int vocabulary, int64_t tokens_at_o
   }
 }
 
-TextGroup first_group(const LearnBatch& batch, int vocabulary, int64_t tokens_at_once) {
-  return group_of(batch.backend, next_texts(batch.sequences, tokens_at_once), vocabulary);
+TextGroup first_group(const LearnBatch& batch, int64_t tokens_at_once) {
+  return group_of(batch, next_texts(batch.sequences, tokens_at_once));
 }
 
 }  // namespace kv

@@ -9,6 +9,7 @@
 #include "kernels/tensor.h"
 #include "sim/cache/block.h"
 #include "sim/learned/learner.h"
+#include "sim/model/forward.h"
 
 namespace kv {
 
@@ -28,6 +29,9 @@ int64_t read_tokens_at_once(Params& params);
 // Option `lambda`: what a loss beside that of the model's words or states weighs.
 double read_lambda(Params& params, double fallback);
 
+// That the step's texts go through.
+const ForwardModel& model_of(const LearnBatch& batch);
+
 // Of the texts that are here.
 int64_t tokens_of(const LearnBatch& batch);
 // Of all texts of the step.
@@ -41,10 +45,10 @@ bool is_one_group(const LearnBatch& batch, int64_t tokens_at_once);
 // Calls with the step's texts in their order, as many at once as have at most `tokens_at_once` tokens, but never none:
 // gradients of a step are sums over groups, of all its parts, whose memory is one group's. Where the first is there
 // already (first_group), it is not made anew. UserError for an id outside the vocabulary.
-void for_each_group(const LearnBatch& batch, int vocabulary, int64_t tokens_at_once,
-                    const std::function<void(const TextGroup&)>& visit, std::optional<TextGroup> first = std::nullopt);
+void for_each_group(const LearnBatch& batch, int64_t tokens_at_once, const std::function<void(const TextGroup&)>& visit,
+                    std::optional<TextGroup> first = std::nullopt);
 
 // The first of those groups. Its share is not known yet.
-TextGroup first_group(const LearnBatch& batch, int vocabulary, int64_t tokens_at_once);
+TextGroup first_group(const LearnBatch& batch, int64_t tokens_at_once);
 
 }  // namespace kv

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <utility>
 
-#include "kernels/check.h"
 #include "kernels/error.h"
 #include "kernels/find_bad.h"
 #include "kernels/gate_sparsity.h"
@@ -125,12 +124,11 @@ std::vector<LearnedMeasure> WriteGateTraining::measures() const {
 
 std::vector<LearnedMean> WriteGateTraining::learn(const LearnBatch& batch, std::span<const float> parameters,
                                                   std::span<double> gradient) {
-  const ForwardModel* model = batch.source.frozen_model();
-  KV_CHECK(model);  // protocol train runs a model
+  const ForwardModel& model = model_of(batch);
   const SourceInfo& info = batch.source.info();
   WriteGateGradients gradients(batch.backend, info, network_);
-  WriteGateAttention attention(batch.backend, model->config, network_, admitted_.window, gradients);
-  WriteGateStep step(batch, *model, attention,
+  WriteGateAttention attention(batch.backend, model.config, network_, admitted_.window, gradients);
+  WriteGateStep step(batch, model, attention,
                      {.lambda = lambda_, .window = sparsity_window_, .threshold = admitted_.threshold});
   bool has_parameters = false;
   groups_.for_each(batch, tokens_at_once_, [&](const TextGroup& group, Ref teacher) {

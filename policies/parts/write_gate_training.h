@@ -49,7 +49,7 @@ class WriteGateTraining final : public Learner {
   const std::vector<float>& used() const { return used_; }
   std::vector<LearnedMean> learn(const LearnBatch& batch, std::span<const float> parameters,
                                  std::span<double> gradient) override;
-  void begin(const LearnBatch& next) override { groups_.begin(next, tokens_at_once_); }
+  void begin_next(const LearnBatch& next) override { groups_.begin_next(next, tokens_at_once_); }
 
  private:
   WriteGateNetwork network_;  // the parameters of the step that is being taken

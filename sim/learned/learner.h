@@ -86,10 +86,10 @@ class Learner {
   // layer and head, where a loss is no finite number.
   virtual std::vector<LearnedMean> learn(const LearnBatch& batch, std::span<const float> parameters,
                                          std::span<double> gradient) = 0;
-  // After learn() of a step, while its gradients are added up: begins what of the next one does not depend on
-  // parameters, and on a device waits for none of it. learn() of the same batch, whose part is not known yet, comes
-  // next, or none.
-  virtual void begin(const LearnBatch&) {}
+  // After learn() of a step, while its gradients are added up: begins what of the next step does not depend on
+  // parameters, and on a device waits for none of it. Which part of the step the batch is is not known yet. Whatever
+  // learn() gets next, begun or not, its numbers are the same.
+  virtual void begin_next(const LearnBatch&) {}
 };
 
 }  // namespace kv

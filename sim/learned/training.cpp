@@ -102,7 +102,7 @@ std::vector<Measured> Training::step(const LearnBatch& batch, const NextBatch& n
 std::vector<Measured> Training::take_step(const LearnBatch& batch, const NextBatch& next) {
   std::fill(gradient_.begin(), gradient_.end(), 0.0);
   std::vector<LearnedMean> means = learner_.learn(batch, parameters_, gradient_);
-  if (const std::optional<LearnBatch> coming = next()) learner_.begin(*coming);
+  if (const std::optional<LearnBatch> coming = next()) learner_.begin_next(*coming);
   if (batch.part) {
     batch.part->all.add_up(gradient_);
     add_up(batch.part->all, means);

@@ -14,7 +14,9 @@
 #include <optional>
 #include <thread>
 
+#include "harness/build_info.h"
 #include "harness/files.h"
+#include "harness/ranks/estimated_cost.h"
 #include "harness/ranks/join_ranks.h"
 #include "harness/ranks/own_share.h"
 #include "harness/rows.h"
@@ -34,7 +36,8 @@ using namespace std::chrono_literals;
 using Words = std::vector<std::string>;
 
 TEST(OwnShare, IsAGpuAndAShareOfTheCoresOfAMachine) {
-  const std::vector<Seat> seats = {{"a", "0,1,", ""}, {"b", "0,1,", ""}, {"a", "0,1,", ""}, {"a", "0,1,", ""}};
+  const std::vector<Seat> seats = {
+      {"a", "0,1,", "all"}, {"b", "0,1,", "all"}, {"a", "0,1,", "all"}, {"a", "0,1,", "all"}};
   for (const auto& [rank, gpu] : {std::pair(0, 0), {1, 0}, {2, 1}, {3, 2}}) {
     EXPECT_EQ(own_share(seats, rank).gpu, gpu) << rank;
     EXPECT_EQ(own_share(seats, rank).ranks, rank == 1 ? 1 : 3) << rank;
@@ -51,12 +54,27 @@ TEST(OwnShare, IsWhatTheLauncherGaveEach) {
 }
 
 TEST(OwnShare, NamesTheGpuOfAList) {
-  EXPECT_EQ(visible_gpu("", 3), "3");
+  EXPECT_EQ(visible_gpu("all", 3), "3");
+  EXPECT_EQ(visible_gpu("", 3), "") << "none is seen";
   EXPECT_EQ(visible_gpu("5", 0), "5");
   EXPECT_EQ(visible_gpu("GPU-1,GPU-2,GPU-3", 1), "GPU-2");
   EXPECT_EQ(visible_gpu("4,5", 1), "5");
   EXPECT_EQ(visible_gpu("0", 3), "0");  // of four ranks to which the launcher shows one each
   EXPECT_EQ(visible_gpu("4,5", 2), "4");
+}
+
+TEST(LargestFirst, KeepsToOneModelAndTakesItsLongTextsBeforeItsManyShortOnes) {
+  const auto workload = [](int model, int tokens, int samples) {
+    Workload of{.cases = std::vector<Case>(2)};
+    of.model = model;
+    of.tokens = tokens;
+    of.samples = samples;
+    return of;
+  };
+  const std::vector<Workload> grid = {workload(0, 1024, 4), workload(1, 65536, 4), workload(0, 16384, 4),
+                                      workload(0, 1024, 16)};
+  EXPECT_EQ(largest_first(grid), (std::vector<size_t>{2, 3, 0, 1}));
+  EXPECT_GT(estimated_cost(grid[2]), 16 * estimated_cost(grid[0])) << "attention is quadratic";
 }
 
 TEST(LoneRank, TakesPiecesInOrderAndSaysItsOwnMistakes) {
@@ -115,6 +133,17 @@ TEST(Agreement, IsReachedWhateverGoesWrong) {
   EXPECT_NO_THROW(agree(several, [] {}));
   const std::unique_ptr<Ranks> alone = lone_rank();
   EXPECT_THROW(agree(*alone, [] { throw std::bad_alloc(); }), std::bad_alloc);
+}
+
+TEST(JoinRanks, RefusesTasksThatKnowNothingOfEachOther) {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"}) {
+    if (std::getenv(name)) GTEST_SKIP() << "a launcher started this";
+  }
+  ::setenv("SLURM_STEP_NUM_TASKS", "4", 1);
+  EXPECT_THROW(join_ranks(), UserError);
+  ::setenv("SLURM_STEP_NUM_TASKS", "1", 1);
+  EXPECT_EQ(join_ranks()->size(), 1);
+  ::unsetenv("SLURM_STEP_NUM_TASKS");
 }
 
 class RanksSlow : public testing::Test {
@@ -192,7 +221,14 @@ class RanksSlow : public testing::Test {
   // Of a launcher one of whose ranks was killed. Open MPI 4.1's does not notice one that dies within milliseconds of
   // its start, and waits for ever once all have gone: who started it then ends it.
   static int code_after_kill(pid_t launcher) {
-    if (const std::optional<int> code = code_within(launcher, std::chrono::seconds(20))) return *code;
+    const auto begin = std::chrono::steady_clock::now();
+    auto last_lived = begin;
+    for (auto now = begin; now - begin < 20s && now - last_lived < 2s; now = std::chrono::steady_clock::now()) {
+      if (const std::optional<int> code = code_within(launcher, 0s)) return *code;
+      const std::vector<pid_t> children = children_of(launcher);
+      if (!std::all_of(children.begin(), children.end(), has_ended)) last_lived = now;
+      std::this_thread::sleep_for(2ms);
+    }
     for (const pid_t child : children_of(launcher))
       EXPECT_TRUE(has_ended(child)) << "a rank waits for one that is gone";
     end_with_children(launcher);
@@ -265,15 +301,21 @@ TEST_F(RanksSlow, ShareModelsDataAndCases) {
   }
 }
 
-// Of a method each: what is in a step's parts alone, and what asks for a sum in between.
-class TrainingRanksSlow : public RanksSlow, public testing::WithParamInterface<const char*> {
+class TrainingRanksSlow : public RanksSlow {
  protected:
-  void SetUp() override {
-    RanksSlow::SetUp();
+  void write_spec(const std::string& learning) const {
     test::write_file(path("train.yaml"), "model: " + path("model") +
                                              "\nprotocol: train\ndata: [{name: noise, task: reason, tokens: 96}]\n"
                                              "samples: 5\nseed: 5\ntables: []\n" +
-                                             std::string(GetParam()));
+                                             learning);
+  }
+  // What the second stage of ForesightKV goes on from.
+  void train_base() const {
+    write_spec(
+        "policies: [{policy: foresight-kv, weights: base}]\nlearn: {steps: 2, batch: 2, budget: 40, interval: 8, "
+        "warm_up: 1}\n");
+    const pid_t child = ref::start_kvlab({"train", "--quiet", "--no-draw", "--out", path("base"), path("train.yaml")});
+    ASSERT_EQ(code_of(child), 0);
   }
   std::string train(const std::string& out) const {
     return fmt::format("exec '{0}' train --quiet --no-draw --checkpoint 0 --weights '{1}' --out '{1}' '{2}'",
@@ -294,8 +336,23 @@ class TrainingRanksSlow : public RanksSlow, public testing::WithParamInterface<c
   }
 };
 
+constexpr const char* kGates =
+    "policies: [{policy: full, admission: {wg-kv: {window: 8, weights: mine}}}]\nlearn: {steps: 6, batch: 4}\n";
+
+// Of a method each: what is in a step's parts alone, and what asks for a sum in between.
+class RanksOfAMethodSlow : public TrainingRanksSlow, public testing::WithParamInterface<const char*> {
+ protected:
+  void SetUp() override {
+    TrainingRanksSlow::SetUp();
+    if (IsSkipped()) return;
+    const std::string learning = GetParam();
+    if (learning.find("start: base") != learning.npos) train_base();
+    write_spec(learning);
+  }
+};
+
 // Within what rounding makes of a few of Adam's steps.
-TEST_P(TrainingRanksSlow, LearnWhatOneProcessLearns) {
+TEST_P(RanksOfAMethodSlow, LearnWhatOneProcessLearns) {
   const std::string one = path("alone");
   ASSERT_EQ(code_of(start(1, train(one), path("messages"))), 0);
   const std::vector<float> expected = parameters_in(one);
@@ -324,7 +381,7 @@ TEST_P(TrainingRanksSlow, LearnWhatOneProcessLearns) {
 }
 
 // Killed as a whole or in part, and gone on with by another number of ranks.
-TEST_P(TrainingRanksSlow, GoOnFromTheirCheckpoint) {
+TEST_P(RanksOfAMethodSlow, GoOnFromTheirCheckpoint) {
   const std::string one = path("alone"), out = path("killed");
   using Clock = std::chrono::steady_clock;
   ASSERT_EQ(code_of(start(1, train(one), path("messages"))), 0);
@@ -333,10 +390,28 @@ TEST_P(TrainingRanksSlow, GoOnFromTheirCheckpoint) {
   const auto duration = Clock::now() - begin;
   Random random(19, 0);
   int killed = 0;
-  const auto has_begun = [&] { return fs::exists(out + "/checkpoints") && !fs::is_empty(out + "/checkpoints"); };
+  const auto checkpoint = [&] {
+    auto newest = fs::file_time_type::min();
+    std::error_code error;
+    for (fs::directory_iterator file(out + "/checkpoints", error), end; !error && file != end; file.increment(error)) {
+      if (file->path().extension() == ".safetensors") newest = std::max(newest, file->last_write_time(error));
+    }
+    return newest;
+  };
+  const auto has_begun = [&] { return checkpoint() != fs::file_time_type::min(); };
   for (int i = 0; (killed < 3 || !has_begun()) && i < 40; ++i) {
+    const auto before = checkpoint();
+    const auto started = Clock::now();
     const pid_t launcher = start(1 << random.below(3), train(out), path("messages"));
-    std::this_thread::sleep_for(std::chrono::duration_cast<Clock::duration>(duration * (0.2 + 0.7 * random.uniform())));
+    // At any moment, but most of the time of so short a training is the launcher's: as a rule after a checkpoint.
+    auto moment = duration * random.uniform();
+    if (random.below(3) > 0) {
+      while (checkpoint() == before && !has_ended(launcher) && Clock::now() - started < 2 * duration) {
+        std::this_thread::sleep_for(1ms);
+      }
+      moment /= 100;
+    }
+    std::this_thread::sleep_for(std::chrono::duration_cast<Clock::duration>(moment));
     const std::vector<pid_t> children = children_of(launcher);
     if (!children.empty()) ::kill(children[random.below(children.size())], SIGKILL);
     if (code_after_kill(launcher) == 0) {  // done before its time: nothing is left to go on with
@@ -361,7 +436,8 @@ TEST_P(TrainingRanksSlow, GoOnFromTheirCheckpoint) {
 }
 
 // Each would add up gradients of its own model or texts.
-TEST_P(TrainingRanksSlow, NeedTheSameInputs) {
+TEST_F(TrainingRanksSlow, NeedTheSameInputs) {
+  write_spec(kGates);
   for (const char* rank : {"rank0", "rank1"}) {
     fs::create_directories(path(rank));
     fs::copy(path("model"), path(rank) + "/own", fs::copy_options::recursive);
@@ -374,23 +450,26 @@ TEST_P(TrainingRanksSlow, NeedTheSameInputs) {
   EXPECT_NE(messages()[0].find("inputs of the training differ"), std::string::npos) << messages()[0];
 }
 
-TEST_P(TrainingRanksSlow, NeedATextEach) {
+TEST_F(TrainingRanksSlow, NeedATextEach) {
+  write_spec(kGates);
   EXPECT_EQ(code_of(start(2, train(path("few")) + " --set learn.batch=1", path("messages"))), 2);
   ASSERT_EQ(messages().size(), 1u) << testing::PrintToString(messages());
   EXPECT_NE(messages()[0].find("the 1 texts of a step are divided over 2 ranks"), std::string::npos) << messages()[0];
 }
 
 constexpr const char* kLearning[] = {
-    "policies: [{policy: full, admission: {wg-kv: {window: 8, weights: mine}}}]\nlearn: {steps: 6, batch: 4}\n",
-    "policies: [{policy: retention, hidden: 8, weights: mine}]\nlearn: {steps: 6, batch: 4, entries: 8}\n",
-    "policies: [foresight-kv]\nlearn: {steps: 6, batch: 4, budget: 40, interval: 8, warm_up: 1}\n"};
+    kGates, "policies: [{policy: retention, hidden: 8, weights: mine}]\nlearn: {steps: 6, batch: 4, entries: 8}\n",
+    "policies: [{policy: full, admission: {duo: {sinks: 2, window: 8, weights: mine}}}]\nlearn: {steps: 6, batch: 4}\n",
+    "policies: [foresight-kv]\nlearn: {steps: 6, batch: 4, budget: 40, interval: 8, warm_up: 1}\n",
+    "policies: [foresight-kv]\n"
+    "learn: {stage: reinforced, start: base, steps: 6, batch: 4, group: 3, budget: 40, interval: 8, warm_up: 1}\n"};
 
 std::string method_of(const testing::TestParamInfo<const char*>& spec) {
-  constexpr const char* kNames[] = {"wg_kv", "retention", "foresight_kv"};
+  constexpr const char* kNames[] = {"wg_kv", "retention", "duo", "foresight_kv", "foresight_kv_reinforced"};
   return kNames[spec.index];
 }
 
-INSTANTIATE_TEST_SUITE_P(Methods, TrainingRanksSlow, testing::ValuesIn(kLearning), method_of);
+INSTANTIATE_TEST_SUITE_P(Methods, RanksOfAMethodSlow, testing::ValuesIn(kLearning), method_of);
 
 class KilledRanksSlow : public RanksSlow, public testing::WithParamInterface<int> {
  protected:
@@ -441,7 +520,7 @@ TEST_P(KilledRanksSlow, LoseNothingOfWhatIsFinished) {
     // At any moment, but most of the time of so short a run is the launcher's: in two of three after the next unit.
     auto moment = duration * random.uniform();
     if (random.below(3) > 0) {
-      while (units_in(out) == before && Clock::now() - begin < 2 * duration) wait(2ms);
+      while (units_in(out) == before && !has_ended(launcher) && Clock::now() - begin < 2 * duration) wait(2ms);
       moment /= 8;
     }
     wait(std::chrono::duration_cast<std::chrono::milliseconds>(moment));
@@ -493,6 +572,25 @@ TEST_F(RanksSlow, RefuseWhatIsNotOneRunInOneLine) {
   EXPECT_EQ(code_of(start(2, own_threads, path("messages"))), 2);
   ASSERT_EQ(messages().size(), 1u) << testing::PrintToString(messages());
   EXPECT_NE(messages()[0].find("threads differ"), std::string::npos) << messages()[0];
+
+  // All cards are hidden, and stay so.
+  const std::string no_card = "export CUDA_VISIBLE_DEVICES=; " + run(path("cards")) + " --device cuda";
+  EXPECT_EQ(code_of(start(2, no_card, path("messages"))), 2);
+  ASSERT_EQ(messages().size(), 1u) << testing::PrintToString(messages());
+  EXPECT_NE(messages()[0].find("cuda"), std::string::npos) << messages()[0];
+
+  // Of another commit; or, built with changes, of another content.
+  std::string binary = read_file(ref::binary_path());
+  const std::string commit(build_info().commit);
+  for (size_t at = binary.find(commit); at != binary.npos; at = binary.find(commit, at + 1)) binary[at] = '!';
+  test::write_file(path("other"), binary);
+  fs::permissions(path("other"), fs::perms::owner_all);
+  const std::string own_binary =
+      fmt::format("test $OMPI_COMM_WORLD_RANK = 0 || set -- '{}'; exec ${{1:-'{}'}} {}", path("other"),
+                  ref::binary_path(), run(path("commits")).substr(run("").find(" run ")));
+  EXPECT_EQ(code_of(start(2, own_binary, path("messages"))), 2);
+  ASSERT_EQ(messages().size(), 1u) << testing::PrintToString(messages());
+  EXPECT_NE(messages()[0].find("kvlab's commits differ"), std::string::npos) << messages()[0];
 
   test::write_file(path("spec.yaml"), "model: nothing\n");
   EXPECT_EQ(finish(2, path("none")), 2);

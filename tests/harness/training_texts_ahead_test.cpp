@@ -53,7 +53,7 @@ class TextsAhead : public testing::Test {
 
   std::vector<int32_t> take(TrainingTexts& texts, const std::vector<int>& numbers) {
     std::vector<int32_t> ids;
-    for (const TokenIds& text : texts.take(numbers)) ids.push_back(text->front());
+    for (const SharedIds& text : texts.take(numbers)) ids.push_back(text->front());
     return ids;
   }
 
@@ -84,7 +84,13 @@ TEST_F(TextsAhead, AreReadOnce) {
   EXPECT_EQ(subject_.read, 3);
 }
 
-TEST_F(TextsAhead, FailAtTheirOwnStep) {
+TEST_F(TextsAhead, AreReadAgainWhereThereIsNoRoomToKeepThem) {
+  TrainingTexts texts(subject_, spec_, grid_, 0, 1);
+  for (int round = 0; round < 3; ++round) EXPECT_EQ(take(texts, {4, 0}), (std::vector<int32_t>{22, 10}));
+  EXPECT_EQ(subject_.read, 1 + 3) << "of one token there is room for one text";
+}
+
+TEST_F(TextsAhead, FailWhereTheyAreTaken) {
   TrainingTexts texts(subject_, spec_, grid_, 0);
   subject_.bad = 21;
   EXPECT_EQ(take(texts, {0}), (std::vector<int32_t>{10}));

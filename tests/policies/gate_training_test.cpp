@@ -82,12 +82,13 @@ class Lesson {
   void begin(Learner& learner, const std::vector<GivenParam>& options, int64_t step, bool is_second_alone) {
     read(learner, options);
     const size_t first = is_second_alone ? 1 : 0;
-    learner.begin({.backend = backend_,
-                   .source = source_,
-                   .sequences = std::span(sequences_).subspan(first),
-                   .sample_numbers = std::span(numbers_).subspan(first),
-                   .step = step});
+    learner.begin_next({.backend = backend_,
+                        .source = source_,
+                        .sequences = std::span(sequences_).subspan(first),
+                        .sample_numbers = std::span(numbers_).subspan(first),
+                        .step = step});
   }
+  void spoil_ids() { std::fill(ids_.begin(), ids_.end(), 0); }
   // The same, of one text while another part learns from the other.
   Step learn_text(Learner& learner, const std::vector<float>& parameters, const std::vector<GivenParam>& options,
                   int text, StepParts& all) {
@@ -341,7 +342,23 @@ TEST_P(GateTraining, StepsMayBeBegunAhead) {
       expect_same(begun, alone);
       begin(1, true);
       expect_same(pupil->step(at_once), alone);
+      begin(0, true);
+      expect_same(pupil->step(at_once), alone);
     }
+  }
+}
+
+// Texts that were begun are those that are learned from, whatever stands in their place meanwhile.
+TEST_P(GateTraining, WhatWasBegunIsNotReadAgain) {
+  KV_BACKEND_OR_SKIP(backend);
+  for (const char* method : kMethods) {
+    SCOPED_TRACE(method);
+    const auto pupil = pupil_of(*backend, method);
+    const Lesson::Step alone = pupil->step();
+    pupil->lesson.begin(pupil->learner(), pupil->options, 0, false);
+    pupil->lesson.spoil_ids();
+    EXPECT_NEAR(pupil->step().measured.begin()->second, alone.measured.begin()->second, 1e-3);
+    EXPECT_GT(std::abs(pupil->step().measured.begin()->second - alone.measured.begin()->second), 1e-3) << "now it is";
   }
 }
 

@@ -38,8 +38,11 @@ class Distance final : public Learner {
       gradient[i] += away * slope;
       loss += away * away / 2;
     }
+    asked.emplace_back("learn");
     return {{.metric = "loss", .value = loss + more, .weight = weight}};
   }
+  void begin_next(const LearnBatch& next) override { asked.push_back(fmt::format("begin {}", next.step)); }
+  std::vector<std::string> asked;
   double slope = 1, weight = 1, more = 0;
 };
 
@@ -119,6 +122,22 @@ TEST_F(TrainingSteps, OfPartsAreOneStep) {
   });
   EXPECT_EQ(parameters[0], parameters[1]);
   EXPECT_EQ(parameters[0], std::vector<float>(whole.parameters().begin(), whole.parameters().end()));
+}
+
+// Before the step is taken: what is begun does not wait for it.
+TEST_F(TrainingSteps, BeginTheNextOneAsSoonAsTheirsIsLearned) {
+  const TrainingOptions options{.steps = 2, .rate = 0.5};
+  Training training(options, learner_, named_, {0, 0, 0});
+  const LearnBatch batch{.backend = *backend_, .source = source_, .sequences = {}, .sample_numbers = {}};
+  training.step(batch, [&]() -> std::optional<LearnBatch> {
+    EXPECT_EQ(learner_.asked, (std::vector<std::string>{"learn"}));
+    EXPECT_EQ(training.steps_done(), 0);
+    LearnBatch next = batch;
+    next.step = 1;
+    return next;
+  });
+  training.step(batch);
+  EXPECT_EQ(learner_.asked, (std::vector<std::string>{"learn", "begin 1", "learn"}));
 }
 
 TEST_F(TrainingSteps, RefuseAStateOfAnotherSize) {
