@@ -162,6 +162,8 @@ class MpiRanks final : public Ranks {
 
 }  // namespace
 
+bool is_built_with_mpi() { return true; }
+
 std::unique_ptr<Ranks> join_mpi_ranks() { return std::make_unique<MpiRanks>(); }
 
 }  // namespace kv
@@ -169,6 +171,8 @@ std::unique_ptr<Ranks> join_mpi_ranks() { return std::make_unique<MpiRanks>(); }
 #else
 
 namespace kv {
+
+bool is_built_with_mpi() { return false; }
 
 std::unique_ptr<Ranks> join_mpi_ranks() { return nullptr; }
 

@@ -6,7 +6,9 @@
 
 namespace kv {
 
-// Null where kvlab was built without MPI.
+bool is_built_with_mpi();
+
+// Null where it is not.
 std::unique_ptr<Ranks> join_mpi_ranks();
 
 }  // namespace kv
