@@ -153,6 +153,7 @@ std::vector<Row> LatencyRunner::measure(const TimedRun& timed, int batch) {
     const Prompt prompt = prefill(timed, batch);
     add(timed, "prefill_time", prompt.first_token, "s", rows);
     if (timed.keep > 0) add(timed, "compress_time", prompt.compress, "s", rows);
+    add(timed, "admission_time", prompt.admission, "s", rows);
     add(timed, "kept_kv_bytes", static_cast<double>(kept_kv_bytes_), "bytes", rows);
     const size_t held = source.weight_bytes() + learned_bytes(timed) + kept_kv_bytes_;
     add(timed, "held_bytes", static_cast<double>(held), "bytes", rows);
@@ -182,7 +183,9 @@ void LatencyRunner::repeat(const Measure& measure) const {
 }
 
 LatencyRunner::Prompt LatencyRunner::prefill(const TimedRun& timed, int batch) {
-  const int chunk = prefill_chunk(timed, make_case_policy(spec_, *timed.unit_case), batch);
+  const Policy policy = make_case_policy(spec_, *timed.unit_case);
+  const int chunk = prefill_chunk(timed, policy, batch);
+  const bool admits = policy.admission->window() > 0;
   probe(timed, batch, {.prompt = warm_up_tokens(timed.context, chunk)});
   Prompt prompt;
   repeat([&] {
@@ -190,6 +193,7 @@ LatencyRunner::Prompt LatencyRunner::prefill(const TimedRun& timed, int batch) {
     kept_kv_bytes_ = result.costs.end_kv_bytes;
     prompt.first_token.push_back(result.prefill_seconds);
     prompt.compress.push_back(result.costs.score_seconds + result.costs.evict_seconds);
+    if (admits) prompt.admission.push_back(result.costs.admission_seconds);
   });
   return prompt;
 }

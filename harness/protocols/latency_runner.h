@@ -39,6 +39,8 @@ ResidentBound whole_generation(const TimedRun& timed, const Allocation& allocati
 //   prefill_time           prompt in, first token out, the policy's cuts included; with the axis context. What a policy
 //                          loads comes before, and the pool, but for one that grows under an admission
 //   compress_time          of which scoring and cutting took; with the axis keep
+//   admission_time         of which an admission took to decide and to sweep; not what its attention, which passes over
+//                          expired entries, or a pool that grows takes more
 //   kept_kv_bytes          of the pages that the prompt leaves: keys, values and positions, without a scorer's columns
 //   decode_step_time       a step of the batch between events: at length `context`, or the mean over `new_tokens`
 //   step_time              the same at length x, where a generation was sampled
@@ -72,7 +74,7 @@ class LatencyRunner final : public UnitRunner {
     size_t peak_kv_bytes = 0, peak_bytes = 0;
   };
   struct Prompt {
-    Series first_token, compress;  // seconds: the whole, and scoring and cutting in it
+    Series first_token, compress, admission;  // seconds: the whole, and scoring and cutting, or admission, in it
   };
   // One call of generate().
   struct Probe {

@@ -291,7 +291,9 @@ LoopState Loop::leave() {
 ReplayResult Loop::finish() {
   if (pass_.cache().entries() > 0) sweep_all();
   const Cache& cache = pass_.cache();
+  pass_.settle();
   result_.attention_seconds = pass_.attention_seconds();
+  result_.admission_seconds = pass_.admission_seconds();
   if (args_.policy.scorer) result_.observe_seconds = pass_.observe_seconds(0);
   result_.score_seconds = score_seconds();
   result_.sequences = accounts_.close(cache);

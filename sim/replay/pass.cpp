@@ -143,7 +143,10 @@ const int32_t* Pass::admit(const LayerView& view) {
 
 void Pass::take_up(int layer, const Projections& projections) {
   const bool is_asked = admits() && !waits_for_admission_;
+  const bool is_timed = is_asked && !decodes_;
+  if (is_timed) timer_.start();
   const int32_t* expires = is_asked ? admit(view_of(layer, projections)) : nullptr;
+  if (is_timed) timer_.stop(admission_seconds_);
   cache_.append(layer, block_, projections.keys, projections.values, expires);
   for (Ranker& ranker : rankers_) ranker.push(layer, block_, projections.queries);
 }
@@ -226,11 +229,13 @@ void Pass::observe(const LayerView& view) {
 }
 
 void Pass::sweep(std::span<const uint8_t> sequences) {
+  if (!decodes_) timer_.start();
   cache_.sweep(block_, sequences, [&](int layer, Slots<const uint8_t> keep) {
     if (args_.observers.empty()) return;
     const LayerView view = layer_view(args_.backend, info_, cache_, layer);
     for (Observer* observer : args_.observers) observer->sweeping(view, keep);
   });
+  if (!decodes_) timer_.stop(admission_seconds_);
 }
 
 // Events are never recorded, so scoring is timed always.

@@ -72,6 +72,7 @@ class Pass {
   Due& due() { return due_; }
   std::span<const Ranker> rankers() const { return rankers_; }
   double attention_seconds() const { return attention_seconds_; }
+  double admission_seconds() const { return admission_seconds_; }
   double observe_seconds(size_t ranker) const { return observe_seconds_.at(ranker); }
   double score_seconds(size_t ranker) const { return score_seconds_.at(ranker); }
 
@@ -106,7 +107,7 @@ class Pass {
   // one.
   bool waits_for_admission_ = false;
   PhaseTimer timer_;
-  double attention_seconds_ = 0;
+  double attention_seconds_ = 0, admission_seconds_ = 0;
   std::vector<double> observe_seconds_, score_seconds_;  // [rankers]
 };
 

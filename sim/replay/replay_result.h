@@ -22,11 +22,12 @@ struct ReplayResult {
   size_t peak_column_bytes = 0;  // of the policy's entry columns and bounds of pages
   size_t end_kv_bytes = 0;       // pages in use at the end: K, V, positions
   double entry_bytes = 0;  // of an entry, in all: K, V, position and expiry, columns, its share of its page's bounds
-  // Seconds. Onlookers' work is in the total only. Attention, observation and scoring are the device's time, the rest
-  // is wall clock.
+  // Seconds. Onlookers' work is in the total only. Attention, admission, observation and scoring are the device's time,
+  // the rest is wall clock.
   double total_seconds = 0;  // of a replay with begin_seconds, of a generation from the prompts' first step on
   double attention_seconds = 0;
-  double observe_seconds = 0;  // the scorer's bookkeeping after each block
+  double admission_seconds = 0;  // deciding and sweeping, but for decode steps, which may be recorded
+  double observe_seconds = 0;    // the scorer's bookkeeping after each block
   double score_seconds = 0;
   double evict_seconds = 0;  // the rest of the events: marking, allocation, selection, compaction, freeing pages
   double begin_seconds = 0;  // the slots' preparation: an oracle's tables

@@ -111,7 +111,12 @@ TEST_F(Latency, AnAdmissionLetsInItsShare) {
   for (const char* policy : {"gated", "local"}) {
     EXPECT_EQ(measured(policy).at("prefill_time").size(), 3u);
     EXPECT_EQ(measured(policy).at("decode_step_time").size(), 3u);
+    for (size_t r = 0; r < 3; ++r) {
+      EXPECT_GT(measured(policy).at("admission_time")[r], 0) << policy;
+      EXPECT_LT(measured(policy).at("admission_time")[r], measured(policy).at("prefill_time")[r]) << policy;
+    }
   }
+  EXPECT_FALSE(measured("full").contains("admission_time"));
 }
 
 // A scorer's events come when they come beside an admission; a selection goes with any that it may stand beside.
