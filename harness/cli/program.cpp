@@ -6,14 +6,13 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
-#include <filesystem>
-#include <new>
 #include <string_view>
 #include <system_error>
 
 #include "harness/build_info.h"
 #include "harness/cli/mistakes.h"
 #include "harness/cli/verbs.h"
+#include "harness/failure.h"
 #include "harness/notice.h"
 #include "harness/ranks/agreement.h"
 #include "kernels/cpu/parallel.h"
@@ -73,6 +72,11 @@ bool reader_has_gone() {
   return ::poll(&output, 1, 0) == 1 && (output.revents & POLLERR) != 0;
 }
 
+bool is_broken_pipe(const std::exception& error) {
+  const auto* failed = dynamic_cast<const std::system_error*>(&error);
+  return failed && failed->code() == std::errc::broken_pipe;
+}
+
 int run(int argc, const char* const* argv) try {
   if (argc > 1 && std::string_view(argv[1]) == "help") {
     const char* const help[] = {argv[0], argc > 2 ? argv[2] : "--help", "--help"};
@@ -116,22 +120,11 @@ int run(int argc, const char* const* argv) try {
   return parse(app, argc, argv, verbs);
 } catch (const SaidElsewhere& said) {
   return said.exit_code();
-} catch (const UserError& error) {
-  notice(fmt::format("kvlab: {}", error.what()));
-  return 2;
-} catch (const std::filesystem::filesystem_error& error) {
-  notice(fmt::format("kvlab: {}", error.path1().string() + ": " + error.code().message()));
-  return 2;
-} catch (const std::system_error& error) {
-  if (error.code() == std::errc::broken_pipe && reader_has_gone()) return 0;  // run_program says it
-  notice(fmt::format("kvlab: {}", error.what()));
-  return 1;
-} catch (const std::bad_alloc&) {
-  notice("kvlab: out of memory; try a smaller batch, fewer tokens or fewer metrics");
-  return 1;
 } catch (const std::exception& error) {
-  notice(fmt::format("kvlab: {}", error.what()));
-  return 1;
+  if (is_broken_pipe(error) && reader_has_gone()) return 0;  // run_program says it
+  const Failure failure = failure_of(error);
+  notice("kvlab: " + failure.message);
+  return failure.exit_code;
 }
 
 }  // namespace

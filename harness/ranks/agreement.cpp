@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <new>
 
+#include "harness/failure.h"
 #include "harness/files.h"
 #include "harness/notice.h"
 #include "harness/ranks/join_ranks.h"
@@ -32,14 +32,9 @@ std::string what_goes_wrong(const std::function<void()>& work) {
     return "";
   } catch (const SaidElsewhere&) {  // by all, of what they agreed on in it
     throw;
-  } catch (const UserError& error) {
-    return told(2, error.what());
-  } catch (const fs::filesystem_error& error) {
-    return told(2, error.path1().string() + ": " + error.code().message());
-  } catch (const std::bad_alloc&) {
-    return told(1, "out of memory; try a smaller batch, fewer tokens or fewer metrics");
   } catch (const std::exception& error) {
-    return told(1, error.what());
+    const Failure failure = failure_of(error);
+    return told(failure.exit_code, failure.message);
   }
 }
 
@@ -63,9 +58,9 @@ void end_all_where_it_fails(Ranks& ranks, const std::function<void()>& work) {
     throw;
   } catch (const std::exception& error) {
     if (!ranks.are_several()) throw;
-    notice(fmt::format("kvlab: rank {}: {}", ranks.rank(), error.what()));
-    const bool is_users = dynamic_cast<const UserError*>(&error) || dynamic_cast<const fs::filesystem_error*>(&error);
-    ranks.end_all(is_users ? 2 : 1);
+    const Failure failure = failure_of(error);
+    notice(fmt::format("kvlab: rank {}: {}", ranks.rank(), failure.message));
+    ranks.end_all(failure.exit_code);
   }
 }
 

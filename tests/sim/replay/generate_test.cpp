@@ -281,7 +281,7 @@ TEST_P(Generate, SampledTextRepeatsForASeedOnly) {
 }
 
 // An observer sees each step, so that they run eagerly.
-TEST_P(Generate, RecordedStepsEqualEagerOnes) {
+TEST_P(GenerateSlow, RecordedStepsEqualEagerOnes) {
   KV_BACKEND_OR_SKIP(backend);
   Bench bench(*backend);
   Watcher watcher;
@@ -309,7 +309,7 @@ TEST_P(Generate, RecordedStepsEqualEagerOnes) {
 
 // Swept every 16 tokens, whoever watches, and whatever the host hears of it meanwhile: at the end a head has the sinks
 // and the window, or what gates and a draw let in.
-TEST_P(Generate, EntriesExpireInRecordedStepsAsInEagerOnes) {
+TEST_P(GenerateSlow, EntriesExpireInRecordedStepsAsInEagerOnes) {
   KV_BACKEND_OR_SKIP(backend);
   Bench bench(*backend);
   Watcher watcher;
