@@ -8,6 +8,7 @@
 #include "policies/parts/write_gate_training.h"
 #include "sim/learned/adam.h"
 #include "sim/learned/student.h"
+#include "sim/learned/training.h"
 #include "sim/model/model_files.h"
 #include "sim/model/named_models.h"
 #include "sim/model/weights.h"
@@ -65,18 +66,28 @@ void teach(Device& device, Samples& samples, const Shape& shape) {
                [&] { student.teach(block, std::as_const(ids).ref().as<int32_t>(), states.ref()); });
 }
 
+// As a training has them one after the other: Adam's part of it, too, and the next one's beginning.
 void step(Device& device, Samples& samples, const Shape& shape, Learner& learner) {
   Lesson lesson(device.backend(), shape);
   const SourceInfo& info = lesson.source.info();
   Params params("learn");
   learner.read(params);
-  const std::vector<float> parameters = learner.initial(info, 1);
-  std::vector<double> gradient(parameters.size());
+  const TrainingOptions options{.steps = std::numeric_limits<int64_t>::max(), .decay = 0.01, .clip = 0};
+  Training training(options, learner, {learner.parts(info), info.layers, info.kv_heads}, learner.initial(info, 1));
   const std::vector<std::span<const int32_t>> texts = {lesson.ids};
   const std::vector<int32_t> numbers = {0};
+  Tensor memory;
+  const auto batch = [&](int64_t of_step) {
+    return LearnBatch{.backend = device.backend(),
+                      .source = lesson.source,
+                      .sequences = texts,
+                      .sample_numbers = numbers,
+                      .step = of_step,
+                      .memory = &memory};
+  };
   samples.take({.flops = 4 * forward_flops(lesson.config(), shape.tokens)}, [&] {
-    learner.learn({.backend = device.backend(), .source = lesson.source, .sequences = texts, .sample_numbers = numbers},
-                  parameters, gradient);
+    const int64_t now = training.steps_done();
+    training.step(batch(now), [&] { return std::optional(batch(now + 1)); });
   });
 }
 
