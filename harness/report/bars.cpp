@@ -204,6 +204,7 @@ Drawing draw_bars(const PlotPlan& plan, const RowTable& rows, const PaperValues&
     for (const Dot& dot : chart.panels[p].dots) draw_dot(picture, dot, axis, box, base, chart.row_height, clip);
   }
   if (chart.legend) draw_legend(picture, series.legend, LegendMark::kPoint);
+  explain_paper(series, picture);
   return drawing;
 }
 

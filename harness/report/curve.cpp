@@ -227,6 +227,7 @@ Drawing draw_curve(const PlotPlan& plan, const RowTable& rows, const PaperValues
     if (direct) draw_direct_labels(picture, chart.panels[p], x, y, box);
   }
   if (!direct) draw_legend(picture, chart.legend, LegendMark::kLine);
+  explain_paper(chart, picture);
   return drawing;
 }
 

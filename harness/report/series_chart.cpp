@@ -163,6 +163,12 @@ void add_over_metric(const PlotPlan& plan, const RowTable& rows, ChartMaker& mak
   chart.notes.insert(chart.notes.end(), cases.notes.begin(), cases.notes.end());
 }
 
+bool has_paper(const SeriesChart& chart) {
+  return std::any_of(chart.panels.begin(), chart.panels.end(), [](const SeriesPanel& panel) {
+    return std::any_of(panel.series.begin(), panel.series.end(), [](const Series& one) { return !one.paper.empty(); });
+  });
+}
+
 }  // namespace
 
 std::optional<double> XPlaces::at(const std::string& text) const {
@@ -183,18 +189,12 @@ SeriesChart make_series_chart(const PlotPlan& plan, const RowTable& rows, const 
   SeriesChart chart = maker.finish();
   place_paper(plan, paper, chart);
   note_reference_lines(plan, chart.notes);
-  note_paper(chart, chart.notes);
+  if (has_paper(chart)) chart.notes.emplace_back("Ringed and hollow: the paper's number.");
   return chart;
 }
 
-void note_paper(const SeriesChart& chart, std::vector<std::string>& notes) {
-  for (const SeriesPanel& panel : chart.panels) {
-    for (const Series& series : panel.series) {
-      if (series.paper.empty()) continue;
-      notes.emplace_back("Ringed and hollow: the paper's number.");
-      return;
-    }
-  }
+void explain_paper(const SeriesChart& chart, Picture& picture) {
+  if (has_paper(chart)) draw_legend(picture, {{"the paper's", {.hollow = true}}}, LegendMark::kPoint);
 }
 
 }  // namespace kv

@@ -53,7 +53,7 @@ enum class XKind { kAsItIs, kCategories };
 
 SeriesChart make_series_chart(const PlotPlan& plan, const RowTable& rows, const PaperValues& paper, XKind kind);
 
-// What the hollow markers are.
-void note_paper(const SeriesChart& chart, std::vector<std::string>& notes);
+// What hollow markers are, below what is drawn, where there are any.
+void explain_paper(const SeriesChart& chart, Picture& picture);
 
 }  // namespace kv
