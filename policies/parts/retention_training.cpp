@@ -17,8 +17,8 @@
 #include "policies/parts/retention_attention.h"
 #include "policies/parts/text_groups.h"
 #include "sim/learned/learned_file.h"
-#include "sim/source/source.h"
 #include "sim/learned/student.h"
+#include "sim/source/source.h"
 
 namespace kv {
 
