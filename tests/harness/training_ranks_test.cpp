@@ -173,12 +173,14 @@ TEST_F(TrainingRanksSlow, NeedATextEach) {
   EXPECT_NE(messages()[0].find("the 1 texts of a step are divided over 2 ranks"), std::string::npos) << messages()[0];
 }
 
+constexpr const char* kSecondStage =
+    "policies: [foresight-kv]\n"
+    "learn: {stage: reinforced, start: base, steps: 6, batch: 4, group: 3, budget: 40, interval: 8, warm_up: 1}\n";
+
 constexpr const char* kLearning[] = {
     kGates, "policies: [{policy: retention, hidden: 8, weights: mine}]\nlearn: {steps: 6, batch: 4, entries: 8}\n",
     "policies: [{policy: full, admission: {duo: {sinks: 2, window: 8, weights: mine}}}]\nlearn: {steps: 6, batch: 4}\n",
-    "policies: [foresight-kv]\nlearn: {steps: 6, batch: 4, budget: 40, interval: 8, warm_up: 1}\n",
-    "policies: [foresight-kv]\n"
-    "learn: {stage: reinforced, start: base, steps: 6, batch: 4, group: 3, budget: 40, interval: 8, warm_up: 1}\n"};
+    "policies: [foresight-kv]\nlearn: {steps: 6, batch: 4, budget: 40, interval: 8, warm_up: 1}\n", kSecondStage};
 
 std::string method_of(const testing::TestParamInfo<const char*>& spec) {
   constexpr const char* kNames[] = {"wg_kv", "retention", "duo", "foresight_kv", "foresight_kv_reinforced"};

@@ -1,5 +1,6 @@
 #include "sim/learned/training.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
