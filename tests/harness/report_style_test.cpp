@@ -109,7 +109,8 @@ TEST(Plot, OfARatioHasALineAtOneAndThePapersNumbers) {
   const Drawing with = draw(plan, ratios("h2o"), paper), without = draw(plan, ratios("h2o"));
   EXPECT_EQ(with.notes.back(), "Ringed and hollow: the paper's number.");
   EXPECT_EQ(without.notes.back(), "Dashed line: 1, the full cache.");
-  EXPECT_EQ(with.picture.items.size(), without.picture.items.size() + 1);
+  EXPECT_EQ(with.picture.items.size(), without.picture.items.size() + 3)
+      << "a ring, and one with a word that explains it";
   plan.measure.metrics = {"loss"};
   EXPECT_TRUE(paper_values(report, plan).empty());
 }
