@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "harness/build_info.h"
@@ -125,15 +126,30 @@ TEST(Agreement, IsReachedWhateverGoesWrong) {
   EXPECT_THROW(agree(*alone, [] { throw std::bad_alloc(); }), std::bad_alloc);
 }
 
-TEST(JoinRanks, RefusesTasksThatKnowNothingOfEachOther) {
-  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"}) {
-    if (std::getenv(name)) GTEST_SKIP() << "a launcher started this";
+// Without what a launcher may have told this process, and with what Slurm tells its tasks.
+class JoinRanks : public testing::Test {
+ protected:
+  JoinRanks() {
+    for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", kTasks}) {
+      if (const char* const value = std::getenv(name)) told_[name] = value;
+      ::unsetenv(name);
+    }
   }
-  ::setenv("SLURM_STEP_NUM_TASKS", "4", 1);
+  ~JoinRanks() override {
+    ::unsetenv(kTasks);
+    for (const auto& [name, value] : told_) ::setenv(name.c_str(), value.c_str(), 1);
+  }
+  static constexpr const char* kTasks = "SLURM_STEP_NUM_TASKS";
+
+ private:
+  std::map<std::string, std::string> told_;
+};
+
+TEST_F(JoinRanks, RefusesTasksThatKnowNothingOfEachOther) {
+  ::setenv(kTasks, "4", 1);
   EXPECT_THROW(join_ranks(), UserError);
-  ::setenv("SLURM_STEP_NUM_TASKS", "1", 1);
+  ::setenv(kTasks, "1", 1);
   EXPECT_EQ(join_ranks()->size(), 1);
-  ::unsetenv("SLURM_STEP_NUM_TASKS");
 }
 
 TEST_F(RanksSlow, MakeTheRowsOfOneProcess) {
