@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "harness/auto_batch.h"
+#include "harness/failure.h"
 #include "harness/input_hashes.h"
 #include "harness/journal.h"
 #include "harness/manifest.h"
@@ -23,6 +24,7 @@
 #include "harness/ranks/join_ranks.h"
 #include "harness/ranks/own_share.h"
 #include "harness/ranks/rank_machines.h"
+#include "harness/ranks/shared_work.h"
 #include "harness/result_folder.h"
 #include "harness/results.h"
 #include "harness/rows.h"
@@ -38,9 +40,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using CaseRows = std::vector<std::vector<Row>>;  // [cases], each in the order of the samples
-
-// What several ranks count together, beside the pieces taken of each workload.
-enum SharedCount { kFinishedCases, kReadyRanks, kSharedCounts };
 
 class Experiment {
  public:
@@ -138,32 +137,53 @@ class Experiment {
             .count = count};
   }
 
-  // The pieces that ranks take of a workload, until none is left: a batch of samples, whose cases share what is
-  // computed of them once; where samples are repetitions there is one batch, and each case is a piece.
+  // Ranks take pieces of the workloads until none is left: a batch of samples, whose cases share what is computed of
+  // them once; where samples are repetitions there is one batch, and each case is a piece. What a rank had begun that
+  // was lost meanwhile, the others find missing.
   void finish_together() {
-    const std::vector<size_t> order = largest_first(grid_.workloads);
-    const int pieces = static_cast<int>(order.size());
-    counts_ = ranks_.counts(pieces + kSharedCounts);
-    first_count_ = pieces;
     progress_.emplace(options_.verbosity, total());
-    for (int at = 0; at < pieces; ++at) finish_workload(grid_.workloads[order[static_cast<size_t>(at)]], at);
-    counts_->add(first_count_ + kReadyRanks, 1);
-    const double busy = seconds_since(begin_);
-    if (ranks_.is_first()) await_others();
-    note_together(busy);
+    manifest_.ranks = gather_machines(ranks_, backend_->accelerator());
+    SharedWork::Outcome outcome;
+    do {
+      work_.emplace(ranks_, static_cast<int>(grid_.workloads.size()));
+      outcome =
+          work_->await_all(take_pieces(), [&](int64_t finished) { progress_->finished(static_cast<int>(finished)); });
+      note_lost(outcome.lost);
+      together_cases_ += static_cast<int>(work_->computed());
+      together_seconds_ += work_->computed_seconds();
+      work_.reset();
+    } while (outcome.begin_again);
+    note_busy();
     progress_.reset();
-    counts_.reset();
   }
 
-  void finish_workload(const Workload& workload, int count) {
+  // What fails on a rank ends its own work: a GPU that is lost is one less. Where the first one fails or the user is
+  // mistaken all end.
+  SharedWork::End take_pieces() {
+    if (has_failed_) return SharedWork::End::kNothingLeft;
+    try {
+      const std::vector<size_t> order = largest_first(grid_.workloads);
+      for (size_t at = 0; at < order.size(); ++at) finish_workload(grid_.workloads[order[at]], static_cast<int>(at));
+      busy_seconds_ = seconds_since(begin_);
+      return SharedWork::End::kNothingLeft;
+    } catch (const std::exception& error) {
+      const Failure failure = failure_of(error);
+      if (ranks_.is_first() || failure.exit_code == 2) throw;
+      notice(fmt::format("kvlab: rank {}: {}; the others do what it had begun", ranks_.rank(), failure.message));
+      has_failed_ = true;
+      return SharedWork::End::kFailed;
+    }
+  }
+
+  void finish_workload(const Workload& workload, int queue) {
     const auto cases = static_cast<int64_t>(workload.cases.size());
     const bool by_case = spec_.protocol->samples_repeat;
     // Who comes when all is taken opens nothing. There are no more pieces than samples, or cases.
-    int64_t piece = counts_->add(count, 1);
+    int64_t piece = work_->take(queue);
     if (piece >= (by_case ? cases : workload.samples)) return;
     open_model(workload.model);
     const int64_t size = batch_size(workload);
-    for (; piece * (by_case ? 1 : size) < (by_case ? cases : workload.samples); piece = counts_->add(count, 1)) {
+    for (; piece * (by_case ? 1 : size) < (by_case ? cases : workload.samples); piece = work_->take(queue)) {
       const int first = by_case ? 0 : static_cast<int>(piece * size);
       const UnitBatch batch = batch_of(workload, first, std::min(static_cast<int>(size), workload.samples - first));
       const std::unique_ptr<UnitRunner> runner = open_batch(batch);
@@ -177,23 +197,32 @@ class Experiment {
     return cases;
   }
 
-  void await_others() {
-    using namespace std::chrono_literals;
-    while (counts_->add(first_count_ + kReadyRanks, 0) < ranks_.size()) {
-      progress_->finished(static_cast<int>(counts_->add(first_count_ + kFinishedCases, 0)));
-      std::this_thread::sleep_for(20ms);
+  // Of the ranks that were left until now.
+  void note_lost(const std::vector<int>& lost) {
+    std::vector<RankMachine*> left;
+    for (RankMachine& machine : manifest_.ranks) {
+      if (!machine.is_lost) left.push_back(&machine);
+    }
+    for (const int rank : lost) {
+      RankMachine& machine = *left[static_cast<size_t>(rank)];
+      machine.is_lost = true;
+      if (ranks_.is_first()) {
+        notice(
+            fmt::format("kvlab: rank {} is gone; the others do what it had begun", &machine - manifest_.ranks.data()));
+      }
     }
   }
 
-  // What the ranks have computed counts as this run's, not as found.
-  void note_together(double busy) {
-    const std::vector<std::string> cases = ranks_.gather(std::to_string(together_cases_));
-    const std::vector<std::string> seconds = ranks_.gather(shortest(together_seconds_));
-    manifest_.ranks = gather_machines(ranks_, backend_->accelerator(), busy);
-    together_cases_ = 0;
-    together_seconds_ = 0;
-    for (const std::string& of_rank : cases) together_cases_ += std::stoi(of_rank);
-    for (const std::string& of_rank : seconds) together_seconds_ += std::stod(of_rank);
+  // One that failed is lost, too, but lives and says so.
+  void note_busy() {
+    const std::vector<std::string> seconds = ranks_.gather(has_failed_ ? "" : shortest(busy_seconds_));
+    auto of_rank = seconds.begin();
+    for (RankMachine& machine : manifest_.ranks) {
+      if (machine.is_lost) continue;
+      machine.is_lost = of_rank->empty();
+      if (!machine.is_lost) machine.busy_seconds = std::stod(*of_rank);
+      ++of_rank;
+    }
   }
 
   // Finished units come from the journal; the protocol gets the others together.
@@ -234,7 +263,7 @@ class Experiment {
   }
 
   void note_reused(const UnitBatch& batch, const FinishedUnit& unit) {
-    if (!counts_) {
+    if (!work_) {
       summary_.reused += weight(batch.count);
       earlier_seconds_ += unit.seconds;
     }
@@ -243,9 +272,8 @@ class Experiment {
 
   // Of several ranks the first shows what all have finished.
   void note_finished(const UnitBatch& batch, const std::function<void()>& alone) {
-    if (!counts_) return alone();
-    const int cases = weight(batch.count);
-    progress_->finished(cases + static_cast<int>(counts_->add(first_count_ + kFinishedCases, cases)));
+    if (!work_) return alone();
+    progress_->finished(static_cast<int>(work_->add_finished(weight(batch.count))));
   }
 
   // What does not fit the memory beside other units is tried again without them.
@@ -283,10 +311,7 @@ class Experiment {
     unit.seconds = seconds_since(last_store_);
     if (fits) unit = journal_.store(key, axes_, unit);
     last_store_ = Clock::now();
-    if (counts_ && fits) {
-      together_cases_ += weight(batch.count);
-      together_seconds_ += unit.seconds;
-    }
+    if (work_ && fits) work_->add_computed(weight(batch.count), unit.seconds);
     note_finished(batch, [&] { progress_->done(weight(batch.count)); });
     options_.after_case();
     return unit;
@@ -380,11 +405,12 @@ class Experiment {
   std::optional<ResultFolder> folder_;  // the first rank's
   Journal journal_;
   std::optional<Progress> progress_;
-  std::unique_ptr<SharedCounts> counts_;  // while ranks finish units together
-  int first_count_ = 0;                   // of SharedCount
-  int together_cases_ = 0;                // that this rank computed then; in the end, all of them
+  std::optional<SharedWork> work_;  // while ranks finish units together
+  int together_cases_ = 0;          // that they computed then
   double together_seconds_ = 0;
-  std::mutex finishing_;  // a unit: journal, clock and progress
+  double busy_seconds_ = 0;  // until this rank found nothing left to do
+  bool has_failed_ = false;  // this rank
+  std::mutex finishing_;     // a unit: journal, clock and progress
   Clock::time_point last_store_;
   double earlier_seconds_ = 0;  // of the units that earlier runs finished
   std::vector<Row> rows_;

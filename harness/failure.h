@@ -13,4 +13,14 @@ struct Failure {
 };
 Failure failure_of(const std::exception& error);
 
+// Of what the first of several ranks has said: the program ends without another word, with that exit code.
+class SaidElsewhere : public std::exception {
+ public:
+  explicit SaidElsewhere(int exit_code) : exit_code_(exit_code) {}
+  int exit_code() const { return exit_code_; }
+
+ private:
+  int exit_code_;
+};
+
 }  // namespace kv

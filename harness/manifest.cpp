@@ -164,6 +164,7 @@ std::string manifest_json(const ManifestInputs& inputs) {
     Json of_rank = Json::parse(rank.machine);
     of_rank["node"] = rank.node;
     if (rank.busy_seconds > 0) of_rank["busy_seconds"] = std::lround(rank.busy_seconds * 1000) / 1000.0;
+    if (rank.is_lost) of_rank["lost"] = true;
     out["ranks"].push_back(std::move(of_rank));
   }
   out["seconds"] = std::lround(inputs.seconds * 1000) / 1000.0;

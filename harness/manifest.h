@@ -16,8 +16,9 @@ namespace kv {
 struct RankMachine {
   std::string machine{};  // machine_json()
   int node = 0;           // which of their machines: numbered as ranks come to one
-  double busy_seconds =
-      0;  // from its start until it found nothing left to do; 0 where ranks always wait for each other
+  // From its start until it found nothing left to do; 0 where ranks always wait for each other.
+  double busy_seconds = 0;
+  bool is_lost = false;  // before there was nothing left to do
 };
 
 // What a run was made of. Same manifest and same code give the same rows.csv but for timing rows.

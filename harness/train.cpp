@@ -63,7 +63,7 @@ class Trainings {
     if (ranks_.is_first()) prepare_checkpoints();
     ranks_.gather("");  // before anybody looks for one
     for (int model = 0; model < models(); ++model) train_model(model);
-    std::vector<RankMachine> machines = gather_machines(ranks_, backend_->accelerator(), 0);
+    std::vector<RankMachine> machines = gather_machines(ranks_, backend_->accelerator());
     if (!ranks_.is_first()) return {};
     finish(std::move(machines));
     return std::move(summary_);

@@ -71,12 +71,19 @@ class Plan {
     const auto ranks = manifest_.find("ranks");
     return ranks != manifest_.end() && ranks->is_array() && !ranks->empty() ? static_cast<int>(ranks->size()) : 1;
   }
+  bool has_lost_ranks() const {
+    const auto ranks = manifest_.find("ranks");
+    if (ranks == manifest_.end() || !ranks->is_array()) return false;
+    return std::any_of(ranks->begin(), ranks->end(),
+                       [](const Json& rank) { return rank.is_object() && rank.contains("lost"); });
+  }
   double took() const {
     const auto seconds = manifest_.find("seconds");
     if (seconds != manifest_.end() && seconds->is_number() && seconds->get<double>() >= 1) return *seconds;
     throw UserError(fmt::format("{}: seconds: expected a run of a second or more", file_));
   }
   void require_whole() const {
+    if (has_lost_ranks()) throw UserError(fmt::format("{}: lost a rank on the way, so that no number fits it", file_));
     if (samples_ == measured_) return;
     throw UserError(fmt::format("{}: is of {} samples, expected the {} of the plan", file_, measured_, samples_));
   }

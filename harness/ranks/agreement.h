@@ -1,23 +1,13 @@
 #pragma once
 
-#include <exception>
 #include <filesystem>
 #include <functional>
 #include <string>
 
+#include "harness/failure.h"
 #include "harness/ranks/ranks.h"
 
 namespace kv {
-
-// What the first rank has said: the program ends without another word, with that exit code.
-class SaidElsewhere : public std::exception {
- public:
-  explicit SaidElsewhere(int exit_code) : exit_code_(exit_code) {}
-  int exit_code() const { return exit_code_; }
-
- private:
-  int exit_code_;
-};
 
 // Collective: does what may throw on some ranks alone. Where it did, the first rank says the first message, with the
 // rank where not all failed, and all throw SaidElsewhere: one line, whoever found the mistake, and the exit code that

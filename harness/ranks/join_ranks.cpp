@@ -31,6 +31,9 @@ class LoneRank final : public Ranks {
   std::vector<std::string> gather(const std::string& text) override { return {text}; }
   std::unique_ptr<SharedCounts> counts(int number) override { return std::make_unique<LoneCounts>(number); }
   void add_up(std::span<double>) override {}
+  std::vector<int> silent() override { return {}; }
+  void bear_silence(bool) override {}
+  void leave_out(const std::vector<int>&) override {}
   [[noreturn]] void end_all(int exit_code) override { std::exit(exit_code); }
 };
 

@@ -2,30 +2,30 @@
 
 #if KVLAB_MPI
 
+#include <fmt/format.h>
 #include <mpi.h>
 
-#include <atomic>
-#include <chrono>
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <limits>
 #include <numeric>
-#include <thread>
 
+#include "harness/failure.h"
+#include "harness/notice.h"
+#include "harness/ranks/mpi_attendant.h"
 #include "kernels/check.h"
-#include "kernels/error.h"
 
 // MPI ends the program where one of its calls fails, so that none is checked here.
 
 namespace kv {
 namespace {
 
-constexpr auto kBetweenLooks = std::chrono::milliseconds(1);
-
-// The first rank's memory, which the others reach without its help, as MPI-3 has it.
+// The first rank's memory, which the others reach without its help, as MPI-3 has it. To free it all must be there:
+// where some are lost it stays.
 class MpiCounts final : public SharedCounts {
  public:
-  MpiCounts(MPI_Comm ranks, bool is_first, int number) {
+  MpiCounts(MPI_Comm ranks, bool is_first, int number, const bool& lost_some) : lost_some_(lost_some) {
     const MPI_Aint bytes = is_first ? number * static_cast<MPI_Aint>(sizeof(int64_t)) : 0;
     int64_t* mine = nullptr;
     MPI_Win_allocate(bytes, sizeof(int64_t), MPI_INFO_NULL, ranks, &mine, &window_);
@@ -35,6 +35,7 @@ class MpiCounts final : public SharedCounts {
     MPI_Barrier(ranks);
   }
   ~MpiCounts() override {
+    if (lost_some_) return;
     MPI_Win_unlock_all(window_);
     MPI_Win_free(&window_);
   }
@@ -49,36 +50,19 @@ class MpiCounts final : public SharedCounts {
   }
 
  private:
+  const bool& lost_some_;
   MPI_Win window_ = MPI_WIN_NULL;
 };
 
-// Where a network cannot add by itself, MPI does it when the process that owns the memory happens to call it, which
-// may be in the middle of a long unit of work. This one calls it now and then.
-class Attendant {
- public:
-  Attendant() {
-    MPI_Comm_dup(MPI_COMM_WORLD, &nobodys_);
-    thread_ = std::thread([this] {
-      while (!ended_) {
-        int found = 0;
-        MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, nobodys_, &found, MPI_STATUS_IGNORE);
-        std::this_thread::sleep_for(kBetweenLooks);
-      }
-    });
-  }
-  ~Attendant() {
-    ended_ = true;
-    thread_.join();
-    MPI_Comm_free(&nobodys_);
-  }
-  Attendant(const Attendant&) = delete;
-  Attendant& operator=(const Attendant&) = delete;
+constexpr const char* kPatience = "KVLAB_RANK_PATIENCE";  // how long a rank may be silent, in seconds
 
- private:
-  MPI_Comm nobodys_ = MPI_COMM_NULL;
-  std::atomic<bool> ended_ = false;
-  std::thread thread_;
-};
+// 0 where the variable says none.
+double patience_of(const char* text) {
+  if (!text) return 30;
+  char* end = nullptr;
+  const double seconds = std::strtod(text, &end);
+  return end != text && *end == '\0' && seconds >= 1 && seconds <= 86400 ? seconds : 0;
+}
 
 class MpiRanks final : public Ranks {
  public:
@@ -88,17 +72,21 @@ class MpiRanks final : public Ranks {
     MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
     MPI_Comm_size(MPI_COMM_WORLD, &size_);
     if (size_ > 1 && provided < MPI_THREAD_MULTIPLE) {
-      MPI_Finalize();
-      throw UserError("this MPI does not allow calls from several threads, which kvlab needs (MPI_THREAD_MULTIPLE)");
+      refuse("this MPI does not allow calls from several threads, which kvlab needs (MPI_THREAD_MULTIPLE)");
     }
-    if (size_ > 1) attendant_ = std::make_unique<Attendant>();
+    double patience = patience_of(std::getenv(kPatience));
+    MPI_Bcast(&patience, 1, MPI_DOUBLE, 0, ranks_);
+    if (patience == 0) refuse(fmt::format("{}: expected seconds from 1 to 86400", kPatience));
+    members_.resize(static_cast<size_t>(size_));
+    std::iota(members_.begin(), members_.end(), 0);
+    if (size_ > 1) attendant_ = std::make_unique<MpiAttendant>(patience);
   }
   // From here on a launcher's signal is no interruption: it ends the others as soon as one has left with a code that is
-  // not 0, and what was wrong has been said.
+  // not 0, and what was wrong has been said. MPI would wait for those that are lost.
   ~MpiRanks() override {
-    if (size_ > 1) std::signal(SIGTERM, SIG_IGN);
+    if (attendant_) std::signal(SIGTERM, SIG_IGN);
     attendant_.reset();
-    MPI_Finalize();
+    if (!lost_some_) MPI_Finalize();
   }
   MpiRanks(const MpiRanks&) = delete;
   MpiRanks& operator=(const MpiRanks&) = delete;
@@ -109,10 +97,10 @@ class MpiRanks final : public Ranks {
   std::vector<std::string> gather(const std::string& text) override {
     std::vector<int> lengths(static_cast<size_t>(size_)), starts(lengths.size());
     const int length = static_cast<int>(text.size());
-    MPI_Allgather(&length, 1, MPI_INT, lengths.data(), 1, MPI_INT, MPI_COMM_WORLD);
+    MPI_Allgather(&length, 1, MPI_INT, lengths.data(), 1, MPI_INT, ranks_);
     std::exclusive_scan(lengths.begin(), lengths.end(), starts.begin(), 0);
     std::string all(static_cast<size_t>(starts.back() + lengths.back()), '\0');
-    MPI_Allgatherv(text.data(), length, MPI_CHAR, all.data(), lengths.data(), starts.data(), MPI_CHAR, MPI_COMM_WORLD);
+    MPI_Allgatherv(text.data(), length, MPI_CHAR, all.data(), lengths.data(), starts.data(), MPI_CHAR, ranks_);
     std::vector<std::string> texts;
     for (size_t r = 0; r < lengths.size(); ++r) {
       texts.push_back(all.substr(static_cast<size_t>(starts[r]), static_cast<size_t>(lengths[r])));
@@ -121,7 +109,41 @@ class MpiRanks final : public Ranks {
   }
 
   std::unique_ptr<SharedCounts> counts(int number) override {
-    return std::make_unique<MpiCounts>(MPI_COMM_WORLD, is_first(), number);
+    return std::make_unique<MpiCounts>(ranks_, is_first(), number, lost_some_);
+  }
+
+  std::vector<int> silent() override {
+    std::vector<int> found;
+    if (!attendant_) return found;
+    for (const int process : attendant_->silent()) {
+      found.push_back(static_cast<int>(std::find(members_.begin(), members_.end(), process) - members_.begin()));
+    }
+    return found;
+  }
+
+  void bear_silence(bool borne) override {
+    if (attendant_) attendant_->bear_silence(borne);
+  }
+
+  void leave_out(const std::vector<int>& silent) override {
+    std::vector<int> gone, left;
+    for (int r = 0; r < size_; ++r) {
+      const bool is_silent = std::find(silent.begin(), silent.end(), r) != silent.end();
+      (is_silent ? gone : left).push_back(members_[static_cast<size_t>(r)]);
+    }
+    if (std::find(silent.begin(), silent.end(), rank_) != silent.end()) {
+      notice(fmt::format("kvlab: rank {}: the others go on without this one, which gave no sign of life", rank_));
+      std::_Exit(1);
+    }
+    attendant_->leave_out(gone);
+    MPI_Group world = MPI_GROUP_NULL, others = MPI_GROUP_NULL;
+    MPI_Comm_group(MPI_COMM_WORLD, &world);
+    MPI_Group_incl(world, static_cast<int>(left.size()), left.data(), &others);
+    MPI_Comm_create_group(MPI_COMM_WORLD, others, 0, &ranks_);  // asks for nobody else's presence
+    MPI_Comm_rank(ranks_, &rank_);
+    MPI_Comm_size(ranks_, &size_);
+    members_ = left;
+    lost_some_ = true;
   }
 
   // Each rank adds up a share of the values in the order of ranks, which MPI's own sums promise no order of.
@@ -138,14 +160,13 @@ class MpiRanks final : public Ranks {
     for (int64_t r = 0; r < ranks; ++r) received_starts.push_back(static_cast<int>(r) * mine);
     received_.resize(static_cast<size_t>(ranks * mine));
     MPI_Alltoallv(values.data(), lengths.data(), starts.data(), MPI_DOUBLE, received_.data(), received_lengths.data(),
-                  received_starts.data(), MPI_DOUBLE, MPI_COMM_WORLD);
+                  received_starts.data(), MPI_DOUBLE, ranks_);
     sums_.assign(static_cast<size_t>(mine), 0.0);
     for (int64_t r = 0; r < ranks; ++r) {
       const double* of_rank = received_.data() + r * mine;
       for (int i = 0; i < mine; ++i) sums_[static_cast<size_t>(i)] += of_rank[i];
     }
-    MPI_Allgatherv(sums_.data(), mine, MPI_DOUBLE, values.data(), lengths.data(), starts.data(), MPI_DOUBLE,
-                   MPI_COMM_WORLD);
+    MPI_Allgatherv(sums_.data(), mine, MPI_DOUBLE, values.data(), lengths.data(), starts.data(), MPI_DOUBLE, ranks_);
   }
 
   [[noreturn]] void end_all(int exit_code) override {
@@ -154,8 +175,18 @@ class MpiRanks final : public Ranks {
   }
 
  private:
+  // What all find, before they can agree.
+  [[noreturn]] void refuse(const std::string& message) const {
+    if (is_first()) notice("kvlab: " + message);
+    MPI_Finalize();
+    throw SaidElsewhere(2);
+  }
+
+  MPI_Comm ranks_ = MPI_COMM_WORLD;  // those that are not lost
   int rank_ = 0, size_ = 1;
-  std::unique_ptr<Attendant> attendant_;
+  std::vector<int> members_;  // numbers in MPI_COMM_WORLD
+  bool lost_some_ = false;
+  std::unique_ptr<MpiAttendant> attendant_;  // of several
   // Of add_up(); new memory for each sum would take longer than the sum.
   std::vector<double> received_, sums_;
 };

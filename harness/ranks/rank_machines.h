@@ -7,7 +7,7 @@
 
 namespace kv {
 
-// Collective: where each rank runs, and how long it had something to do, for the manifest; none of one by itself.
-std::vector<RankMachine> gather_machines(Ranks& ranks, const Facts& accelerator, double busy_seconds);
+// Collective: where each rank runs, for the manifest; none of one by itself.
+std::vector<RankMachine> gather_machines(Ranks& ranks, const Facts& accelerator);
 
 }  // namespace kv

@@ -32,6 +32,15 @@ class Ranks {
   virtual std::unique_ptr<SharedCounts> counts(int number) = 0;
   // Collective, with equally many values: each becomes the sum of all ranks', added in their order.
   virtual void add_up(std::span<double> values) = 0;
+  // Of the first rank: those that have given no sign of life for a while. Their process or machine has died, or stands
+  // still, and the launcher lets the others live.
+  virtual std::vector<int> silent() = 0;
+  // Of the first rank: whether it asks for them and goes on without them. Otherwise they end all, with one line: who
+  // waits for one that is gone would wait for ever. Where the first rank itself is silent all end in any case.
+  virtual void bear_silence(bool borne) = 0;
+  // Collective of all others: they go on without these. Numbers close up; the first stays the first. A rank that finds
+  // itself among the silent ones, since it lives after all, ends.
+  virtual void leave_out(const std::vector<int>& silent) = 0;
   // Ends all ranks, wherever they are.
   [[noreturn]] virtual void end_all(int exit_code) = 0;
 };

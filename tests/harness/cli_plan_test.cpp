@@ -71,6 +71,13 @@ TEST_F(CliPlan, StandsBesideWhatRunsTook) {
   const double off = 100 * (of_two / (alone / 1.25) - 1);
   EXPECT_NE(output.text.find(fmt::format("{:>+6.1f} %  {}", off, path("two"))), std::string::npos) << output.text;
 
+  manifest["ranks"][1] = {{"node", 0}, {"lost", true}};
+  write_atomically(path("two") + "/manifest.json", manifest.dump());
+  const Output fewer = plan(size + fmt::format("--measured {}", path("two")));
+  EXPECT_EQ(fewer.code, 2);
+  EXPECT_NE(fewer.text.find("lost a rank on the way"), std::string::npos) << fewer.text;
+
+  manifest["ranks"][1].erase("lost");
   manifest["machine"]["cpu"] = "another";
   write_atomically(path("two") + "/manifest.json", manifest.dump());
   const Output elsewhere = plan(size + fmt::format("--measured {}", path("two")));

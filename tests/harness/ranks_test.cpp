@@ -93,6 +93,9 @@ class FirstOf final : public Ranks {
   }
   std::unique_ptr<SharedCounts> counts(int) override { return nullptr; }
   void add_up(std::span<double>) override {}
+  std::vector<int> silent() override { return {}; }
+  void bear_silence(bool) override {}
+  void leave_out(const std::vector<int>&) override {}
   [[noreturn]] void end_all(int exit_code) override { std::exit(exit_code); }
 
  private:
