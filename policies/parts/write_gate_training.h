@@ -14,6 +14,7 @@ namespace kv {
 // Trains WG-KV's gates (004, Sec. 3.3 and App. C): the final hidden states of a model whose attention takes its keys as
 // the gates weigh them are to be the full model's, while gates are to let in little:
 //   loss = distance of the states (policies/parts/distillation.h) + λ · sparsity of the gates (kernels/gate_sparsity.h)
+// The sparsity is that of the gates themselves; the released code's sees max(g, 1e-3), which adds at most 2e-3 to it.
 // The published optimiser is the default; the paper's is a cosine to 0, which the released code calls a decay over 0.9.
 class WriteGateTraining final : public Learner {
  public:

@@ -206,6 +206,16 @@ TEST_F(KillsOfTrainingsSlow, LoseNothingOfGates) {
        training_in);
 }
 
+TEST_F(KillsOfTrainingsSlow, LoseNothingOfRetention) {
+  kill(10, 10, train("retention.yaml", "{policy: retention, hidden: 8, weights: mine}", "entries: 8"), training_in);
+}
+
+TEST_F(KillsOfTrainingsSlow, LoseNothingOfDuo) {
+  kill(11, 10,
+       train("duo.yaml", "{policy: full, admission: {duo: {sinks: 2, window: 8, weights: mine}}}", "warm_up: 2"),
+       training_in);
+}
+
 // A profile is there as a whole or not at all.
 TEST_F(KillsSlow, LoseNothingOfProfiles) {
   const std::string spec =
