@@ -8,6 +8,12 @@ group a KV head) and TRIM-KV's RetentionGate10 (linear1, linear2, and linear3 an
 sums over the stored tensors give the same gates, or this fails, as it does where a gradient is not the slope of its
 loss, by central differences. Two texts of different length make the batch, and each sees only itself.
 
+  make.py [GATING_PREDICTOR.py RETENTION_GATE.py]
+
+With the files that hold the released classes (WG-KV's src/modeling_layers.py and, of TRIM-KV, a modeling_trimkv_*.py with
+RetentionGate10) these run, too, with the same parameters on what the gates read, and nothing is written: their gates
+are the stored ones, or this fails.
+
 - wg_kv: the logit of query i and key j has log(max(g_j, 1e-3)) added where i - j >= WINDOW. The loss is the mean over
   all elements of all tokens of (student's hidden state after the last norm - teacher's)^2, plus SPARSITY times the mean
   over layers, tokens and KV heads of o + (1 - o)(1 - (1 - g)^2), o = min(1, WINDOW / (T - s)) for token s of T.
@@ -22,8 +28,11 @@ loss, by central differences. Two texts of different length make the batch, and 
 
 Gates are not detached from what they read: lower layers' gradients come through them, too.
 """
+import ast
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -415,12 +424,68 @@ def check_reads_matter(step) -> None:
         assert difference > 0.01
 
 
+def released_classes(path: Path, *names, **known):
+    """Of a file whose imports are not here."""
+    known = {"nn": nn, "torch": torch, "F": nn.functional} | known
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ClassDef) and node.name in names:
+            exec(compile(ast.Module([node], []), str(path), "exec"), known)
+    return [known[name] for name in names]
+
+
+def check_released(step, gates, run) -> None:
+    """run(layer, gate, what it read) is what the released class makes of it; norms of the released one are f32."""
+    seen, furthest = [], 0.0
+    for layer, gate in enumerate(gates):
+        gate.register_forward_hook(lambda gate, read, made, layer=layer: seen.append((layer, gate, read, made)))
+    for ids in step.batch.texts:
+        step.run(ids)
+    for layer, gate, read, made in seen:
+        released = run(layer, gate, *read)
+        furthest = max(furthest, ((released - made).abs() / made.abs()).max().item())
+    print(f"{step.name}: {len(seen)} times the released class, gates at most {furthest:.1e} of themselves away")
+    assert len(seen) == len(gates) * len(step.batch.texts) and furthest < 4e-6  # some roundings of f32
+
+
+def check_released_predictor(step, path: Path) -> None:
+    _, predictor_class = released_classes(path, "GatingRMSNorm", "GatingPredictor",
+                                          use_kernel_forward_from_hub=lambda name: lambda cls: cls)
+
+    def run(layer, gate, pre_rope, keys):
+        for fast in (True, False):  # the slow path clamps
+            predictor = predictor_class(step.model.dim, step.model.kv_heads, ("pre_k", "post_k"), "gelu", EXPAND, 0.0,
+                                        True, fast).double()
+            predictor.load_state_dict(gate.state_dict())
+            of_heads = lambda x: x.transpose(0, 1)[None]
+            gates = predictor(of_heads(pre_rope), of_heads(keys), None)[0].T
+        return gates
+
+    check_released(step, step.gates, run)
+
+
+def check_released_retention(step, path: Path) -> None:
+    (gate_class,) = released_classes(path, "RetentionGate10", ACT2FN={"silu": nn.functional.silu})
+    config = SimpleNamespace(hidden_size=step.model.width, retention_gate_intermediate_size=RETENTION_UNITS,
+                             num_key_value_heads=step.model.kv_heads, hidden_act="silu", retention_gate_bias_init=0.0)
+
+    def run(layer, gate, x):
+        released = gate_class(config, layer).double()
+        released.load_state_dict(gate.state_dict())
+        return released(x)
+
+    check_released(step, step.gates, run)
+
+
 def main() -> None:
     torch.set_num_threads(1)
     model = Model(MODEL)
     check_model(model)
     batch, generator = Batch(model), torch.Generator().manual_seed(12)
     tensors = {"ids": torch.cat(batch.texts).int(), "texts": torch.tensor(TEXTS, dtype=torch.int32)}
+    if len(sys.argv) > 1:
+        check_released_predictor(WgKv(model, batch, generator), Path(sys.argv[1]))
+        check_released_retention(Retention(model, batch, generator), Path(sys.argv[2]))
+        return
     for kind in (WgKv, Retention, Duo):
         step = kind(model, batch, generator)
         stored = step.results()
