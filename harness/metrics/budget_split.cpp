@@ -44,7 +44,7 @@ class SplitLosses : public Metric {
 
   void begin_case(const CaseView& view) override {
     view_ = view;
-    importance_.begin(view);
+    importance_.begin(view, FutureImportance::events_of(view));
     residents_.begin(view.batch);
     grid_.layers = view.batch.source->layers;
     heads_.assign(view.samples.size(), {});

@@ -73,7 +73,7 @@ class EvictionCurve : public Metric {
 
   void begin_case(const CaseView& view) override {
     view_ = view;
-    importance_.begin(view);
+    importance_.begin(view, FutureImportance::events_of(view));
     residents_.begin(view.batch);
     curves_.assign(view.samples.size(), {});
     evicted_.assign(view.samples.size(), 0);

@@ -1,16 +1,43 @@
 #include "harness/metrics/future_importance.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "harness/metrics/residents.h"
 #include "kernels/check.h"
 
 namespace kv {
 
-void FutureImportance::begin(const CaseView& view) {
+FutureImportance::Moments FutureImportance::events_of(const CaseView& view) {
+  Moments events(view.samples.size());
+  for (size_t s = 0; s < events.size(); ++s) {
+    int32_t seen = 0;
+    for (const Step& step : *view.schedule) {
+      seen += step.counts[s];
+      if (step.keep[s] >= 0) events[s].push_back(seen);
+    }
+  }
+  return events;
+}
+
+FutureImportance::Moments FutureImportance::ends_of_blocks(const CaseView& view, int every) {
+  Moments ends(view.samples.size());
+  for (size_t s = 0; s < ends.size(); ++s) {
+    int32_t seen = 0;
+    for (const Step& step : *view.schedule) {
+      const int32_t multiples = seen / every;
+      seen += step.counts[s];
+      if (seen / every > multiples) ends[s].push_back(seen);
+    }
+  }
+  return ends;
+}
+
+void FutureImportance::begin(const CaseView& view, Moments moments) {
   KV_CHECK(view.baseline && view.baseline->has.block_max && view.baseline->has.statistics_block > 0);
   KV_CHECK(options_.future % view.baseline->has.statistics_block == 0);
   view_ = view;
+  moments_ = std::move(moments);
   layers_.clear();
   layers_.resize(view.baseline->layers.size());
 }
@@ -29,15 +56,12 @@ std::span<const float> FutureImportance::at(int layer, int row, int32_t tokens_s
   return {};
 }
 
-// The distinct blocks with which the future of an event begins; ascending.
-std::vector<int64_t> FutureImportance::event_blocks(int sequence) const {
+// The distinct blocks with which the future of a moment begins; ascending.
+std::vector<int64_t> FutureImportance::first_blocks(int sequence) const {
   const size_t s = static_cast<size_t>(sequence);
   const int64_t length = view_.baseline->lengths[s];
   std::vector<int64_t> blocks;
-  int32_t seen = 0;
-  for (const Step& step : *view_.schedule) {
-    seen += step.counts[s];
-    if (step.keep[s] < 0) continue;
+  for (const int32_t seen : moments_[s]) {
     const int64_t block = block_after(*view_.baseline, seen);
     const bool has_future = block * view_.baseline->has.statistics_block < length;
     if (has_future && (blocks.empty() || blocks.back() != block)) blocks.push_back(block);
@@ -53,7 +77,7 @@ void FutureImportance::build(int layer) {
   rows.resize(static_cast<size_t>(baseline.sequences * source.kv_heads));
   for (int s = 0; s < baseline.sequences; ++s) {
     const int64_t length = baseline.lengths[static_cast<size_t>(s)];
-    const auto blocks = event_blocks(s);
+    const auto blocks = first_blocks(s);
     if (blocks.empty()) continue;
     const auto host_norms = to_host(
         *view_.batch.backend, norms.at(s * baseline.max_tokens * source.q_heads).as<float>(), length * source.q_heads);
@@ -71,7 +95,7 @@ void FutureImportance::build(int layer) {
 }
 
 // One head's statistics come to the host block by block, newest first: where the future is all that follows, the
-// maximum over it grows from event to event and each block is read once.
+// maximum over it grows from moment to moment and each block is read once.
 void FutureImportance::add_head(int layer, int sequence, int q_head, std::span<const float> norms, Row& row) {
   const SourceInfo& source = *view_.batch.source;
   const int64_t size = view_.baseline->has.statistics_block;

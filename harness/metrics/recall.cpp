@@ -56,7 +56,7 @@ class Recall : public Metric {
 
   void begin_case(const CaseView& view) override {
     view_ = view;
-    importance_.begin(view);
+    importance_.begin(view, FutureImportance::events_of(view));
     residents_.begin(view.batch);
     const SourceInfo& source = *view.batch.source;
     sums_.assign(view.samples.size() * static_cast<size_t>(source.layers * source.kv_heads), {});

@@ -103,6 +103,7 @@ struct ReplayedCase {
   std::vector<Observer*> others = {};
   Recut::Keep recut = {};  // what the metric sees kept instead of the policy's choice
   SlotChoice allocation{"uniform"};
+  std::unique_ptr<Admission> admission = nullptr;
 };
 
 // Schedule positions of the first event, as the harness fills them in.
@@ -129,6 +130,7 @@ inline std::vector<Measured> measure(ReplayedCase& replayed, const std::string& 
   }
   const char* const name = replayed.scorer ? "by-position" : "full";
   Policy policy = policy_of(name, std::move(replayed.scorer));
+  if (replayed.admission) policy.admission = std::move(replayed.admission);
   policy.allocation_name = replayed.allocation.name;
   policy.allocation = make_allocation(replayed.allocation.name, replayed.allocation.options);
   BaselineNeeds needs = watched->observer_needs().baseline;
