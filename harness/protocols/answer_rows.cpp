@@ -32,6 +32,7 @@ void add_answer_rows(std::vector<Row>& rows, const Row& blank, const AnswerSheet
   add_row(rows, blank, "kept_tokens", sheet.kept_mean, "tokens");
   add_row(rows, blank, "kept_tokens_max", static_cast<double>(sheet.kept_max), "tokens");
   add_row(rows, blank, "kept_kv_bytes", sheet.kv_bytes, "bytes");
+  add_row(rows, blank, "cache_bytes", sheet.cache_bytes, "");
   add_row(rows, blank, "prefill_time", times.prefill_seconds * share, "s");
   add_row(rows, blank, "compress_time", times.compress_seconds * share, "s");
   add_row(rows, blank, "answer_time", times.answer_seconds * share, "s");

@@ -31,6 +31,7 @@ struct AnswerSheet {
   double kept_mean = 0;
   int64_t kept_max = 0;
   double kv_bytes = 0;
+  double cache_bytes = 0;
   std::vector<NeedleShare> needles;  // where the spec asks for them
   std::string error;                 // then nothing else counts
 };
@@ -50,6 +51,10 @@ struct AnswerTimes {
 //   answer_tokens, repetition_rate, truncation_rate   means over its answers (sim/tasks/output_rates.h)
 //   kept_tokens, kept_tokens_max   what is left of the context when the questions are asked, a head
 //   kept_kv_bytes      of its pages: keys, values and positions, without a scorer's columns
+//   cache_bytes        of its entries, with what the policy keeps for each while it reads (columns, expiry, bounds),
+//   over
+//                      the full cache's keys, values and positions, as the metric cache_size has it; a context that was
+//                      compressed once has nothing beside those
 //   prefill_time       of the batch, with the scoring for all its policies, shared evenly
 //                      (a context that is pruned while it is read, is read for its case alone: all of that but cutting)
 //   compress_time      scoring (within that) and cutting for the case, as under protocol latency; copying the context

@@ -284,6 +284,9 @@ void AnswerRunner::answer_compressed(const Round& round, std::vector<Candidate>&
       outcome.times.compress_seconds += prefill->score_seconds(i);
       LoopState state =
           prefill->compressed(i, candidates[i].keep, outcome.times.compress_seconds, room_of(round, round.questions));
+      // Nothing scores any more, so that nothing is kept beside them.
+      outcome.entry_bytes =
+          static_cast<double>(state.cache.kv_page_bytes() + state.cache.bound_page_bytes()) / kPageTokens;
       answer_case(round, std::move(state), reader, outcome);
       if (!policy.scorer) without_scorer.emplace(policy.scorer_name, &outcome);
     } catch (const UserError& error) {
@@ -321,6 +324,7 @@ LoopState AnswerRunner::read_pruned(const Round& round, Candidate& candidate) {
                                      .seed = batch_.spec.seed,
                                      .sample_numbers = numbers_,
                                      .left = &left});
+  candidate.outcome->entry_bytes = costs.entry_bytes;
   AnswerTimes& times = candidate.outcome->times;
   times.prefill_seconds += costs.total_seconds - costs.evict_seconds;
   times.compress_seconds += costs.score_seconds + costs.evict_seconds;
@@ -328,7 +332,7 @@ LoopState AnswerRunner::read_pruned(const Round& round, Candidate& candidate) {
 }
 
 void AnswerRunner::answer_case(const Round& round, LoopState state, Policy& reader, Outcome& outcome) {
-  note_kept(state, outcome);
+  note_kept(round, state, outcome);
   if (needles_) note_needles(round, state, outcome);
   Stopwatch watch(batch_.backend);
   watch.start();
@@ -396,7 +400,7 @@ GenerateResult AnswerRunner::ask(const Round& round, size_t question, LoopState 
 }
 
 // Rounds of one case differ by a question's length; their mean would say no more.
-void AnswerRunner::note_kept(const LoopState& state, Outcome& outcome) const {
+void AnswerRunner::note_kept(const Round& round, const LoopState& state, Outcome& outcome) const {
   const CacheShape& shape = state.cache.shape();
   for (size_t s = 0; s < outcome.sheets.size(); ++s) {
     int64_t total = 0;
@@ -409,6 +413,9 @@ void AnswerRunner::note_kept(const LoopState& state, Outcome& outcome) const {
       sheet.kept_max = std::max<int64_t>(sheet.kept_max, *std::max_element(lengths.begin(), lengths.end()));
     }
     sheet.kept_mean = static_cast<double>(total) / (shape.layers * shape.kv_heads);
+    const auto full = static_cast<double>(round.contexts[s].size()) * shape.layers * shape.kv_heads;
+    const double full_entry = static_cast<double>(state.cache.kv_page_bytes()) / kPageTokens;
+    sheet.cache_bytes = static_cast<double>(total) * outcome.entry_bytes / (full * full_entry);
     sheet.kv_bytes = static_cast<double>(state.cache.used_pages(static_cast<int>(s))) *
                      static_cast<double>(state.cache.kv_page_bytes());
   }

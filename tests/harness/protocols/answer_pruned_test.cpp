@@ -59,6 +59,13 @@ TEST_F(PrunedContextsSlow, AreWhatTheScheduleLeaves) {
         EXPECT_EQ(rows_of(rows, metric, "r-kv", point)[s].value, budget + (tokens - budget) % 48);
         EXPECT_EQ(rows_of(rows, metric, "h2o", point)[s].value, budget);
       }
+      // Two vectors of 64 and a position, and of h2o the sum of the attention that an entry received.
+      constexpr double kEntry = 2 * 64 * 4 + 4;
+      const auto bytes = [&](const char* policy) {
+        return rows_of(rows, "cache_bytes", policy, point)[s].value.value();
+      };
+      EXPECT_EQ(bytes("full"), 1);
+      EXPECT_NEAR(bytes("h2o"), budget * (kEntry + 4) / (tokens * kEntry), 1e-8);
     }
   }
   // What is gone is gone: few entries know less, and the full cache is answered once.

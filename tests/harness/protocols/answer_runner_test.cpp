@@ -156,6 +156,7 @@ TEST_F(Answers, KeepsTheAskedFractionOfTheContext) {
     const int entries = static_cast<int>(full[s].value.value() * 0.3);
     EXPECT_EQ(kept[s].value.value(), entries);
     EXPECT_EQ(bytes[s].value.value(), (entries + 15) / 16 * 8 * 4 * kPageBytes);
+    EXPECT_NEAR(rows_of(rows, "cache_bytes", "snapkv", "0.3")[s].value.value(), entries / full[s].value.value(), 1e-8);
   }
 }
 
