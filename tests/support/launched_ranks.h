@@ -52,6 +52,9 @@ class LaunchedRanks : public testing::Test {
     ::setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 1);
     ::setenv("OMPI_MCA_hwloc_base_binding_policy", "none", 1);
     ::setenv("OMPI_MCA_odls_base_sigkill_timeout", "0", 1);  // a second in which those that must end could linger
+    // Of one machine: to look for networks takes most of a start.
+    ::setenv("OMPI_MCA_pml", "ob1", 1);
+    ::setenv("OMPI_MCA_btl", "self,vader", 1);
     ::setenv("OMP_NUM_THREADS", "1", 1);
     ::dup2(::open("/dev/null", O_WRONLY), STDOUT_FILENO);
     ::dup2(::open(messages.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), STDERR_FILENO);
