@@ -1,8 +1,9 @@
 """Peers of our kernels, timed as kvlab_bench times ours: CUDA events, cold L2, the same shapes and sample counts,
 each recorded as a CUDA graph.
 
-cudnn and flash: torch's scaled_dot_product_attention with that backend forced; torch: its linear (cuBLAS or cuBLASLt)
-and its topk, unsorted, which returns the scores and their indices where ours marks.
+cudnn and flash: torch's scaled_dot_product_attention with that backend forced; of training without a bias, which ours
+has, and backward not recorded: what autograd launches would leave the stream that records, and takes milliseconds.
+torch: its linear (cuBLAS or cuBLASLt) and its topk, unsorted, which returns the scores and their indices where ours marks.
 """
 
 import re
@@ -32,9 +33,23 @@ def attention(backend, q, k, v, causal):
     return run
 
 
+def attention_backward(backend, q, k, v):
+    for operand in (q, k, v):
+        operand.requires_grad_()
+    output = attention(backend, q, k, v, True)()
+    gradient = torch.randn_like(output)
+
+    def run():
+        torch.autograd.grad(output, (q, k, v), gradient, retain_graph=True)
+
+    run.is_recorded = False
+    return run
+
+
 def operations(kernel, shape):
     """(peer, operation) for each peer of a benchmark of ours; operands are made when the operation is asked for."""
-    prefill = re.fullmatch(r"(\d+)(K?) d(\d+)", shape) if kernel == "prefill" else None
+    whole = kernel in ("prefill", "biased_attention", "biased_attention_backward")
+    prefill = re.fullmatch(r"(\d+)(K?) d(\d+)", shape) if whole else None
     decode = re.fullmatch(r"(\d+)x(\d+)(K?) d(\d+)", shape) if kernel == "decode" else None
     linear = re.fullmatch(r"(\d+)x(\d+)x(\d+)", shape) if kernel == "linear" else None
     selection = re.fullmatch(r"(\d+)x(\d+)(K?) keep (\d+)(%?)", shape) if kernel.startswith("select_") else None
@@ -42,7 +57,8 @@ def operations(kernel, shape):
         tokens, dim = int(prefill[1]) * THOUSAND[prefill[2]], int(prefill[3])
         q, k, v = (random(1, heads, tokens, dim) for heads in (Q_HEADS, KV_HEADS, KV_HEADS))
         for backend in ATTENTION:
-            yield backend, attention(backend, q, k, v, True)
+            is_backward = kernel == "biased_attention_backward"
+            yield backend, attention_backward(backend, q, k, v) if is_backward else attention(backend, q, k, v, True)
     elif decode:
         # Decode's K is a thousand: 100K is 100 000 tokens.
         batch, tokens, dim = int(decode[1]), int(decode[2]) * (1000 if decode[3] else 1), int(decode[4])
@@ -93,7 +109,8 @@ def recorded(operation):
 
 
 def samples(events, operation):
-    operation = recorded(operation)
+    if getattr(operation, "is_recorded", True):
+        operation = recorded(operation)
     events.seconds(operation)
     count = min(max(int(0.25 / events.seconds(operation)), 10), 50)
     return [events.seconds(operation) for _ in range(count)]

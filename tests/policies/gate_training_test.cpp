@@ -473,7 +473,7 @@ Loss retention_loss(double lambda) {
   };
 }
 
-TEST(GateTrainingOnTheCpu, EveryTyingGoesBackAsDifferencesSay) {
+TEST(GateTrainingOnTheCpuSlow, EveryTyingGoesBackAsDifferencesSay) {
   const auto backend = make_backend("cpu");
   Lesson lesson(*backend, "retention");
   for (const char* tying : {"shared", "layer", "none"}) {

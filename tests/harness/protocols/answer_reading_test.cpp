@@ -70,7 +70,7 @@ TEST_F(AnsweredReadingSlow, AdmissionLeavesLessToCut) {
 }
 
 // The shared pass and what goes on from it say what a generation from the first token on says.
-TEST_F(AnsweredReading, AnswersAreThoseOfAGenerationByItself) {
+TEST_F(AnsweredReadingSlow, AnswersAreThoseOfAGenerationByItself) {
   const Spec spec = parse_spec(with("[full, {policy: full, admission: {local: {sinks: 16, window: 96}}}, {policy: "
                                     "full, selection: {quest: {pages: 4}}}]"),
                                (folder_ / "asked.yaml").string());

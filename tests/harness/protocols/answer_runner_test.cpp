@@ -23,7 +23,9 @@ TEST_F(Answers, AModelWithoutAChatTemplateIsRefusedWhereOneIsAskedFor) {
   EXPECT_NE(unknown.find("expected none | stored"), std::string::npos) << unknown;
 }
 
-TEST_F(Answers, TheFullCacheKnowsAndAlmostNothingDoesNot) {
+using AnswersSlow = Answers;
+
+TEST_F(AnswersSlow, TheFullCacheKnowsAndAlmostNothingDoesNot) {
   const std::vector<Row> rows = run(questions_spec());
   const auto full = rows_of(rows, "accuracy", "full", "0.9");
   ASSERT_EQ(full.size(), 3U);
@@ -32,7 +34,7 @@ TEST_F(Answers, TheFullCacheKnowsAndAlmostNothingDoesNot) {
   EXPECT_EQ(summary_.skipped, 0);
 }
 
-TEST_F(Answers, AnAccuracyIsTheMeanOfItsAnswers) {
+TEST_F(AnswersSlow, AnAccuracyIsTheMeanOfItsAnswers) {
   const std::vector<Row> rows = run(questions_spec());
   for (const char* policy : {"full", "snapkv", "random"}) {
     const auto answers = rows_of(rows, "answer", policy, "0.9");
@@ -49,8 +51,6 @@ TEST_F(Answers, AnAccuracyIsTheMeanOfItsAnswers) {
     }
   }
 }
-
-using AnswersSlow = Answers;
 
 // Contexts that the model answers from; then it rambles on, because nothing ends a line of a data set.
 TEST_F(AnswersSlow, AreDrawnByTheSeedWhereSamplingIsAskedFor) {
@@ -225,7 +225,7 @@ TEST_F(AnswersSlow, RowsDependOnNeitherBatchesNorAKill) {
 }
 
 // One sample's answers end with their line, the other's do not.
-TEST_F(Answers, OfASampleDoNotDependOnWhatEndsTheOthers) {
+TEST_F(AnswersSlow, OfASampleDoNotDependOnWhatEndsTheOthers) {
   const Spec spec = parse_spec(questions_spec(), (folder_ / "asked.yaml").string());
   const Grid grid = make_grid(spec);
   const auto backend = make_backend("cpu");
