@@ -66,7 +66,10 @@ class Experiment {
     last_store_ = Clock::now();
     manifest_.times.start = seconds_since(begin_);
     if (ranks_.are_several()) finish_together();
-    if (!ranks_.is_first()) return {};
+    if (!ranks_.is_first()) {
+      await_assembly();
+      return {};
+    }
     progress_.emplace(options_.verbosity, total());
     const Clock::time_point assembly = Clock::now();
     for (const Workload& workload : grid_.workloads) run_workload(workload);
@@ -75,6 +78,7 @@ class Experiment {
     summary_.reused -= together_cases_;
     manifest_.seconds = earlier_seconds_ - together_seconds_ + seconds_since(begin_);
     finish();
+    if (closing_) await_assembly();
     return std::move(summary_);
   }
 
@@ -148,19 +152,27 @@ class Experiment {
       work_.emplace(ranks_, static_cast<int>(grid_.workloads.size()));
       outcome =
           work_->await_all(take_pieces(), [&](int64_t finished) { progress_->finished(static_cast<int>(finished)); });
-      note_lost(outcome.lost);
+      note_lost(outcome);
       together_cases_ += static_cast<int>(work_->computed());
       together_seconds_ += work_->computed_seconds();
       work_.reset();
     } while (outcome.begin_again);
     note_busy();
     progress_.reset();
+    closing_.emplace(ranks_, 0);
   }
 
-  // What fails on a rank ends its own work: a GPU that is lost is one less. Where the first one fails or the user is
-  // mistaken all end.
+  // Whoever dies while the first rank assembles leaves nothing undone.
+  void await_assembly() {
+    closing_->await_all(SharedWork::End::kNothingLeft, [](int64_t) {});
+    closing_.reset();
+  }
+
+  // What fails on a rank ends its own work. Where the first one fails or the user is mistaken all end. (A GPU that
+  // fails aborts its process, which is then lost like one that was killed.)
   SharedWork::End take_pieces() {
     if (has_failed_) return SharedWork::End::kNothingLeft;
+    last_store_ = Clock::now();  // to wait for others is no unit's time
     try {
       const std::vector<size_t> order = largest_first(grid_.workloads);
       for (size_t at = 0; at < order.size(); ++at) finish_workload(grid_.workloads[order[at]], static_cast<int>(at));
@@ -169,7 +181,8 @@ class Experiment {
     } catch (const std::exception& error) {
       const Failure failure = failure_of(error);
       if (ranks_.is_first() || failure.exit_code == 2) throw;
-      notice(fmt::format("kvlab: rank {}: {}; the others do what it had begun", ranks_.rank(), failure.message));
+      notice(fmt::format("kvlab: rank {}: {}; the others do what it had begun", ranks_.number_of(ranks_.rank()),
+                         failure.message));
       has_failed_ = true;
       return SharedWork::End::kFailed;
     }
@@ -198,18 +211,15 @@ class Experiment {
   }
 
   // Of the ranks that were left until now.
-  void note_lost(const std::vector<int>& lost) {
+  void note_lost(const SharedWork::Outcome& outcome) {
     std::vector<RankMachine*> left;
     for (RankMachine& machine : manifest_.ranks) {
       if (!machine.is_lost) left.push_back(&machine);
     }
-    for (const int rank : lost) {
-      RankMachine& machine = *left[static_cast<size_t>(rank)];
-      machine.is_lost = true;
-      if (ranks_.is_first()) {
-        notice(
-            fmt::format("kvlab: rank {} is gone; the others do what it had begun", &machine - manifest_.ranks.data()));
-      }
+    for (const int rank : outcome.lost) left[static_cast<size_t>(rank)]->is_lost = true;
+    if (!ranks_.is_first()) return;
+    for (const int number : outcome.numbers) {
+      notice(fmt::format("kvlab: rank {} is gone; the others do what it had begun", number));
     }
   }
 
@@ -405,8 +415,9 @@ class Experiment {
   std::optional<ResultFolder> folder_;  // the first rank's
   Journal journal_;
   std::optional<Progress> progress_;
-  std::optional<SharedWork> work_;  // while ranks finish units together
-  int together_cases_ = 0;          // that they computed then
+  std::optional<SharedWork> work_;     // while ranks finish units together
+  std::optional<SharedWork> closing_;  // while the first one assembles and the others wait
+  int together_cases_ = 0;             // that they computed then
   double together_seconds_ = 0;
   double busy_seconds_ = 0;  // until this rank found nothing left to do
   bool has_failed_ = false;  // this rank

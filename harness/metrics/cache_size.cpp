@@ -21,8 +21,8 @@ class CacheSize final : public Metric {
   void report(const ReplayResult& result, std::vector<Measured>& rows) override {
     const SourceInfo& source = *view_.batch.source;
     const int64_t heads = int64_t{source.layers} * source.kv_heads;
-    const size_t vectors = 2 * static_cast<size_t>(source.head_dim) * bytes_of(view_.batch.backend->activation_type());
-    const double bytes = result.entry_bytes / static_cast<double>(vectors + sizeof(int32_t));
+    const size_t plain = plain_entry_bytes(source.head_dim, view_.batch.backend->activation_type());
+    const double bytes = result.entry_bytes / static_cast<double>(plain);
     for (size_t s = 0; s < view_.samples.size(); ++s) {
       const auto full = static_cast<double>(heads * std::ssize(view_.samples[s]->ids));
       const double size = static_cast<double>(result.sequences[s].end_entries) / full;

@@ -1,11 +1,14 @@
 // How much of what the queries to come will attend to a cache still holds, whatever took the rest from it: events,
 // admissions, or both (recall of 002 Sec. 4 judges an event by what was there before it, and knows of nothing else).
-// At the end of the first block at or after every multiple of `every` tokens, of a (layer, KV head)
+// At the end of the first block at or after every multiple of `every` tokens (no block is longer: policies compare at
+// the same moments, whether events or prefill_chunk end their blocks), of a (layer, KV head)
 //   held_importance = Σ_{resident} I_j / Σ_{seen} I_j,
 // I from FutureImportance, over all tokens that the text had until then. held_importance_oracle holds as many entries
 // of the head, but those of largest I. Rows are means over these moments, then heads and layers, in [0, 1]; a moment
 // whose future carries no importance counts nowhere. The full cache has 1. What has expired counts as resident until it
-// is swept; blocks are swept at their ends.
+// is swept, at the end of a block of 16 tokens or more.
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <memory>
@@ -40,6 +43,7 @@ class HeldImportance final : public Metric {
     view_ = view;
     moments_ = FutureImportance::ends_of_blocks(view, every_);
     importance_.begin(view, moments_);
+    reason_ = importance_.missing() ? importance_.missing() : too_long(view);
     residents_.begin(view.batch);
     shares_.assign(view.samples.size() * heads(), {});
   }
@@ -51,7 +55,7 @@ class HeldImportance final : public Metric {
   void sweeping(const LayerView& view, Slots<const uint8_t> keep) override { residents_.sweep(view, keep); }
 
   void block_done(const Block& block, const TokenLosses&) override {
-    if (importance_.missing()) return;
+    if (!reason_.empty()) return;
     for (const Segment& segment : block.segments) {
       const int32_t seen = segment.first_position + segment.count;
       const std::vector<int32_t>& moments = moments_[static_cast<size_t>(segment.sequence)];
@@ -75,7 +79,7 @@ class HeldImportance final : public Metric {
         if (counted > 0) {
           row.value = sum / static_cast<double>(counted);
         } else {
-          row.skipped = importance_.missing() ? importance_.missing() : "no moment has a future";
+          row.skipped = reason_.empty() ? "no moment has a future" : reason_;
         }
       };
       add("held_importance", held);
@@ -93,6 +97,15 @@ class HeldImportance final : public Metric {
   }
 
  private:
+  std::string too_long(const CaseView& view) const {
+    int32_t longest = 0;
+    for (const Step& step : *view.schedule) {
+      longest = std::max(longest, *std::max_element(step.counts.begin(), step.counts.end()));
+    }
+    if (longest <= every_) return "";
+    return fmt::format("a block has {} tokens, more than the {} between looks (prefill_chunk)", longest, every_);
+  }
+
   size_t heads() const {
     return static_cast<size_t>(view_.batch.source->layers) * static_cast<size_t>(view_.batch.source->kv_heads);
   }
@@ -120,6 +133,7 @@ class HeldImportance final : public Metric {
   FutureImportance importance_;
   int every_;
   CaseView view_;
+  std::string reason_;  // why nothing is looked at; empty where something is
   FutureImportance::Moments moments_;
   Residents residents_;
   std::vector<Shares> shares_;  // [samples, layers, kv_heads]

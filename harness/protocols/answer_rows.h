@@ -54,7 +54,7 @@ struct AnswerTimes {
 //   cache_bytes        of its entries, with what the policy keeps for each while it reads (columns, expiry, bounds),
 //   over
 //                      the full cache's keys, values and positions, as the metric cache_size has it; a context that was
-//                      compressed once has nothing beside those
+//                      compressed once keeps no columns
 //   prefill_time       of the batch, with the scoring for all its policies, shared evenly
 //                      (a context that is pruned while it is read, is read for its case alone: all of that but cutting)
 //   compress_time      scoring (within that) and cutting for the case, as under protocol latency; copying the context

@@ -284,7 +284,7 @@ void AnswerRunner::answer_compressed(const Round& round, std::vector<Candidate>&
       outcome.times.compress_seconds += prefill->score_seconds(i);
       LoopState state =
           prefill->compressed(i, candidates[i].keep, outcome.times.compress_seconds, room_of(round, round.questions));
-      // Nothing scores any more, so that nothing is kept beside them.
+      // Nothing scores any more, so that no columns are kept.
       outcome.entry_bytes =
           static_cast<double>(state.cache.kv_page_bytes() + state.cache.bound_page_bytes()) / kPageTokens;
       answer_case(round, std::move(state), reader, outcome);
@@ -414,8 +414,8 @@ void AnswerRunner::note_kept(const Round& round, const LoopState& state, Outcome
     }
     sheet.kept_mean = static_cast<double>(total) / (shape.layers * shape.kv_heads);
     const auto full = static_cast<double>(round.contexts[s].size()) * shape.layers * shape.kv_heads;
-    const double full_entry = static_cast<double>(state.cache.kv_page_bytes()) / kPageTokens;
-    sheet.cache_bytes = static_cast<double>(total) * outcome.entry_bytes / (full * full_entry);
+    const size_t plain = plain_entry_bytes(shape.head_dim, batch_.backend.activation_type());
+    sheet.cache_bytes = static_cast<double>(total) * outcome.entry_bytes / (full * static_cast<double>(plain));
     sheet.kv_bytes = static_cast<double>(state.cache.used_pages(static_cast<int>(s))) *
                      static_cast<double>(state.cache.kv_page_bytes());
   }

@@ -48,7 +48,9 @@ void agree(Ranks& ranks, const std::function<void()>& work) {
   const int exit_code = first->front() - '0';
   const std::string message = first->substr(1);
   const bool by_all = std::all_of(all.begin(), all.end(), [&](const std::string& one) { return one == *first; });
-  end_by(ranks, exit_code, by_all ? message : fmt::format("rank {}: {}", first - all.begin(), message));
+  end_by(
+      ranks, exit_code,
+      by_all ? message : fmt::format("rank {}: {}", ranks.number_of(static_cast<int>(first - all.begin())), message));
 }
 
 void end_all_where_it_fails(Ranks& ranks, const std::function<void()>& work) {
@@ -59,7 +61,7 @@ void end_all_where_it_fails(Ranks& ranks, const std::function<void()>& work) {
   } catch (const std::exception& error) {
     if (!ranks.are_several()) throw;
     const Failure failure = failure_of(error);
-    notice(fmt::format("kvlab: rank {}: {}", ranks.rank(), failure.message));
+    notice(fmt::format("kvlab: rank {}: {}", ranks.number_of(ranks.rank()), failure.message));
     ranks.end_all(failure.exit_code);
   }
 }

@@ -28,6 +28,7 @@ class LoneRank final : public Ranks {
  public:
   int rank() const override { return 0; }
   int size() const override { return 1; }
+  int number_of(int rank) const override { return rank; }
   std::vector<std::string> gather(const std::string& text) override { return {text}; }
   std::unique_ptr<SharedCounts> counts(int number) override { return std::make_unique<LoneCounts>(number); }
   void add_up(std::span<double>) override {}

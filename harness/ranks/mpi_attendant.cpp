@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <cstdlib>
 
 #include "harness/notice.h"
 
@@ -16,7 +17,7 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kBetweenCalls = std::chrono::milliseconds(1);
 constexpr auto kBetweenSigns = std::chrono::milliseconds(250);
 constexpr int kSignsOfASecond = 4;
-constexpr int kSign = 0, kFarewell = 1;  // tags of messages
+enum Tag { kSign, kFarewell, kLeftOut };  // of messages
 
 // The first hears of all, and all of the first.
 std::vector<int> peers_of_this_process() {
@@ -36,6 +37,7 @@ MpiAttendant::MpiAttendant(double patience)
       peers_(peers_of_this_process()),
       life_(peers_, static_cast<int>(patience * kSignsOfASecond)) {
   MPI_Comm_dup(MPI_COMM_WORLD, &signs_);
+  MPI_Comm_set_errhandler(signs_, MPI_ERRORS_RETURN);  // who cannot be told is silent soon
   thread_ = std::thread([this] { attend(); });
 }
 
@@ -53,7 +55,10 @@ std::vector<int> MpiAttendant::silent() {
 void MpiAttendant::leave_out(const std::vector<int>& silent) {
   const std::lock_guard lock(mutex_);
   for (const int process : silent) {
-    std::erase(peers_, process);
+    if (std::erase(peers_, process) == 0) continue;  // of others the first hears
+    MPI_Request last = MPI_REQUEST_NULL;
+    MPI_Isend(nullptr, 0, MPI_CHAR, process, kLeftOut, signs_, &last);  // should it live after all
+    if (last != MPI_REQUEST_NULL) MPI_Request_free(&last);
     life_.forget(process);
   }
   silent_.clear();
@@ -88,6 +93,10 @@ void MpiAttendant::listen() {
     if (!found) return;
     const int peer = status.MPI_SOURCE, tag = status.MPI_TAG;
     MPI_Recv(nullptr, 0, MPI_CHAR, peer, tag, signs_, MPI_STATUS_IGNORE);
+    if (tag == kLeftOut) {
+      notice("kvlab: the others go on without this rank, which gave no sign of life");
+      std::_Exit(1);
+    }
     const std::lock_guard lock(mutex_);
     life_.heard(peer);
     if (tag == kFarewell) life_.forget(peer);

@@ -93,6 +93,7 @@ class MpiRanks final : public Ranks {
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
+  int number_of(int rank) const override { return members_[static_cast<size_t>(rank)]; }
 
   std::vector<std::string> gather(const std::string& text) override {
     std::vector<int> lengths(static_cast<size_t>(size_)), starts(lengths.size());
@@ -131,11 +132,9 @@ class MpiRanks final : public Ranks {
       const bool is_silent = std::find(silent.begin(), silent.end(), r) != silent.end();
       (is_silent ? gone : left).push_back(members_[static_cast<size_t>(r)]);
     }
-    if (std::find(silent.begin(), silent.end(), rank_) != silent.end()) {
-      notice(fmt::format("kvlab: rank {}: the others go on without this one, which gave no sign of life", rank_));
-      std::_Exit(1);
-    }
     attendant_->leave_out(gone);
+    attendant_->bear_silence(false);  // one more that dies would be waited for
+    if (std::find(silent.begin(), silent.end(), rank_) != silent.end()) std::_Exit(1);
     MPI_Group world = MPI_GROUP_NULL, others = MPI_GROUP_NULL;
     MPI_Comm_group(MPI_COMM_WORLD, &world);
     MPI_Group_incl(world, static_cast<int>(left.size()), left.data(), &others);

@@ -24,6 +24,8 @@ class Ranks {
   virtual ~Ranks() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
+  // What a rank was when the launcher started it, as messages name it; it stays where others are left out.
+  virtual int number_of(int rank) const = 0;
   bool is_first() const { return rank() == 0; }
   bool are_several() const { return size() > 1; }
   // Collective: what each says, in the order of ranks.
@@ -36,7 +38,8 @@ class Ranks {
   // still, and the launcher lets the others live.
   virtual std::vector<int> silent() = 0;
   // Of the first rank: whether it asks for them and goes on without them. Otherwise they end all, with one line: who
-  // waits for one that is gone would wait for ever. Where the first rank itself is silent all end in any case.
+  // waits for one that is gone would wait for ever. Where the first rank itself is silent all end in any case. No
+  // longer so once some were left out.
   virtual void bear_silence(bool borne) = 0;
   // Collective of all others: they go on without these. Numbers close up; the first stays the first. A rank that finds
   // itself among the silent ones, since it lives after all, ends.

@@ -29,11 +29,12 @@ class SharedWork {
   // How a rank comes to the end of its work.
   enum class End { kNothingLeft, kFailed };  // failed: it takes nothing more, and what it had begun is left
   struct Outcome {
-    std::vector<int> lost;     // ranks that are gone, by their numbers until now
+    std::vector<int> lost;     // ranks that are gone, as they were numbered until now
+    std::vector<int> numbers;  // theirs, as messages name them
     bool begin_again = false;  // something that was begun may be left
   };
   // Collective of those that live: waits for the others, and leaves out who is gone. The first rank calls `look`
-  // meanwhile with how many cases are finished.
+  // meanwhile with how many cases are finished. Nobody waits inside MPI, which would take a core.
   Outcome await_all(End end, const std::function<void(int64_t finished)>& look);
 
  private:

@@ -20,10 +20,13 @@ int64_t pages_for(int64_t entries) { return (entries + kPageTokens - 1) / kPageT
 }  // namespace
 
 size_t page_bytes(const CacheShape& shape, DType type) {
-  const size_t vectors = 2 * static_cast<size_t>(shape.head_dim) * bytes_of(type);
-  const size_t positions = sizeof(int32_t) * (shape.window > 0 ? 2 : 1);  // and when they expire
-  return static_cast<size_t>(kPageTokens) * (vectors + positions) + bound_page_bytes(shape, type) +
-         column_page_bytes(shape.column_width);
+  const size_t expiry = shape.window > 0 ? sizeof(int32_t) : 0;
+  return static_cast<size_t>(kPageTokens) * (plain_entry_bytes(shape.head_dim, type) + expiry) +
+         bound_page_bytes(shape, type) + column_page_bytes(shape.column_width);
+}
+
+size_t plain_entry_bytes(int head_dim, DType type) {
+  return 2 * static_cast<size_t>(head_dim) * bytes_of(type) + sizeof(int32_t);
 }
 
 size_t column_page_bytes(int column_width) {

@@ -27,6 +27,8 @@ struct CacheShape {
 
 // Bytes of one page: K, V, positions, expiries, bounds and columns.
 size_t page_bytes(const CacheShape& shape, DType type);
+// Of one entry as the full cache has it: key, value and position.
+size_t plain_entry_bytes(int head_dim, DType type);
 // Bytes of so many columns in one page.
 size_t column_page_bytes(int column_width);
 // Bytes of the bounds of one page; 0 where the cache has none.

@@ -86,6 +86,7 @@ class FirstOf final : public Ranks {
   explicit FirstOf(std::vector<std::string> others) : others_(std::move(others)) {}
   int rank() const override { return 0; }
   int size() const override { return static_cast<int>(others_.size()) + 1; }
+  int number_of(int rank) const override { return rank; }
   std::vector<std::string> gather(const std::string& text) override {
     std::vector<std::string> all = {text};
     for (const std::string& other : others_) all.push_back(text.empty() ? "" : other);

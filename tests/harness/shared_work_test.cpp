@@ -70,17 +70,24 @@ TEST(SharedWork, IsDoneOnce) {
   EXPECT_EQ(all.lost, Lost{{}});
 }
 
-// One dies in the first round, one in the second, when numbers have closed up.
+// One dies in the first round, one in the second, when numbers have closed up; the others take their time until then.
 TEST(SharedWork, WhatARankHadBegunThatDiedTheOthersDo) {
   Sweep all;
+  std::atomic<int> dead = 0;
   ThreadRanks(4).run([&](Ranks& ranks) {
     const int self = ranks.rank();
     sweep(ranks, all, [&] {
-      if (self == 1 || (self == 3 && ranks.size() < 4)) throw ThreadRanks::Dead();
+      const int due = 4 - ranks.size();  // deaths before this round
+      if (self == (due == 0 ? 1 : 3) && due < 2) {
+        ++dead;
+        throw ThreadRanks::Dead();
+      }
+      while (dead <= due && due < 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       return End::kNothingLeft;
     });
     EXPECT_EQ(ranks.size(), 2);
     EXPECT_EQ(ranks.rank(), self == 0 ? 0 : 1);
+    EXPECT_EQ(ranks.number_of(ranks.rank()), self);
   });
   EXPECT_EQ(all.finished.size(), static_cast<size_t>(kPieces));
   EXPECT_EQ(all.computed, kPieces) << "what the dead ones counted stays";

@@ -82,6 +82,7 @@ class ThreadRanks {
       return static_cast<int>(std::find(members_.begin(), members_.end(), self_) - members_.begin());
     }
     int size() const override { return static_cast<int>(members_.size()); }
+    int number_of(int rank) const override { return members_[static_cast<size_t>(rank)]; }
     std::vector<std::string> gather(const std::string& text) override {
       std::vector<std::string> all;
       for (const auto& [rank, said] : meet(text, 0).said) all.push_back(said);

@@ -64,9 +64,13 @@ TEST_F(HeldImportanceByHand, TheFullCacheHoldsAll) {
   EXPECT_NEAR(value(rows, "held_importance_oracle"), 1, kRounded);
 }
 
-TEST_F(HeldImportanceByHand, SaysThatNoMomentHasAFuture) {
+TEST_F(HeldImportanceByHand, SaysWhyThereIsNone) {
   ReplayedCase replayed = text();
   EXPECT_EQ(skipped(look(replayed, "6"), "held_importance"), "no moment has a future");
+  // Others would be looked at where this one is not.
+  ReplayedCase coarse = text();
+  EXPECT_EQ(skipped(look(coarse, "1"), "held_importance"),
+            "a block has 2 tokens, more than the 1 between looks (prefill_chunk)");
   ReplayedCase again = text();
   EXPECT_THROW(look(again, "0"), UserError);
 }

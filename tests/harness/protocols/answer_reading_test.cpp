@@ -67,6 +67,17 @@ TEST_F(AnsweredReadingSlow, AdmissionLeavesLessToCut) {
     }
     for (const Row& row : rows_of(pruned, "kept_tokens", label, "160")) EXPECT_LE(row.value, 8 + 64 + 16);
   }
+  // Beside two vectors of 64 and a position when an entry expires, and of h2o the sum of its attention.
+  constexpr double kPlain = 2 * 64 * 4 + 4;
+  for (const auto& [label, beside] : {std::pair("few", 8), {"fewer", 4}}) {
+    for (size_t s = 0; s < 3; ++s) {
+      const auto kept = [&](const char* policy) {
+        return rows_of(pruned, "kept_tokens", policy, "48")[s].value.value();
+      };
+      EXPECT_NEAR(rows_of(pruned, "cache_bytes", label, "48")[s].value.value(),
+                  kept(label) * (kPlain + beside) / (kept("full") * kPlain), 1e-7);
+    }
+  }
 }
 
 // The shared pass and what goes on from it say what a generation from the first token on says.
