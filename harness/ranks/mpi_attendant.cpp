@@ -65,6 +65,11 @@ void MpiAttendant::leave_out(const std::vector<int>& silent) {
   lost_some_ = true;
 }
 
+void MpiAttendant::end_left_out() {
+  notice("kvlab: the others go on without this rank, which gave no sign of life");
+  std::_Exit(1);
+}
+
 void MpiAttendant::attend() {
   Clock::time_point next = Clock::now();
   for (; !ended_; std::this_thread::sleep_for(kBetweenCalls)) {
@@ -93,10 +98,7 @@ void MpiAttendant::listen() {
     if (!found) return;
     const int peer = status.MPI_SOURCE, tag = status.MPI_TAG;
     MPI_Recv(nullptr, 0, MPI_CHAR, peer, tag, signs_, MPI_STATUS_IGNORE);
-    if (tag == kLeftOut) {
-      notice("kvlab: the others go on without this rank, which gave no sign of life");
-      std::_Exit(1);
-    }
+    if (tag == kLeftOut) end_left_out();
     const std::lock_guard lock(mutex_);
     life_.heard(peer);
     if (tag == kFarewell) life_.forget(peer);

@@ -33,6 +33,8 @@ class MpiAttendant {
   // always do where the first one is silent.
   void bear_silence(bool borne) { borne_ = borne; }
   void leave_out(const std::vector<int>& silent);
+  // Of a process that was left out and lives, however it learns of it.
+  [[noreturn]] static void end_left_out();
 
  private:
   void attend();

@@ -132,9 +132,9 @@ class MpiRanks final : public Ranks {
       const bool is_silent = std::find(silent.begin(), silent.end(), r) != silent.end();
       (is_silent ? gone : left).push_back(members_[static_cast<size_t>(r)]);
     }
+    if (std::find(silent.begin(), silent.end(), rank_) != silent.end()) MpiAttendant::end_left_out();
     attendant_->leave_out(gone);
     attendant_->bear_silence(false);  // one more that dies would be waited for
-    if (std::find(silent.begin(), silent.end(), rank_) != silent.end()) std::_Exit(1);
     MPI_Group world = MPI_GROUP_NULL, others = MPI_GROUP_NULL;
     MPI_Comm_group(MPI_COMM_WORLD, &world);
     MPI_Group_incl(world, static_cast<int>(left.size()), left.data(), &others);
