@@ -60,6 +60,7 @@ struct Replayed {
   std::string policy;
   std::vector<GivenParam> options{};
   size_t sequences = 1;  // at once, all alike
+  std::string note{};    // follows the policy's name
 };
 
 // A replay at B = 1024, L = 256; the counters are shares of its time.
@@ -95,7 +96,7 @@ void replay_policy(Device& device, Samples& samples, const Replayed& replayed) {
 
 void add_replays(Device& device, const std::string& size, const std::vector<Replayed>& all) {
   for (const Replayed& replayed : all) {
-    device.add(size + " " + replayed.policy,
+    device.add(size + " " + replayed.policy + replayed.note,
                [replayed](Device& on, Samples& samples) { replay_policy(on, samples, replayed); });
   }
 }
@@ -104,7 +105,11 @@ void add_replays(Device& device, const std::string& size, const std::vector<Repl
 // which sums attention as well.
 const Family kReplay{[](Device& device) {
   if (!device.is_cpu()) {
-    return add_replays(device, "replay/128x4K", {{"h2o", {}, 128}, {"foresight-kv", {{"weights", "initial"}}, 128}});
+    return add_replays(
+        device, "replay/128x4K",
+        {{"h2o", {}, 128},
+         {"foresight-kv", {{"weights", "initial"}}, 128},
+         {"foresight-kv", {{"weights", "initial"}, {"sums", "recomputed"}}, 128, " recomputed"}});
   }
   device.add("full_pass/4K", full_pass);
   device.add("full_pass/4K with oracle statistics", oracle_pass);
