@@ -19,6 +19,8 @@ struct Suffixes {
 
   // Tokens of its interval from that position on, itself among them; none is before `first`.
   constexpr int32_t left(int32_t position) const { return interval - (position - first) % interval; }
+  // Tokens of suffix k that have come when position end − 1 has, of its interval; not positive: none has.
+  constexpr int32_t come(int k, int32_t end) const { return of[k] - left(end - 1) + 1; }
 };
 
 // The attention that an entry has received, as ForesightKV's features want it (001): columns for each query head h of
@@ -27,10 +29,10 @@ struct Suffixes {
 // `recent` an interval's sums come at its end from elsewhere. Appended entries begin with zeros.
 
 // Adds a block's column sums to `recent`; those of a segment that begins before position suffixes.first, to cumulative
-// and decayed: 001's events begin behind the first B tokens, whose sums count as if an event had just been. To a suffix
-// it adds the sums of a segment that begins within it; that which begins with it replaces what an interval before has
-// left. So no segment may go on across a suffix's beginning or end: it is one token, or such a part of a block as
-// policies/parts/late_attention.h makes. Where a segment begins is read when the op runs, in recorded steps, too.
+// and decayed: 001's events begin behind the first B tokens, whose sums count as if an event had just been. To the
+// suffixes in which a later segment ends it adds `suffix_sums`, those of its tokens that are in each; a segment that
+// has a suffix's first token replaces what an interval before has left. Where a segment lies is read when the op runs,
+// in recorded steps, too.
 struct AttentionColumnsAddArgs {
   static constexpr int32_t kAllEarly = std::numeric_limits<int32_t>::max();
   PagedView cache;
@@ -38,9 +40,11 @@ struct AttentionColumnsAddArgs {
   int64_t segment_count = 0;
   const uint8_t* sequences = nullptr;  // [sequences], 0 = skip; null = all
   Slots<const float> sums;             // row · group + h
+  // (row · suffixes.count + k) · group + h, of rows whose segment ends in a suffix; null: segments are single tokens,
+  // or end in none.
+  Slots<const float> suffix_sums;
   int group = 1;
-  Suffixes suffixes;           // first = kAllEarly: nothing goes to `recent`, which need not be there
-  bool suffixes_only = false;  // the block's whole sums have been added
+  Suffixes suffixes;  // first = kAllEarly: nothing goes to `recent`, which need not be there
   float* pool_columns = nullptr;
 };
 

@@ -44,6 +44,8 @@ struct Segment {
   int32_t first_token = 0;     // its first row in the block's packed tensors
   int32_t count = 0;           // may be 0: a sequence that has ended
   int32_t first_position = 0;  // absolute position of its first token
+
+  friend constexpr bool operator==(const Segment&, const Segment&) = default;
 };
 
 }  // namespace kv

@@ -7,7 +7,7 @@ namespace kv {
 
 // Which entries of each row stay: the protected ones (the oldest entries with position < sinks, then the newest
 // `recent` slots), then the highest scores until counts[row] entries are kept. Total order (design.md, ties): score,
-// then `ties` (higher first), then newer position. A NaN score is an internal error. counts[row] >= length keeps all.
+// then `ties` (higher first), then newer position. A NaN gets some place (find_bad_score). counts[row] >= length keeps all.
 // If counts[row] (>= 0) is smaller than the protected set, sinks win over recents, older sinks over newer, and newer
 // recents over older. −0 and +0 are equal scores.
 struct SelectTopArgs {

@@ -20,9 +20,9 @@ struct WindowAttentionArgs {
     // over the window's queries.
     // scores[row, 0, slot] as above.                            (004, App. K; the paper sums instead: the same order)
     kGroupMaxProbabilityOlder,
-    // As kPerQueryHead, but sums of it: over the newest suffixes[k] of the window's queries, k < suffix_count.
-    // scores[row · planes + k · group + g, slot].       (001's features; with the newest queries alone, the rest of an
-    // interval's comes from the attention's own sums)
+    // As kPerQueryHead, but sums of it: over the newest suffixes[sequence, k] of the window's queries, k <
+    // suffix_count.
+    // scores[row · planes + k · group + g, slot].                                                    (001's features)
     kSuffixSums,
     // As kPerQueryHead, but the largest, the smallest and the sum over the window's queries, in this order; a query
     // that does not see an entry gives it 0.
@@ -34,11 +34,14 @@ struct WindowAttentionArgs {
   Mode mode = Mode::kPerQueryHead;
   ConstRef queries;  // [sequences, window, q_heads, head_dim], post-RoPE, oldest first
   PagedView cache;
-  int window = 0;  // <= length of every due row
+  int window = 0;  // <= length of every due row; of kSuffixSums that holds for its suffixes, older queries are anything
   int q_heads = 0;
   float scale = 0;
   int suffix_count = 0;               // 3 or 4
-  int suffixes[kMostSuffixes] = {};   // each <= window
+  const int32_t* suffixes = nullptr;  // [sequences, suffix_count], each <= window; 0: of no query
+  // Of kSuffixSums, where entries that have expired are still there (PagedView::expires): the position of every
+  // sequence's newest query, [sequences]; a query sees none that had expired by its own. Null: all are seen.
+  const int32_t* newest_positions = nullptr;
   int planes = 0;                     // of kSuffixSums and kExtremes: vectors that a row has in scores
   const uint8_t* rows_due = nullptr;  // [rows], 0 = skip; null = all
   Slots<float> scores;                // vectors a row: group, 1 or planes
@@ -58,7 +61,9 @@ inline int statistics_of(const WindowAttentionArgs& args) {
 
 // They have their place.
 inline void check_planes(const WindowAttentionArgs& args) {
-  KV_CHECK(args.mode != WindowAttentionArgs::Mode::kSuffixSums || args.suffix_count == 3 || args.suffix_count == 4);
+  const bool sums_suffixes = args.mode == WindowAttentionArgs::Mode::kSuffixSums;
+  KV_CHECK(!sums_suffixes || (args.suffixes && (args.suffix_count == 3 || args.suffix_count == 4)));
+  KV_CHECK(!args.newest_positions || (sums_suffixes && args.cache.expires));
   const int statistics = statistics_of(args);
   KV_CHECK(statistics == 0 || args.planes >= statistics * (args.q_heads / args.cache.kv_heads));
 }

@@ -17,7 +17,7 @@ void attention_columns_add(const AttentionColumnsAddArgs& args) {
     const Segment& segment = args.segments[task / heads];
     if (segment.count == 0 || (args.sequences && !args.sequences[segment.sequence])) return;
     const bool is_early = segment.first_position < suffixes.first;
-    const int32_t left = is_early ? 0 : suffixes.left(segment.first_position);
+    const int32_t end = segment.first_position + segment.count;
     const int64_t row = int64_t{segment.sequence} * heads + task % heads;
     for (int64_t slot = 0; slot < cache.lengths[row]; ++slot) {
       float* columns = args.pool_columns + pool_index(cache, row, slot) * cache.column_width;
@@ -28,11 +28,13 @@ void attention_columns_add(const AttentionColumnsAddArgs& args) {
           columns[group + h] += sum;
           continue;
         }
-        if (!args.suffixes_only) columns[2 * group + h] += sum;
+        columns[2 * group + h] += sum;
         for (int k = 0; k < suffixes.count; ++k) {
+          const int32_t come = suffixes.come(k, end);
+          if (come <= 0) continue;
           float& newest = columns[(3 + k) * group + h];
-          if (left == suffixes.of[k]) newest = 0;
-          if (left <= suffixes.of[k]) newest += sum;
+          if (come <= segment.count) newest = 0;
+          newest += args.suffix_sums ? args.suffix_sums.row((row * suffixes.count + k) * group + h)[slot] : sum;
         }
       }
     }

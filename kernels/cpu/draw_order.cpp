@@ -18,7 +18,9 @@ void draw_row(const DrawOrderArgs& args, int64_t row) {
   const uint8_t* stays = args.stays ? args.stays.row(row) : nullptr;
   float* output = args.output.row(row);
   for (int32_t slot = 0; slot < count; ++slot) {
-    if (stays && stays[slot]) {
+    if (!std::isfinite(scores[slot])) {
+      output[slot] = scores[slot];
+    } else if (stays && stays[slot]) {
       output[slot] = kStays;
     } else {
       const double u = draw_uniform(args.seed, number, head, event, static_cast<uint32_t>(slot));

@@ -1,6 +1,7 @@
 #include "kernels/window_attention.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/cpu/exp.h"
 #include "kernels/cpu/gemm.h"
@@ -68,19 +69,33 @@ void score_per_head(const Slice& slice) {
   }
 }
 
+// What the query cannot see any more, but what comes after all that it sees.
+void hide_expired(const Slice& slice, int64_t query, float* logits) {
+  const WindowAttentionArgs& args = slice.args;
+  if (!args.newest_positions) return;
+  const int64_t position = args.newest_positions[slice.row / args.cache.kv_heads] - (args.window - 1 - query);
+  for (int64_t j = std::max(int64_t{0}, slice.columns - args.cache.expiring); j < slice.visible(query); ++j) {
+    if (args.cache.expires[pool_index(args.cache, slice.row, j)] <= position) logits[j] = -INFINITY;
+  }
+}
+
 // The sums of the newest suffixes, each over its own queries: a query that is in two is added to both.
 void score_suffixes(const Slice& slice) {
   const WindowAttentionArgs& args = slice.args;
+  const int32_t* suffixes = args.suffixes + slice.row / args.cache.kv_heads * args.suffix_count;
+  const int64_t oldest = args.window - *std::max_element(suffixes, suffixes + args.suffix_count);
   for (int64_t plane = 0; slice.first == 0 && plane < args.suffix_count * slice.group; ++plane) {
     std::fill_n(args.scores.row(slice.row * args.planes + plane), slice.columns, 0.0f);
   }
   for (int64_t g = 0; g < slice.group; ++g) {
-    for (int64_t i = slice.first; i < slice.end(); ++i) {
+    for (int64_t i = std::max(slice.first, oldest); i < slice.end(); ++i) {
       float* p = slice.vector(g, i);
       const int64_t visible = slice.visible(i);
+      KV_CHECK(visible > 0);
+      hide_expired(slice, i, p);
       const float factor = 1.0f / exp_row(p, visible, largest(p, visible));
       for (int k = 0; k < args.suffix_count; ++k) {
-        if (i < args.window - args.suffixes[k]) continue;
+        if (i < args.window - suffixes[k]) continue;
         float* sums = args.scores.row(slice.row * args.planes + k * slice.group + g);
 #pragma omp simd
         for (int64_t j = 0; j < visible; ++j) sums[j] += p[j] * factor;
@@ -181,7 +196,7 @@ void add_scores(const Slice& slice) {
 void score_row(const WindowAttentionArgs& args, int64_t row) {
   const int64_t dim = args.cache.head_dim, length = args.cache.lengths[row], window = args.window;
   const int64_t group = args.q_heads / args.cache.kv_heads;
-  KV_CHECK(window > 0 && window <= length);
+  KV_CHECK(window > 0 && (window <= length || args.mode == WindowAttentionArgs::Mode::kSuffixSums));
   const int64_t columns = is_group_max(args.mode) ? length - window : length;
   if (columns == 0) return;
 

@@ -30,21 +30,29 @@ __device__ void write(float* to, const Pack<V>& values) {
 // The columns that a segment's sums go to: `recent` and suffixes, or those of early ones.
 struct Targets {
   static constexpr int kMost = 1 + Suffixes::kMost;
+  bool is_early;
   int first;
   bool takes[kMost], begins[kMost];  // of the columns from `first` on
 
   __device__ Targets(const AttentionColumnsAddArgs& args, const Segment& segment) {
     const Suffixes& suffixes = args.suffixes;
-    const bool is_early = segment.first_position < suffixes.first;
-    const int32_t left = is_early ? 0 : suffixes.left(segment.first_position);
+    is_early = segment.first_position < suffixes.first;
     first = is_early ? 0 : 2;
-    takes[0] = is_early || !args.suffixes_only;
+    takes[0] = true;
     begins[0] = false;
 #pragma unroll
     for (int k = 0; k < Suffixes::kMost; ++k) {
-      takes[1 + k] = is_early ? k == 0 : k < suffixes.count && left <= suffixes.of[k];
-      begins[1 + k] = !is_early && left == suffixes.of[k];
+      const int32_t come =
+          is_early || k >= suffixes.count ? 0 : suffixes.come(k, segment.first_position + segment.count);
+      takes[1 + k] = is_early ? k == 0 : come > 0;
+      begins[1 + k] = !is_early && come <= segment.count;
     }
+  }
+
+  // Of the column's k-th sums, from which it takes.
+  __device__ const float* sums(const AttentionColumnsAddArgs& args, int64_t row, int t, int h) const {
+    if (t == 0 || is_early || !args.suffix_sums) return args.sums.row(row * args.group + h);
+    return args.suffix_sums.row((row * args.suffixes.count + t - 1) * args.group + h);
   }
 };
 
@@ -64,17 +72,19 @@ __global__ void __launch_bounds__(kThreads) add_kernel(AttentionColumnsAddArgs a
   float* columns = args.pool_columns + place_of(cache, row, slot) * cache.column_width + targets.first * args.group;
   for (int h = 0; h < args.group; h += V) {
     // All are read before one is written: the compiler cannot know that they are different ones.
-    Pack<V> totals[Targets::kMost], sums;
+    Pack<V> totals[Targets::kMost];
 #pragma unroll
     for (int t = 0; t < Targets::kMost; ++t) {
       totals[t] = targets.takes[t] && !targets.begins[t] ? read<V>(columns + t * args.group + h) : Pack<V>{};
     }
 #pragma unroll
-    for (int v = 0; v < V; ++v) sums.at[v] = args.sums.row(row * args.group + h + v)[slot];
+    for (int t = 0; t < Targets::kMost; ++t) {
+      if (!targets.takes[t]) continue;
+#pragma unroll
+      for (int v = 0; v < V; ++v) totals[t].at[v] += targets.sums(args, row, t, h + v)[slot];
+    }
 #pragma unroll
     for (int t = 0; t < Targets::kMost; ++t) {
-#pragma unroll
-      for (int v = 0; v < V; ++v) totals[t].at[v] += sums.at[v];
       if (targets.takes[t]) write(columns + t * args.group + h, totals[t]);
     }
   }

@@ -8,7 +8,8 @@ namespace kv::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kHeldWords = 8;  // a thread
+constexpr int kHeldWords = 8;    // a thread
+constexpr int kHeldColumns = 6;  // so that 128 entries with 12 columns move at once
 
 // Where each slot of the current chunk goes: its rank among the kept ones, or −1. Returns how many are kept.
 __device__ int rank_kept(const uint8_t* keep, int64_t first, int count, int* rank) {
@@ -29,6 +30,27 @@ __device__ int rank_kept(const uint8_t* keep, int64_t first, int count, int* ran
   }
   __syncthreads();
   return total;
+}
+
+// The columns of a chunk's entries, neighbouring threads with neighbouring ones, as they lie in the pool; as many at a
+// time as registers hold, the oldest entries first.
+__device__ void move_columns(const CompactArgs& args, const int64_t* from, const int64_t* to, int count) {
+  const int width = args.cache.column_width, total = count * width;
+  for (int first = static_cast<int>(threadIdx.x); first - static_cast<int>(threadIdx.x) < total;
+       first += kHeldColumns * kThreads) {
+    float held[kHeldColumns];
+#pragma unroll
+    for (int k = 0; k < kHeldColumns; ++k) {
+      const int i = first + k * kThreads, entry = i / width;
+      if (i < total && to[entry] >= 0) held[k] = args.pool_columns[from[entry] * width + i % width];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < kHeldColumns; ++k) {
+      const int i = first + k * kThreads, entry = i / width;
+      if (i < total && to[entry] >= 0) args.pool_columns[to[entry] * width + i % width] = held[k];
+    }
+  }
 }
 
 // One block a row walks its slots in chunks. A chunk is read into registers before any of it is written; entries only
@@ -82,11 +104,7 @@ __global__ void __launch_bounds__(kThreads)
     }
     if (moves) args.pool_positions[to[slot]] = position;
     if (moves && args.pool_expires) args.pool_expires[to[slot]] = expires;
-    for (int c = 0; args.pool_columns && c < cache.column_width; ++c) {
-      const float column = moves ? args.pool_columns[from[slot] * cache.column_width + c] : 0;
-      __syncthreads();
-      if (moves) args.pool_columns[to[slot] * cache.column_width + c] = column;
-    }
+    if (args.pool_columns) move_columns(args, from, to, count);
   }
   // Over cache.lengths, too: every thread has read the row's length before the barriers of its first chunk, or none may
   // leave and it stays so.

@@ -30,8 +30,12 @@ __global__ void __launch_bounds__(kThreads) draw_order_kernel(DrawOrderArgs args
   __syncthreads();
   float* output = args.output.row(at.row);
   const uint8_t* stays = args.stays ? args.stays.row(at.row) : nullptr;
+  const float* scores = args.scores.row(at.row);
   for (auto slot = static_cast<int>(at.first + threadIdx.x); slot < end; slot += kThreads) {
-    if (stays && stays[slot]) {
+    const float score = scores[slot];
+    if (!isfinite(score)) {
+      output[slot] = score;
+    } else if (stays && stays[slot]) {
       output[slot] = kStays;
     } else {
       candidates[atomicAdd(&count, 1)] = slot;  // in any order: none depends on another

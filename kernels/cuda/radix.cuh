@@ -8,7 +8,7 @@
 
 namespace kv::cuda {
 
-// Unsigned integers in the order of the floats; −0 and +0 are one value. NaN is an internal error.
+// Unsigned integers in the order of the floats; −0 and +0 are one value. A NaN gets some place.
 __device__ inline uint32_t ordered(float value) {
   KV_DEVICE_CHECK(value == value);
   const uint32_t bits = __float_as_uint(value + 0.0f);

@@ -183,7 +183,9 @@ struct Logits {
 
   __device__ void mask(int first, int n, float (&x)[kM][2][4]) const {
     // The newest slot that query 0 of the tile sees; later ones of the window see one more each.
-    const int newest = static_cast<int>(args.cache.lengths[row]) - args.window + (Max == GroupMax::kNone ? first : -1);
+    const int length = args.cache.lengths[row];
+    const int newest = length - args.window + (Max == GroupMax::kNone ? first : -1);
+    if (Max == GroupMax::kNone && args.newest_positions) hide_expired(length, first, n, x);
     if (static_cast<int>(first_slot) + Tile::kKeys <= newest + 1) return;  // all see all
     const int columns = static_cast<int>(columns_of<Max>(args, row));
 #pragma unroll
@@ -195,6 +197,28 @@ struct Logits {
           const int seen =
               Max == GroupMax::kNone ? min(columns - 1, newest + (column(n + i, e) >> work.head_shift)) : newest;
           if (static_cast<int>(slot(m, e)) > seen) x[m][i][e] = -kInfinity;
+        }
+      }
+    }
+  }
+
+  // What had expired by the queries' positions.
+  __device__ void hide_expired(int length, int first, int n, float (&x)[kM][2][4]) const {
+    const Expiries expiries{args.cache, row, length};
+    const auto begin = static_cast<int>(first_slot);
+    if (!expiries.may(begin, begin + Tile::kKeys)) return;
+    const int position = position_of(args, row, first);
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int32_t until = expiries.of(static_cast<int>(slot(m, 2 * half)));
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            if (until <= position + (column(n + i, e) >> work.head_shift)) x[m][i][2 * half + e] = -kInfinity;
+          }
         }
       }
     }
@@ -244,6 +268,7 @@ struct Mean {
   static constexpr int kCount = 1;
   float totals[1][M][4] = {};
 
+  __device__ Mean(const WindowAttentionArgs&, int64_t) {}
   __device__ void take(const WindowAttentionArgs&, const Newer&, const float (&p)[M][2][4]) {
 #pragma unroll
     for (int m = 0; m < M; ++m) {
@@ -262,18 +287,24 @@ struct SuffixSums {
   float totals[Suffixes][M][4] = {};
   float open[M][4] = {};
   unsigned open_suffixes = 0;
+  int32_t queries[Suffixes];
 
-  __device__ static unsigned suffixes_of(const WindowAttentionArgs& args, int newer) {
+  __device__ SuffixSums(const WindowAttentionArgs& args, int64_t row) {
+#pragma unroll
+    for (int k = 0; k < Suffixes; ++k) queries[k] = args.suffixes[row / args.cache.kv_heads * Suffixes + k];
+  }
+  __device__ unsigned suffixes_of(int newer) const {
     unsigned suffixes = 0;
 #pragma unroll
-    for (int k = 0; k < Suffixes; ++k) suffixes |= unsigned{newer <= args.suffixes[k]} << k;
+    for (int k = 0; k < Suffixes; ++k) suffixes |= unsigned{newer <= queries[k]} << k;
     return suffixes;
   }
 
-  __device__ void take(const WindowAttentionArgs& args, const Newer& newer, const float (&p)[M][2][4]) {
-    const unsigned suffixes = suffixes_of(args, newer.of_first);
+  // Queries of no suffix may be no queries at all: what comes of them is dropped.
+  __device__ void take(const WindowAttentionArgs&, const Newer& newer, const float (&p)[M][2][4]) {
+    const unsigned suffixes = suffixes_of(newer.of_first);
     if (suffixes != open_suffixes) close(suffixes);
-    if (suffixes == suffixes_of(args, newer.of_last())) {
+    if (suffixes == suffixes_of(newer.of_last())) {
 #pragma unroll
       for (int m = 0; m < M; ++m) {
 #pragma unroll
@@ -285,7 +316,7 @@ struct SuffixSums {
     for (int i = 0; i < 2; ++i) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const unsigned of_column = suffixes_of(args, newer(i, e));
+        const unsigned of_column = suffixes_of(newer(i, e));
 #pragma unroll
         for (int m = 0; m < M; ++m) add(of_column, m, e, p[m][i][e]);
       }
@@ -317,7 +348,7 @@ struct Extremes {
   static constexpr int kCount = WindowAttentionArgs::kExtremeCount;
   float totals[kCount][M][4];
 
-  __device__ Extremes() {
+  __device__ Extremes(const WindowAttentionArgs&, int64_t) {
 #pragma unroll
     for (int k = 0; k < kCount; ++k) {
 #pragma unroll
@@ -364,7 +395,7 @@ __global__ void __launch_bounds__(KeyTile<D>::kThreads, 3) add_probabilities(Win
   const int64_t columns = columns_of<Max>(args, row);
   Logits<D, Max> logits{args, work, reinterpret_cast<bf16*>(shared), shifts, row, tile * Tile::kKeys, head_tile, {}};
   logits.hold_keys(columns);
-  Statistics statistics;
+  Statistics statistics(args, row);
   float largest[Logits<D, Max>::kLargest][kM][4];
   for (int step = 0; step < logits.steps(); ++step) {
     if (step + 1 < logits.steps()) logits.stage_queries(step + 1);

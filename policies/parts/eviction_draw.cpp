@@ -4,7 +4,6 @@
 
 #include "kernels/draw_order.h"
 #include "kernels/select_top.h"
-#include "sim/replay/score_check.h"
 
 namespace kv {
 
@@ -28,20 +27,8 @@ void EvictionDraw::begin(const BatchShape& shape, bool every_layer) {
   numbers_.upload(shape.sample_numbers.data(), shape.sample_numbers.size_bytes());
 }
 
-// A cut looks at all scores before it selects, too late for a selection that is part of them.
-void EvictionDraw::require_order(const LayerView& view, const ScoreOutput& out) const {
-  const ScoredLayer scored{.cache = view.cache, .lengths = view.lengths, .scores = out.ties, .ties = {}};
-  check_scores({.backend = view.backend,
-                .policy = policy_,
-                .layers = std::span(&scored, 1),
-                .layer_numbers = std::span(layer_numbers_).subspan(static_cast<size_t>(view.layer), 1),
-                .kv_heads = view.kv_heads,
-                .protection = {.recent = interval_},
-                .rows_due = out.rows_due});
-}
-
+// Scores that have no order give any candidates: a cut looks at all of them before it selects, and draws pass them on.
 void EvictionDraw::choose_candidates(const LayerView& view, const ScoreOutput& out) {
-  require_order(view, out);
   std::vector<int32_t> counts;
   for (const int32_t length : view.lengths) {
     const int32_t drop = std::max(0, length - budget_);

@@ -1,8 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "kernels/tensor.h"
@@ -27,14 +25,13 @@ EvictionSampling read_eviction_sampling(Params& params);
 // the cut, not the draw. Entries that were no candidates stay in the order of their scores.
 class EvictionDraw {
  public:
-  // `policy`: whose scores they are, for a complaint.
-  EvictionDraw(std::string policy, EvictionSampling sampling) : policy_(std::move(policy)), sampling_(sampling) {}
+  explicit EvictionDraw(EvictionSampling sampling) : sampling_(sampling) {}
 
   bool is_drawn() const { return sampling_ != EvictionSampling::kTop; }
   // Of every layer, or of the last alone, the candidates are kept until its next event.
   void begin(const BatchShape& shape, bool every_layer);
-  // From out.ties, the network's scores, to out.scores, for slots [0, length − interval) of the rows that are due.
-  // Throws NotFiniteError where candidates are chosen by scores that have no order (sim/replay/score_check.h).
+  // From out.ties, the network's scores, to out.scores, for slots [0, length − interval) of the rows that are due. What
+  // is not finite stays so.
   void draw(const LayerView& view, const ScoreOutput& out);
   // [rows, pitch] at the layer's last event: 1 = was no candidate; null: all were.
   Slots<const uint8_t> stays(int layer) const { return stays_[index(layer)]; }
@@ -42,9 +39,7 @@ class EvictionDraw {
  private:
   size_t index(int layer) const { return keep_.size() == 1 ? 0 : static_cast<size_t>(layer); }
   void choose_candidates(const LayerView& view, const ScoreOutput& out);
-  void require_order(const LayerView& view, const ScoreOutput& out) const;
 
-  std::string policy_;
   EvictionSampling sampling_;
   int budget_ = 0, interval_ = 0;
   uint64_t seed_ = 0;

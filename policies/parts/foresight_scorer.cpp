@@ -124,10 +124,20 @@ void ForesightScorer::begin(const BatchShape& shape) {
   group_ = info.group();
   interval_ = shape.interval;
   suffixes_ = suffixes_of(shape.budget, shape.interval);
+  late_ = {};
   draw_.begin(shape, keeps_features_);
   unpruned_.begin(shape, shape_.recomputes() && shape.filled == 0);
   on_device_ = Tensor(*shape.backend, DType::kF32, std::ssize(parameters_));
   on_device_.upload(parameters_.data(), parameters_.size() * sizeof(float));
+  if (shape_.recomputes()) {
+    std::vector<int32_t> summed;
+    for (int64_t s = 0; s < std::ssize(shape.sample_numbers); ++s) {
+      summed.insert(summed.end(), suffixes_.of, suffixes_.of + suffixes_.count);
+      summed.push_back(interval_);
+    }
+    queries_summed_ = Tensor(*shape.backend, DType::kI32, std::ssize(summed));
+    queries_summed_.upload(summed.data(), summed.size() * sizeof(int32_t));
+  }
   const size_t kept = keeps_features_ ? static_cast<size_t>(info.layers) : 1;
   features_.resize(kept);
   views_.assign(kept, {});
@@ -152,11 +162,8 @@ void ForesightScorer::observe(const LayerView& view) {
       .pool_columns = view.columns};
   const bool is_of_single_tokens =
       std::ranges::all_of(view.segments, [](const Segment& segment) { return segment.count <= 1; });
-  if (recomputes || is_of_single_tokens) return view.backend.attention_columns_add(columns);
-  columns.suffixes.count = 0;
+  if (!recomputes && !is_of_single_tokens) columns.suffix_sums = late_.sums(view, suffixes_);
   view.backend.attention_columns_add(columns);
-  columns.suffixes = suffixes_;
-  late_.add(view, columns);
 }
 
 void ForesightScorer::score(const LayerView& view, const ScoreOutput& out) {
@@ -176,20 +183,18 @@ void ForesightScorer::score(const LayerView& view, const ScoreOutput& out) {
 
 void ForesightScorer::sum_attention(const LayerView& view, const ScoreOutput& out, Slots<float> features) const {
   const bool is_code = shape_.features == ForesightShape::Features::kCode;
-  WindowAttentionArgs window{
-      .mode = is_code ? WindowAttentionArgs::Mode::kExtremes : WindowAttentionArgs::Mode::kSuffixSums,
-      .queries = view.window_queries,
-      .cache = view.cache,
-      .window = view.window,
-      .q_heads = view.q_heads,
-      .scale = view.scale,
-      .suffix_count = suffixes_.count + 1,
-      .planes = network_.feature_count,
-      .rows_due = out.rows_due,
-      .scores = features};
-  std::copy_n(suffixes_.of, suffixes_.count, window.suffixes);
-  window.suffixes[suffixes_.count] = interval_;
-  view.backend.window_attention(window);
+  view.backend.window_attention(
+      {.mode = is_code ? WindowAttentionArgs::Mode::kExtremes : WindowAttentionArgs::Mode::kSuffixSums,
+       .queries = view.window_queries,
+       .cache = view.cache,
+       .window = view.window,
+       .q_heads = view.q_heads,
+       .scale = view.scale,
+       .suffix_count = suffixes_.count + 1,
+       .suffixes = queries_summed_.ref().as<int32_t>(),
+       .planes = network_.feature_count,
+       .rows_due = out.rows_due,
+       .scores = features});
 }
 
 void ForesightScorer::fold(const LayerView& view, const ScoreOutput& out, Slots<float> features) {

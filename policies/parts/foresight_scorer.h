@@ -48,7 +48,7 @@ class ForesightScorer : public Scorer {
   static constexpr int kWindow = 32;
 
   explicit ForesightScorer(const ForesightShape& shape, EvictionSampling sampling = EvictionSampling::kTop)
-      : shape_(shape), draw_("foresight-kv", sampling) {}
+      : shape_(shape), draw_(sampling) {}
 
   const ForesightShape& shape() const { return shape_; }
   // Parameters for models of that shape, from the next begin() on.
@@ -84,6 +84,7 @@ class ForesightScorer : public Scorer {
   int kv_heads_ = 0, group_ = 1;
   int interval_ = 0;
   Suffixes suffixes_;
+  Tensor queries_summed_;  // [sequences, suffixes and the interval]: queries that are summed again, where recomputed
   LateAttention late_;
   bool keeps_features_ = false;
   MarkedSequences unpruned_;      // until its first event all that a sequence attends is summed; used where recomputed

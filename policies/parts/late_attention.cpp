@@ -1,93 +1,80 @@
 #include "policies/parts/late_attention.h"
 
 #include <algorithm>
-#include <array>
-#include <bit>
 
-#include "kernels/attend.h"
+#include "kernels/check.h"
 #include "kernels/embed.h"
+#include "kernels/window_attention.h"
 
 namespace kv {
 
-namespace {
-
-using Words = std::array<int32_t, sizeof(Segment) / sizeof(int32_t)>;
-
-int32_t end_of(const Segment& segment) { return segment.first_position + segment.count; }
-
-}  // namespace
-
-Segment part_of(const Segment& segment, const Suffixes& suffixes, int k) {
-  Segment part{.sequence = segment.sequence};
-  const int32_t end = end_of(segment);
-  if (segment.count == 0 || end <= suffixes.first) return part;
-  const int32_t interval_end = end - 1 + suffixes.left(end - 1);
-  const int32_t first = std::max(segment.first_position, interval_end - suffixes.of[k]);
-  const int32_t last = std::min(end, k == 0 ? interval_end : interval_end - suffixes.of[k - 1]);
-  if (first >= last) return part;
-  part.first_token = segment.first_token + first - segment.first_position;
-  part.count = last - first;
-  part.first_position = first;
-  return part;
+int32_t tokens_in(const Segment& segment, const Suffixes& suffixes, int k) {
+  if (segment.count == 0 || segment.first_position < suffixes.first) return 0;
+  return std::clamp(suffixes.come(k, segment.first_position + segment.count), 0, segment.count);
 }
 
-std::vector<LateAttention::Part> LateAttention::lay_out(const LayerView& view, const Suffixes& suffixes) {
-  std::vector<Part> parts;
-  rows_.clear();
-  words_.clear();
-  // The longest suffix first: what is added later has come later.
-  for (int k = suffixes.count - 1; k >= 0; --k) {
-    Part made{.first_word = std::ssize(words_)};
-    std::vector<int32_t> lengths(view.lengths.begin(), view.lengths.end());
-    for (const Segment& segment : view.segments) {
-      Segment part = part_of(segment, suffixes, k);
-      for (int head = 0; head < view.kv_heads && part.count > 0; ++head) {
-        lengths[static_cast<size_t>(segment.sequence * view.kv_heads + head)] -= end_of(segment) - end_of(part);
-      }
-      for (int32_t i = 0; i < part.count; ++i) rows_.push_back(part.first_token + i);
-      part.first_token = static_cast<int32_t>(std::ssize(rows_)) - part.count;
-      made.max_count = std::max(made.max_count, part.count);
-      const auto words = std::bit_cast<Words>(part);
-      words_.insert(words_.end(), words.begin(), words.end());
+void LateAttention::upload(Backend& backend, Tensor& tensor, const std::vector<int32_t>& words) {
+  tensor.reserve(backend, DType::kI32, std::ssize(words));
+  tensor.upload(words.data(), words.size() * sizeof(int32_t));
+}
+
+void LateAttention::lay_out(const LayerView& view, const Suffixes& suffixes) {
+  laid_out_.assign(view.segments.begin(), view.segments.end());
+  window_ = 0;
+  for (const Segment& segment : laid_out_) {
+    window_ = std::max(window_, tokens_in(segment, suffixes, suffixes.count - 1));
+  }
+  if (window_ == 0) return;
+  const auto sequences = static_cast<size_t>(view.rows() / view.kv_heads), window = static_cast<size_t>(window_);
+  std::vector<int32_t> rows(sequences * window, 0), newest(sequences, 0);
+  std::vector<int32_t> counts(sequences * static_cast<size_t>(suffixes.count), 0);
+  std::vector<uint8_t> due(static_cast<size_t>(view.rows()), 0);
+  for (const Segment& segment : laid_out_) {
+    const auto s = static_cast<size_t>(segment.sequence);
+    if (tokens_in(segment, suffixes, suffixes.count - 1) == 0) continue;
+    // Where the window is longer than the segment, its first token stands for those that no suffix has.
+    for (int32_t i = 0; i < window_; ++i) {
+      rows[s * window + static_cast<size_t>(i)] = segment.first_token + std::max(0, segment.count - window_ + i);
     }
-    words_.insert(words_.end(), lengths.begin(), lengths.end());
-    if (made.max_count > 0) parts.push_back(made);
+    newest[s] = segment.first_position + segment.count - 1;
+    for (int k = 0; k < suffixes.count; ++k) {
+      counts[s * static_cast<size_t>(suffixes.count) + static_cast<size_t>(k)] = tokens_in(segment, suffixes, k);
+    }
+    std::fill_n(due.begin() + segment.sequence * view.kv_heads, view.kv_heads, uint8_t{1});
   }
-  words_.insert(words_.end(), rows_.begin(), rows_.end());
-  return parts;
+  upload(view.backend, rows_, rows);
+  upload(view.backend, newest_, newest);
+  upload(view.backend, counts_, counts);
+  due_.reserve(view.backend, DType::kU8, std::ssize(due));
+  due_.upload(due.data(), due.size());
 }
 
-void LateAttention::add(const LayerView& view, AttentionColumnsAddArgs columns) {
-  const std::vector<Part> parts = lay_out(view, columns.suffixes);
-  if (parts.empty()) return;
+Slots<const float> LateAttention::sums(const LayerView& view, const Suffixes& suffixes) {
+  if (!std::ranges::equal(laid_out_, view.segments)) lay_out(view, suffixes);
+  if (window_ == 0) return {};
   Backend& backend = view.backend;
-  on_device_.reserve(backend, DType::kI32, std::ssize(words_));
-  on_device_.upload(words_.data(), words_.size() * sizeof(int32_t));
-  const int64_t width = int64_t{view.q_heads} * view.head_dim, late = std::ssize(rows_);
-  for (Tensor* tensor : {&queries_, &outputs_}) tensor->reserve(backend, backend.activation_type(), late * width);
+  const int64_t width = int64_t{view.q_heads} * view.head_dim, queries = view.rows() / view.kv_heads * window_;
+  queries_.reserve(backend, backend.activation_type(), queries * width);
   backend.embed({.table = view.projections.queries,
-                 .ids = on_device_.at(std::ssize(words_) - late).as<int32_t>(),
+                 .ids = rows_.ref().as<int32_t>(),
                  .output = queries_.ref(),
-                 .rows = late,
+                 .rows = queries,
                  .width = width});
-  const Slots<float> sums = sums_.reserve_slots<float>(backend, view.rows() * view.group(), view.pitch);
-  for (const Part& part : parts) {
-    const Segment* segments = static_cast<const Segment*>(on_device_.at(part.first_word).data);
-    columns.cache.lengths = reinterpret_cast<const int32_t*>(segments + view.segments.size());
-    columns.segments = segments;
-    columns.sums = sums;
-    columns.suffixes_only = true;
-    backend.attend({.queries = queries_.ref(),
-                    .cache = columns.cache,
-                    .segments = segments,
-                    .segment_count = columns.segment_count,
-                    .max_count = part.max_count,
-                    .output = outputs_.ref(),
-                    .column_sums = sums,
-                    .q_heads = view.q_heads,
-                    .scale = view.scale});
-    backend.attention_columns_add(columns);
-  }
+  const int64_t planes = int64_t{suffixes.count} * view.group();
+  const Slots<float> sums = sums_.reserve_slots<float>(backend, view.rows() * planes, view.pitch);
+  backend.window_attention({.mode = WindowAttentionArgs::Mode::kSuffixSums,
+                            .queries = queries_.ref(),
+                            .cache = view.cache,
+                            .window = window_,
+                            .q_heads = view.q_heads,
+                            .scale = view.scale,
+                            .suffix_count = suffixes.count,
+                            .suffixes = counts_.ref().as<int32_t>(),
+                            .newest_positions = view.cache.expires ? newest_.ref().as<int32_t>() : nullptr,
+                            .planes = static_cast<int>(planes),
+                            .rows_due = due_.ref().as<uint8_t>(),
+                            .scores = sums});
+  return sums;
 }
 
 }  // namespace kv

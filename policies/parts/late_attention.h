@@ -8,30 +8,30 @@
 
 namespace kv {
 
-// The part of a segment in suffix k of the interval in which it ends, but for what is in a shorter one, too; of no
-// token where there is none.
-Segment part_of(const Segment& segment, const Suffixes& suffixes, int k);
+// How many of the segment's newest tokens suffix k has, of the interval in which the segment ends; none of a segment
+// that begins before intervals do.
+int32_t tokens_in(const Segment& segment, const Suffixes& suffixes, int k);
 
 // What a block of several tokens gives the suffixes: its column sums are those of all its queries, so the late ones
-// attend once more, in parts of which each lies in a suffix wholly or not at all. A block of single tokens is such a
-// part, and needs none of this: what is here works on the host and is nothing to record.
+// judge once more, each suffix by itself. A block of single tokens needs none of this: what is here works on the host
+// and is nothing to record.
 class LateAttention {
  public:
-  // Of a block that was just attended, for the suffix columns of `columns`.
-  void add(const LayerView& view, AttentionColumnsAddArgs columns);
+  // Of the block that was just attended: (row · suffixes.count + k) · group + h, for the rows whose segment ends in a
+  // suffix; null where none does. It stays until the next call.
+  Slots<const float> sums(const LayerView& view, const Suffixes& suffixes);
 
  private:
-  // The parts in one suffix, where there are any.
-  struct Part {
-    int max_count = 0;
-    int64_t first_word = 0;  // in words_: segments, then the lengths of rows as its last query sees them
-  };
-  std::vector<Part> lay_out(const LayerView& view, const Suffixes& suffixes);
+  void lay_out(const LayerView& view, const Suffixes& suffixes);
+  void upload(Backend& backend, Tensor& tensor, const std::vector<int32_t>& words);
 
-  std::vector<int32_t> rows_;   // of the block's tensors, which are late
-  std::vector<int32_t> words_;  // these, and what parts are made of
-  Tensor on_device_;
-  Tensor queries_, outputs_, sums_;
+  std::vector<Segment> laid_out_;  // of the block for which the rest holds: it is the same in every layer
+  int32_t window_ = 0;             // the most late queries of a sequence
+  Tensor rows_;                    // [sequences, window], of the block's tensors
+  Tensor counts_;                  // [sequences, suffixes]
+  Tensor newest_;                  // [sequences]
+  Tensor due_;                     // [rows]
+  Tensor queries_, sums_;
 };
 
 }  // namespace kv

@@ -30,7 +30,7 @@ struct Needs {
   int entry_columns = 0;          // floats of state per cache entry (scorers)
   int head_columns = 0;           // as many more for each query head of the group
   bool column_sums = false;       // attention column sums of each block (scorers)
-  int late_queries = 0;           // of a block of several tokens, those that attend once more, by themselves (scorers)
+  int late_queries = 0;           // of a block of several tokens, those that judge once more, by themselves (scorers)
   int window_queries = 0;         // the newest post-RoPE queries of every sequence (scorers)
   bool interval_queries = false;  // window_queries, but no fewer than an interval has tokens
   bool even_intervals = false;    // what it counts by knows events after a fixed number of tokens alone (scorers)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/attention_columns.h"
 #include "sim/cache/cache.h"
 
 namespace kv {
@@ -47,8 +48,9 @@ Footprint run_footprint(const Backend& backend, const Source& source, const Poli
     column_sums |= needs.column_sums;
     need.activations += static_cast<size_t>(shape.sequences * needs.window(shape.interval)) * query * element *
                         (layers + 1);  // and of a layer that is scored, in order
-    if (needs.late_queries > 0) {      // with what they read of entries, and their sums
-      need.activations += 2 * static_cast<size_t>(shape.sequences * needs.late_queries) * query * element + sums;
+    if (needs.late_queries > 0) {      // and their sums
+      need.activations +=
+          static_cast<size_t>(shape.sequences * needs.late_queries) * query * element + Suffixes::kMost * sums;
     }
     // An event holds the scores of every layer until all are scored.
     need.activations += slots * layers * sizeof(float) * (scorer.has_ties() ? 2 : 1);

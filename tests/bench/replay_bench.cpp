@@ -105,11 +105,10 @@ void add_replays(Device& device, const std::string& size, const std::vector<Repl
 // which sums attention as well.
 const Family kReplay{[](Device& device) {
   if (!device.is_cpu()) {
-    return add_replays(
-        device, "replay/128x4K",
-        {{"h2o", {}, 128},
-         {"foresight-kv", {{"weights", "initial"}}, 128},
-         {"foresight-kv", {{"weights", "initial"}, {"sums", "recomputed"}}, 128, " recomputed"}});
+    return add_replays(device, "replay/128x4K",
+                       {{"h2o", {}, 128},
+                        {"foresight-kv", {{"weights", "initial"}}, 128},
+                        {"foresight-kv", {{"weights", "initial"}, {"sums", "recomputed"}}, 128, " recomputed"}});
   }
   device.add("full_pass/4K", full_pass);
   device.add("full_pass/4K with oracle statistics", oracle_pass);

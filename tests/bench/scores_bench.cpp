@@ -69,8 +69,12 @@ void window_attention(Device& device, Samples& samples, const Window& shape) {
                            .window = shape.window,
                            .q_heads = heads.query,
                            .scale = scale_of(shape.head_dim),
-                           .suffix_count = 4,
-                           .suffixes = {8, 16, 32, shape.window}};
+                           .suffix_count = 4};
+  std::vector<int32_t> suffixes;
+  for (int s = 0; s < shape.sequences; ++s) suffixes.insert(suffixes.end(), {8, 16, 32, shape.window});
+  Tensor device_suffixes(backend, DType::kI32, std::ssize(suffixes));
+  device_suffixes.upload(suffixes.data(), suffixes.size() * sizeof(int32_t));
+  args.suffixes = device_suffixes.ref().as<int32_t>();
   const int group = is_group_max(shape.mode) ? 1 : heads.query / heads.kv;
   args.planes = std::max(1, statistics_of(args)) * group;
   const Tensor queries =

@@ -123,26 +123,45 @@ TEST_P(AttentionColumns, HaveTheSumsOfAnIntervalsLastTokens) {
   }
 }
 
-// A part of a block, whose whole sums have been added: none of it goes to `recent`.
-TEST_P(AttentionColumns, CanTakeAPartForSuffixesAlone) {
+// A block of several tokens brings each suffix its own sums: 1 ends with an interval and began before all of its
+// suffixes, 2 with two tokens left, within the longest suffix alone, whose first token it does not have; 0 ends early.
+TEST_P(AttentionColumns, GiveEachSuffixTheSumsOfItsTokens) {
   KV_BACKEND_OR_SKIP(backend);
-  ref::PagedCache cache(*backend, ref::random_rows({20}, 1, 16, 5, 6));
-  const std::vector<float> sums = ref::random_values(kPitch, 9);
-  const Tensor device_sums = ref::upload_array(*backend, sums);
-  Tensor words = ref::upload_segments(*backend, {{0, 0, 3, 10 + 8 + 3}});  // 5 tokens before an interval's end
-  backend->attention_columns_add({.cache = cache.view(),
-                                  .segments = ref::segments_of(words),
-                                  .segment_count = 1,
-                                  .sums = device_sums.slots<float>(kPitch),
-                                  .suffixes = {10, 8, 3, {2, 5, 7}},
-                                  .suffixes_only = true,
-                                  .pool_columns = cache.pool_columns()});
-  std::vector<float> want = cache.rows().columns[0];
-  for (size_t slot = 0; slot < 20; ++slot) {
-    want[slot * 6 + 4] = sums[slot];
-    want[slot * 6 + 5] += sums[slot];
+  const Suffixes suffixes{10, 8, 3, {1, 2, 5}};
+  for (const int group : {1, 2, 4}) {
+    const int width = 6 * group;
+    ref::PagedCache cache(*backend, ref::random_rows(kLengths, 2, 16, 5, width));
+    const std::vector<float> sums = ref::random_values(kLengths.size() * group * kPitch, 9);
+    const std::vector<float> of_suffixes = ref::random_values(kLengths.size() * 3 * group * kPitch, 8);
+    const Tensor device_sums = ref::upload_array(*backend, sums), late = ref::upload_array(*backend, of_suffixes);
+    Tensor words = ref::upload_segments(*backend, {{2, 0, 2, 10 + 4}, {1, 2, 7, 10 + 8 + 1}, {0, 9, 3, 2}});
+    backend->attention_columns_add({.cache = cache.view(),
+                                    .segments = ref::segments_of(words),
+                                    .segment_count = 3,
+                                    .sums = device_sums.slots<float>(kPitch),
+                                    .suffix_sums = late.slots<float>(kPitch),
+                                    .group = group,
+                                    .suffixes = suffixes,
+                                    .pool_columns = cache.pool_columns()});
+    std::vector<std::vector<float>> want = cache.rows().columns;
+    for (size_t row = 0; row < kLengths.size(); ++row) {
+      for (int32_t slot = 0; slot < kLengths[row]; ++slot) {
+        for (int h = 0; h < group; ++h) {
+          const float sum = sums[(row * group + h) * kPitch + slot];
+          const auto of_suffix = [&](size_t k) { return of_suffixes[((row * 3 + k) * group + h) * kPitch + slot]; };
+          float* columns = &want[row][slot * width + h];
+          if (row < 2) {
+            columns[0] += sum, columns[group] += sum;
+            continue;
+          }
+          columns[2 * group] += sum;
+          for (size_t k = 0; k < 3 && row < 4; ++k) columns[(3 + k) * group] = of_suffix(k);
+          if (row >= 4) columns[5 * group] += of_suffix(2);
+        }
+      }
+    }
+    EXPECT_EQ(cache.download().columns, want);
   }
-  EXPECT_EQ(cache.download().columns[0], want);
 }
 
 // Groups, and columns further on, that leave four, two or one to be read at a time.

@@ -101,13 +101,15 @@ TEST_P(DrawOrder, DoesNotDependOnTheBatch) {
   EXPECT_EQ(ref::slice(together, 3 * 40, 33), ref::slice(single, 40, 33));
 }
 
-TEST_P(DrawOrder, LeavesANaNToBeFoundAndReadsNoScoreOfOthers) {
+TEST_P(DrawOrder, PassesOnWhatIsNotFinite) {
   KV_BACKEND_OR_SKIP(backend);
-  const ref::PagedCache cache(*backend, ref::random_rows({3}, 1, 4, 1));
-  const auto got = drawn(*backend, cache, {NAN, NAN, 1}, 3, {.numbers = {1}, .tokens_seen = {3}, .stays = {0, 1, 0}});
-  EXPECT_TRUE(std::isnan(got[0]));
-  EXPECT_EQ(got[1], kStays);
-  EXPECT_LT(got[2], kStays);
+  const ref::PagedCache cache(*backend, ref::random_rows({5}, 1, 4, 1));
+  const auto got = drawn(*backend, cache, {NAN, NAN, -INFINITY, 1, 1}, 5,
+                         {.numbers = {1}, .tokens_seen = {5}, .stays = {0, 1, 1, 0, 1}});
+  EXPECT_TRUE(std::isnan(got[0]) && std::isnan(got[1]));
+  EXPECT_EQ(got[2], -INFINITY);
+  EXPECT_LT(got[3], kStays);
+  EXPECT_EQ(got[4], kStays);
 }
 
 // Whether an event of chance p came about `seen` times in `draws`, within five standard errors.

@@ -1,7 +1,9 @@
 #include "kernels/window_attention.h"
 
 #include <algorithm>
+#include <cmath>
 
+#include "kernels/expiry.h"
 #include "tests/ref/window_attention.h"
 #include "tests/support/close.h"
 #include "tests/support/paged_cache.h"
@@ -42,23 +44,30 @@ int64_t vectors_of(const Case& c) {
 }
 
 std::vector<float> window_attention(Backend& backend, const Case& c, const ref::PagedCache& cache,
-                                    const std::vector<float>& queries, int64_t pitch, const std::vector<uint8_t>& due) {
+                                    const std::vector<float>& queries, int64_t pitch, const std::vector<uint8_t>& due,
+                                    std::vector<int32_t> suffixes = {}, const std::vector<int32_t>& newest = {}) {
   const int64_t vectors = vectors_of(c);
+  if (suffixes.empty()) {
+    for (int64_t s = 0; s < cache.rows().rows() / c.kv_heads; ++s) {
+      suffixes.insert(suffixes.end(), kTestedSuffixes, kTestedSuffixes + c.suffixes);
+    }
+  }
   Tensor device_queries = ref::upload_activations(backend, queries);
   Tensor device_due = ref::upload_array(backend, due);
+  Tensor device_suffixes = ref::upload_array(backend, suffixes), device_newest = ref::upload_array(backend, newest);
   Tensor scores(backend, DType::kF32, cache.rows().rows() * vectors * pitch);
-  backend.window_attention(
-      {.mode = c.mode,
-       .queries = device_queries.ref(),
-       .cache = cache.view(),
-       .window = c.window,
-       .q_heads = c.kv_heads * c.group,
-       .scale = 1 / std::sqrt(static_cast<float>(c.dim)),
-       .suffix_count = c.suffixes,
-       .suffixes = {kTestedSuffixes[0], kTestedSuffixes[1], kTestedSuffixes[2], kTestedSuffixes[3]},
-       .planes = static_cast<int>(vectors),
-       .rows_due = due.empty() ? nullptr : ref::data_of<uint8_t>(device_due),
-       .scores = scores.slots<float>(pitch)});
+  backend.window_attention({.mode = c.mode,
+                            .queries = device_queries.ref(),
+                            .cache = cache.view(),
+                            .window = c.window,
+                            .q_heads = c.kv_heads * c.group,
+                            .scale = 1 / std::sqrt(static_cast<float>(c.dim)),
+                            .suffix_count = c.suffixes,
+                            .suffixes = c.mode == Mode::kSuffixSums ? ref::data_of<int32_t>(device_suffixes) : nullptr,
+                            .newest_positions = newest.empty() ? nullptr : ref::data_of<int32_t>(device_newest),
+                            .planes = static_cast<int>(vectors),
+                            .rows_due = due.empty() ? nullptr : ref::data_of<uint8_t>(device_due),
+                            .scores = scores.slots<float>(pitch)});
   backend.synchronize();
   return ref::download_array<float>(scores);
 }
@@ -179,7 +188,20 @@ void expect_statistics(Backend& backend, const Case& c, const Want& want_of) {
   }
 }
 
-// Sums over the newest `suffix` queries are `suffix` times the mean over a window of that size.
+std::vector<std::vector<double>> suffix_sums(const Case& c, const std::vector<float>& queries,
+                                             const std::vector<float>& keys, const int32_t* suffixes,
+                                             const std::vector<int32_t>& expires, int32_t newest) {
+  std::vector<std::vector<double>> want;
+  for (int k = 0; k < c.suffixes; ++k) {
+    for (const std::vector<double>& sums :
+         ref::window_attention_suffix(queries, keys, c.window, suffixes[k], c.group, c.dim,
+                                      1 / std::sqrt(static_cast<float>(c.dim)), expires, newest)) {
+      want.push_back(sums);
+    }
+  }
+  return want;
+}
+
 TEST_P(WindowAttention, AgreesWithDoubleArithmeticForSumsOverSuffixes) {
   KV_BACKEND_OR_SKIP(backend);
   for (const int suffixes : {3, 4}) {
@@ -191,18 +213,54 @@ TEST_P(WindowAttention, AgreesWithDoubleArithmeticForSumsOverSuffixes) {
                    .mode = Mode::kSuffixSums,
                    .suffixes = suffixes};
       expect_statistics(*backend, c, [&](const std::vector<float>& queries, const std::vector<float>& keys) {
-        std::vector<std::vector<double>> want;
-        for (int k = 0; k < suffixes; ++k) {
-          const int64_t suffix = kTestedSuffixes[k], vector = int64_t{group} * c.dim;
-          for (std::vector<double>& mean : ref::window_attention_per_head(
-                   ref::slice(queries, (c.window - suffix) * vector, suffix * vector), keys, static_cast<int>(suffix),
-                   group, c.dim, 1 / std::sqrt(static_cast<float>(c.dim)))) {
-            for (double& p : mean) p *= static_cast<double>(suffix);
-            want.push_back(mean);
-          }
-        }
-        return want;
+        return suffix_sums(c, queries, keys, kTestedSuffixes, {}, 0);
       });
+    }
+  }
+}
+
+// Every sequence has suffixes of its own, of no query even, its heads unequally many entries, of which some expire
+// while the window's queries come. Rows may be shorter than the window, where it has queries that are in no suffix:
+// those are NaN here.
+TEST_P(WindowAttention, SumsSuffixesOfEachSequenceOverWhatItsQueriesSee) {
+  KV_BACKEND_OR_SKIP(backend);
+  const std::vector<int32_t> lengths = {9, 12, 500, 36, 64, 70, 33, 300};
+  const std::vector<int32_t> suffixes = {5, 9, 9, 8, 16, 32, 0, 0, 0, 0, 1, 17};
+  const std::vector<int32_t> newest = {100, 7000, 5, 333};
+  for (const int group : {1, 2, 4}) {
+    for (const bool expires : {false, true}) {
+      const Case c{.window = 32, .kv_heads = 2, .group = group, .dim = 64, .mode = Mode::kSuffixSums};
+      ref::CacheRows rows = ref::random_rows(lengths, 2, c.dim, 5);
+      for (int64_t row = 0; row < rows.rows() && expires; ++row) {
+        // Of the newest 60 entries, those that the window's queries have brought excepted, two in three expire by and
+        // by.
+        std::vector<int32_t>& until = rows.expires.emplace_back();
+        const int64_t length = rows.length(row), own = suffixes[row / 2 * 3 + 2];
+        for (int64_t slot = 0; slot < length; ++slot) {
+          const bool stays = slot % 3 == 0 || slot >= length - own || slot < length - 60;
+          until.push_back(stays ? kNeverExpires : newest[row / 2] - 31 + static_cast<int32_t>(slot * 7 % 40));
+        }
+        rows.expiring = 60;
+      }
+      const ref::PagedCache cache(*backend, rows, 1);
+      const int64_t vector = int64_t{c.kv_heads} * group * c.dim, pitch = 503;
+      std::vector<float> queries = ref::rounded(*backend, ref::random_values(4 * c.window * vector, 6));
+      for (int64_t s = 0; s < 4; ++s) {
+        std::fill_n(queries.begin() + s * c.window * vector, (c.window - suffixes[s * 3 + 2]) * vector, NAN);
+      }
+      const std::vector<float> got =
+          window_attention(*backend, c, cache, queries, pitch, {}, suffixes, expires ? newest : std::vector<int32_t>{});
+      const int64_t vectors = vectors_of(c);
+      for (int64_t row = 0; row < rows.rows(); ++row) {
+        const std::vector<std::vector<double>> want =
+            suffix_sums(c, row_queries(c, queries, row), cache.rows().keys[row], &suffixes[row / 2 * 3],
+                        expires ? rows.expires[row] : std::vector<int32_t>{}, newest[row / 2]);
+        for (int64_t v = 0; v < vectors - 1; ++v) {
+          const int64_t base = (row * vectors + v) * pitch, count = std::ssize(want[v]);
+          ref::expect_close(ref::slice(got, base, count), want[v], probability_tolerance(c, want[v]));
+          ref::expect_untouched(got, base + count, base + pitch);
+        }
+      }
     }
   }
 }

@@ -40,7 +40,7 @@ DrawnEvent draw(Backend& backend, EvictionSampling sampling, const std::vector<i
                        .cache = cache.view(),
                        .lengths = lengths,
                        .pitch = kPitch};
-  EvictionDraw drawing("drawn", sampling);
+  EvictionDraw drawing(sampling);
   drawing.begin({.backend = &backend,
                  .source = &info,
                  .sequences = view.sequences,

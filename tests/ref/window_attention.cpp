@@ -34,6 +34,26 @@ std::vector<std::vector<double>> window_attention_per_head(const std::vector<flo
   return scores;
 }
 
+std::vector<std::vector<double>> window_attention_suffix(const std::vector<float>& queries,
+                                                         const std::vector<float>& keys, int window, int suffix,
+                                                         int group, int dim, double scale,
+                                                         const std::vector<int32_t>& expires, int32_t newest) {
+  const int length = static_cast<int>(keys.size()) / dim;
+  std::vector<std::vector<double>> scores(group, std::vector<double>(length));
+  for (int i = window - suffix; i < window; ++i) {
+    for (int g = 0; g < group; ++g) {
+      std::vector<double> p;
+      for (int j = 0; j <= length - window + i; ++j) {
+        const bool is_seen = expires.empty() || expires[j] > newest - (window - 1 - i);
+        p.push_back(is_seen ? logit(queries, keys, i * group + g, j, dim, scale) : -INFINITY);
+      }
+      softmax(p);
+      for (size_t j = 0; j < p.size(); ++j) scores[g][j] += p[j];
+    }
+  }
+  return scores;
+}
+
 std::vector<double> window_attention_group_max(const std::vector<float>& queries, const std::vector<float>& keys,
                                                int window, int group, int dim, double scale) {
   const int older = static_cast<int>(keys.size()) / dim - window;
