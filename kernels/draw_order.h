@@ -27,9 +27,10 @@ inline constexpr float kStays = 3e38F;
 // head,
 //   output[row, slot] = y + log(−log u)   of candidates,  u = draw_uniform(seed, numbers[s], first_head + head,
 //   output[row, slot] = kStays            of others                       tokens_seen[s], slot)
-// for slots [0, length − drop_newest) of the rows that are due; nothing else is written. A score that is no finite number
-// is passed on as it is, candidate or not: who selects candidates need not ask for any before. In double, rounded once, so that backends agree but for the last bit of a logarithm.
-// Numbers, heads and tokens name what is drawn, so it depends on neither batch nor row, and every event draws anew.
+// for slots [0, length − drop_newest) of the rows that are due; nothing else is written. A score that is no finite
+// number is passed on as it is, candidate or not: who selects candidates need not ask for any before. In double,
+// rounded once, so that backends agree but for the last bit of a logarithm. Numbers, heads and tokens name what is
+// drawn, so it depends on neither batch nor row, and every event draws anew.
 struct DrawOrderArgs {
   PagedView cache;  // of which only the lengths matter
   Slots<const float> scores;

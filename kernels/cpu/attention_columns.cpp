@@ -32,6 +32,7 @@ void attention_columns_add(const AttentionColumnsAddArgs& args) {
         for (int k = 0; k < suffixes.count; ++k) {
           const int32_t come = suffixes.come(k, end);
           if (come <= 0) continue;
+          KV_CHECK(args.suffix_sums || segment.count == 1);
           float& newest = columns[(3 + k) * group + h];
           if (come <= segment.count) newest = 0;
           newest += args.suffix_sums ? args.suffix_sums.row((row * suffixes.count + k) * group + h)[slot] : sum;

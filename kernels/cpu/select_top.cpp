@@ -13,10 +13,11 @@ namespace {
 
 // Keeps the `wanted` largest of the candidates [first, end). The key holds score and tie; newer slots win among equals,
 // so nothing but the count of keys equal to the last kept one has to be known.
-void keep_largest(const float* scores, const float* ties, int64_t first, int64_t end, int64_t wanted, uint8_t* keep) {
+void keep_largest(const SelectTopArgs& args, int64_t row, int64_t first, int64_t end, int64_t wanted, uint8_t* keep) {
+  const float *scores = args.scores.row(row), *ties = args.ties ? args.ties.row(row) : nullptr;
   std::vector<uint64_t> keys(end - first);
   for (int64_t slot = first; slot < end; ++slot) {
-    keys[slot - first] = ordered(scores, ties, slot);
+    keys[slot - first] = ordered(scores, ties, slot, args.may_be_nan);
   }
   if (wanted <= 0) return;
   std::vector<uint64_t> sorted = keys;
@@ -46,8 +47,7 @@ void select_row(const SelectTopArgs& args, int64_t row) {
   const int64_t recent = std::min(count - sinks, protected_recent);
   std::fill_n(keep, sinks, uint8_t{1});
   std::fill_n(keep + length - recent, recent, uint8_t{1});
-  keep_largest(args.scores.row(row), args.ties ? args.ties.row(row) : nullptr, protected_sinks,
-               length - protected_recent, count - sinks - recent, keep);
+  keep_largest(args, row, protected_sinks, length - protected_recent, count - sinks - recent, keep);
 }
 
 }  // namespace

@@ -49,7 +49,7 @@ struct Targets {
     }
   }
 
-  // Of the column's k-th sums, from which it takes.
+  // What is added to the t-th of them.
   __device__ const float* sums(const AttentionColumnsAddArgs& args, int64_t row, int t, int h) const {
     if (t == 0 || is_early || !args.suffix_sums) return args.sums.row(row * args.group + h);
     return args.suffix_sums.row((row * args.suffixes.count + t - 1) * args.group + h);

@@ -8,9 +8,9 @@
 
 namespace kv::cuda {
 
-// Unsigned integers in the order of the floats; −0 and +0 are one value. A NaN gets some place.
-__device__ inline uint32_t ordered(float value) {
-  KV_DEVICE_CHECK(value == value);
+// Unsigned integers in the order of the floats; −0 and +0 are one value. NaN is an internal error.
+__device__ inline uint32_t ordered(float value, bool may_be_nan = false) {
+  KV_DEVICE_CHECK(may_be_nan || value == value);
   const uint32_t bits = __float_as_uint(value + 0.0f);
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }

@@ -41,11 +41,12 @@ template <class Key>
 struct KeyOf {
   const float* scores;
   const float* ties;
+  bool may_be_nan = false;
   __device__ Key operator()(int64_t j) const {
     if constexpr (sizeof(Key) == 8) {
-      return Key{ordered(scores[j])} << 32 | ordered(ties[j]);
+      return Key{ordered(scores[j], may_be_nan)} << 32 | ordered(ties[j], may_be_nan);
     } else {
-      return ordered(scores[j]);
+      return ordered(scores[j], may_be_nan);
     }
   }
 };

@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(kSelectThreads) select_top_kernel(SelectTopArg
   const int64_t count = args.counts[row];
   KV_DEVICE_CHECK(count >= 0);
   const Spared spared = spared_of(args.cache, row, args.sinks, args.recent);
-  const KeyOf<Key> key{args.scores.row(row), args.ties ? args.ties.row(row) : nullptr};
+  const KeyOf<Key> key{args.scores.row(row), args.ties ? args.ties.row(row) : nullptr, args.may_be_nan};
   select_row<Key>(args.cache.lengths[row], count, spared, key, args.keep.row(row));
 }
 

@@ -247,7 +247,7 @@ __global__ void __launch_bounds__(NormaliserWork::kThreads, D <= 128 ? 3 : 2)
   const int64_t span = blockIdx.x / groups % work.spans, row = blockIdx.x / groups / work.spans;
   if (!is_due(args.rows_due, row)) return;
   const int length = args.cache.lengths[row];
-  KV_DEVICE_CHECK(args.window <= length || args.suffixes);
+  KV_DEVICE_CHECK(args.window <= length || args.mode == WindowAttentionArgs::Mode::kSuffixSums);
   const auto columns = static_cast<int>(columns_of<Max>(args, row));
   const int first = static_cast<int>(span) * kSpanKeys, end = min(first + kSpanKeys, columns);
   if (first >= columns) return;

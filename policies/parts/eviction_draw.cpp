@@ -41,6 +41,7 @@ void EvictionDraw::choose_candidates(const LayerView& view, const ScoreOutput& o
                            .scores = out.ties,
                            .counts = counts_.ref().as<int32_t>(),
                            .recent = interval_,
+                           .may_be_nan = true,
                            .rows_due = out.rows_due,
                            .keep = keep});
   stays_[index(view.layer)] = keep;

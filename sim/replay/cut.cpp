@@ -54,7 +54,7 @@ class Event {
   }
 
   void go() {
-    for (const Group& group : groups_) check(group);
+    for (const Group& group : groups_) check(group, args_.policy.scorer_name, group.protection, layers_, 0);
     allocate();
     for (int layer = 0; layer < args_.info.layers; ++layer) cut_layer(layer);
     args_.cache.settle();
@@ -91,13 +91,15 @@ class Event {
     return protection;
   }
 
-  void check(const Group& group) const {
+  // `layers` are those from `first` on.
+  void check(const Group& group, std::string_view whose, const Protection& protection,
+             std::span<const ScoredLayer> layers, int first) const {
     check_scores({.backend = args_.backend,
-                  .policy = args_.policy.scorer_name,
-                  .layers = layers_,
-                  .layer_numbers = args_.info.layer_numbers,
+                  .policy = whose,
+                  .layers = layers,
+                  .layer_numbers = std::span(args_.info.layer_numbers).subspan(static_cast<size_t>(first)),
                   .kv_heads = args_.info.kv_heads,
-                  .protection = group.protection,
+                  .protection = protection,
                   .rows_due = group.rows_due.ref().as<uint8_t>()});
   }
 
@@ -150,7 +152,13 @@ class Event {
   void show(const LayerView& view, Slots<const uint8_t> keep) {
     watch_.stop(seconds_);
     std::vector<ScoredLayer> onlookers;
-    for (const Ranker& onlooker : args_.onlookers) onlookers.push_back(onlooker.scored(view));
+    for (const Ranker& onlooker : args_.onlookers) {
+      onlookers.push_back(onlooker.scored(view));
+      for (const Group& group : groups_) {
+        check(group, onlooker.name(), onlooker.protects(group.kept, args_.interval), std::span(&onlookers.back(), 1),
+              view.layer);
+      }
+    }
     for (Observer* observer : args_.observers) {
       for (const Group& group : groups_) {
         observer->evicting({.layer = view,

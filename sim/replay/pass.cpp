@@ -16,7 +16,7 @@ std::vector<Ranker> rankers_of(const PassArgs& args) {
   int first_column = 0;
   const auto add = [&](Policy& policy) {
     if (!policy.scorer) return;
-    rankers.emplace_back(args.backend, args.source.info(), *policy.scorer, args.sequences, args.interval, first_column);
+    rankers.emplace_back(args.backend, args.source.info(), policy, args.sequences, args.interval, first_column);
     first_column += rankers.back().needs().columns(args.source.info().group());
   };
   add(args.policy);

@@ -45,10 +45,12 @@ class Ranker::RecentQueries {
   Tensor queries_;
 };
 
-Ranker::Ranker(Backend& backend, const SourceInfo& info, Scorer& scorer, int sequences, int interval, int first_column)
+Ranker::Ranker(Backend& backend, const SourceInfo& info, const Policy& policy, int sequences, int interval,
+               int first_column)
     : backend_(backend),
-      scorer_(scorer),
-      needs_(scorer.needs()),
+      name_(policy.scorer_name),
+      scorer_(*policy.scorer),
+      needs_(scorer_.needs()),
       window_(needs_.window(interval)),
       first_column_(first_column),
       score_memory_(static_cast<size_t>(info.layers)),

@@ -1,12 +1,13 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "kernels/tensor.h"
 #include "sim/cache/block.h"
 #include "sim/policy/allocation.h"
-#include "sim/policy/scorer.h"
+#include "sim/policy/policy.h"
 #include "sim/replay/due.h"
 
 namespace kv {
@@ -16,12 +17,16 @@ namespace kv {
 class Ranker {
  public:
   // Its columns are [first_column, first_column + needs().columns(group)) of the cache's.
-  Ranker(Backend& backend, const SourceInfo& info, Scorer& scorer, int sequences, int interval, int first_column);
+  Ranker(Backend& backend, const SourceInfo& info, const Policy& policy, int sequences, int interval, int first_column);
   ~Ranker();
   Ranker(Ranker&&) noexcept;
 
+  // Whose scores they are.
+  const std::string& name() const { return name_; }
   const Needs& needs() const { return needs_; }
   bool reads_column_sums() const { return scorer_.reads_column_sums(); }
+  // Of whose entries it gives no score.
+  Protection protects(int kept, int interval) const { return scorer_.protects(kept, interval); }
 
   // Takes up the block's queries of a layer, before it is attended.
   void push(int layer, const Block& block, ConstRef queries);
@@ -37,6 +42,7 @@ class Ranker {
   LayerView seen(LayerView layer) const;
 
   Backend& backend_;
+  std::string name_;
   Scorer& scorer_;
   Needs needs_;
   int window_;  // queries

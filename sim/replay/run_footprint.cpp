@@ -48,7 +48,7 @@ Footprint run_footprint(const Backend& backend, const Source& source, const Poli
     column_sums |= needs.column_sums;
     need.activations += static_cast<size_t>(shape.sequences * needs.window(shape.interval)) * query * element *
                         (layers + 1);  // and of a layer that is scored, in order
-    if (needs.late_queries > 0) {      // and their sums
+    if (needs.late_queries > 0) {      // those and their sums by suffix
       need.activations +=
           static_cast<size_t>(shape.sequences * needs.late_queries) * query * element + Suffixes::kMost * sums;
     }

@@ -111,6 +111,14 @@ TEST_P(Compact, OfLongRowsToo) {
   check(*backend, lengths, {}, [](int64_t, int64_t slot) { return slot < 650 || slot % 5 == 0; });
 }
 
+// More columns of a chunk's entries than a block of a GPU moves at once, of which one entry's fall into two rounds.
+TEST_P(Compact, OfManyColumnsToo) {
+  KV_BACKEND_OR_SKIP(backend);
+  std::vector<int32_t> lengths(300);
+  for (size_t row = 0; row < lengths.size(); ++row) lengths[row] = static_cast<int32_t>(row * 7 % 400);
+  for (const int columns : {13, 24, 1}) check(*backend, lengths, {}, most, INT64_MAX, {.dim = 64, .columns = columns});
+}
+
 // Heads that are no whole words of 16 bytes, of few rows and of many; entries with keys and values alone.
 TEST_P(Compact, OfOtherEntriesToo) {
   KV_BACKEND_OR_SKIP(backend);

@@ -18,6 +18,7 @@ struct Case {
   int32_t sinks = 0;
   int32_t recent = 0;
   std::vector<uint8_t> due = {};  // empty: all
+  bool may_be_nan = false;
 };
 
 constexpr uint8_t kUntouched = 0xFF;
@@ -33,6 +34,7 @@ std::vector<uint8_t> select_top(Backend& backend, const ref::PagedCache& cache, 
                       .counts = ref::data_of<int32_t>(counts),
                       .sinks = c.sinks,
                       .recent = c.recent,
+                      .may_be_nan = c.may_be_nan,
                       .rows_due = c.due.empty() ? nullptr : ref::data_of<uint8_t>(due),
                       .keep = keep.slots<uint8_t>(pitch)});
   backend.synchronize();
@@ -115,14 +117,22 @@ TEST_P(SelectTop, AgreesWithAFullSortOfTheDocumentedOrder) {
   }
 }
 
-// Who must not take a NaN for a score asks find_bad_score; here it takes the place of one, and no more.
-TEST_P(SelectTop, GivesWhatIsNoNumberSomePlace) {
+// Its place is that of one, and no more.
+TEST_P(SelectTop, GivesWhatMayBeNoNumberSomePlace) {
   KV_BACKEND_OR_SKIP(backend);
-  for (const float sign : {1.0F, -1.0F}) {
-    const Keep got = selected(*backend, {.scores = {1, sign * NAN, 2, 3}, .counts = {2}});
+  for (const bool ties : {false, true}) {
+    const std::vector<float> scores = {1, NAN, 2, 3}, zeros = {0, 0, NAN, 0};
+    const Keep got = selected(
+        *backend, {.scores = scores, .ties = ties ? zeros : std::vector<float>{}, .counts = {2}, .may_be_nan = true});
     EXPECT_EQ(std::count(got.begin(), got.end(), 1), 2);
+    EXPECT_EQ(got[0], 0);
     EXPECT_EQ(got[3], 1);
   }
+}
+
+TEST(SelectTopDeathTest, StopsAtAScoreThatIsNotANumber) {
+  const auto backend = ref::try_backend("cpu");
+  EXPECT_DEATH(selected(*backend, {.scores = {1, NAN, 2}, .counts = {1}}), "internal error");
 }
 
 }  // namespace

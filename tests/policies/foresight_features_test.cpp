@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <memory>
 #include <numeric>
@@ -232,40 +233,85 @@ Schedule in_pieces(const Schedule& schedule, uint32_t seed) {
   return pieces;
 }
 
+// What scorers that look on see of three texts while `policy` cuts them.
+class ThreeTexts {
+ public:
+  explicit ThreeTexts(Backend& backend) : backend_(backend), source_(backend, info_, samples_of(info_)) {
+    for (int32_t s = 0; s < 3; ++s) ids_.emplace_back(static_cast<size_t>(lengths[static_cast<size_t>(s)]), s);
+  }
+
+  void replay_with(Policy& policy, std::span<Policy* const> onlookers, const Schedule& schedule, int budget,
+                   int interval) {
+    replay({.backend = backend_,
+            .source = source_,
+            .policy = policy,
+            .sequences = std::vector<std::span<const int32_t>>(ids_.begin(), ids_.end()),
+            .schedule = schedule,
+            .budget = budget,
+            .interval = interval,
+            .onlookers = onlookers});
+  }
+  // For every batch anew, whatever batches were before.
+  Policy scorer(bool recomputes, FeaturesOfEvents*& log) const {
+    auto scorer = std::make_unique<FeaturesOfEvents>(recomputes);
+    scorer->use(info_, std::vector<float>(static_cast<size_t>(4 * elements_of(scorer->shape().parts(info_))), 0.1F));
+    log = scorer.get();
+    return policy_of("foresight-kv", std::move(scorer));
+  }
+
+  const std::vector<int32_t> lengths = {170, 131, 97}, prompts = {60, 131, 41};
+
+ private:
+  static std::vector<TinySample> samples_of(const SourceInfo& info) {
+    std::vector<TinySample> samples;
+    for (uint32_t s = 0; s < 3; ++s) samples.push_back(random_sample(info, std::array{170, 131, 97}[s], s + 1));
+    return samples;
+  }
+
+  Backend& backend_;
+  SourceInfo info_ = tiny_info(2, 4, 2, 8);
+  TinySource source_;
+  std::vector<std::vector<int32_t>> ids_;
+};
+
 // However the tokens come: an interval at once, in ragged pieces, one by one behind prompts that end anywhere.
 TEST_P(ForesightFeaturesOn, AreSumsThatWouldBeRecomputed) {
   KV_BACKEND_OR_SKIP(backend);
-  const SourceInfo info = tiny_info(2, 4, 2, 8);
-  const std::vector<int32_t> lengths = {170, 131, 97}, prompts = {60, 131, 41};
-  std::vector<TinySample> samples;
-  for (uint32_t s = 0; s < 3; ++s) samples.push_back(random_sample(info, lengths[s], s + 1));
-  TinySource source(*backend, info, std::move(samples));
-  std::vector<std::vector<int32_t>> ids;
-  for (int32_t s = 0; s < 3; ++s) ids.emplace_back(static_cast<size_t>(lengths[s]), s);
-  const std::vector<std::span<const int32_t>> sequences(ids.begin(), ids.end());
+  ThreeTexts texts(*backend);
+  FeaturesOfEvents *kept = nullptr, *recomputed = nullptr;
+  Policy keeps = texts.scorer(false, kept), recomputes = texts.scorer(true, recomputed);
+  Policy* const onlookers[] = {&keeps, &recomputes};
   for (const auto& [budget, interval] : {std::pair(24, 12), {48, 40}, {40, 32}, {31, 1}, {40, 17}}) {
-    const Schedule whole = decode_schedule(lengths, budget, interval);
-    for (const Schedule& schedule : {whole, token_by_token(whole, prompts), in_pieces(whole, 1), in_pieces(whole, 2)}) {
-      std::vector<Policy> onlookers;
-      std::vector<FeaturesOfEvents*> scorers;
-      for (const bool recomputes : {false, true}) {
-        auto scorer = std::make_unique<FeaturesOfEvents>(recomputes);
-        scorer->use(info, std::vector<float>(static_cast<size_t>(4 * elements_of(scorer->shape().parts(info))), 0.1F));
-        scorers.push_back(scorer.get());
-        onlookers.push_back(policy_of("foresight-kv", std::move(scorer)));
-      }
+    const Schedule whole = decode_schedule(texts.lengths, budget, interval);
+    for (const Schedule& schedule :
+         {whole, token_by_token(whole, texts.prompts), in_pieces(whole, 1), in_pieces(whole, 2)}) {
+      kept->rows.clear(), recomputed->rows.clear();
       Policy policy = make_policy("random", {});
-      Policy* const looking_on[] = {&onlookers[0], &onlookers[1]};
-      replay({.backend = *backend,
-              .source = source,
-              .policy = policy,
-              .sequences = sequences,
-              .schedule = schedule,
-              .budget = budget,
-              .interval = interval,
-              .onlookers = looking_on});
-      ASSERT_NO_FATAL_FAILURE(expect_same_features(scorers[0]->rows, scorers[1]->rows)) << budget << "/" << interval;
+      texts.replay_with(policy, onlookers, schedule, budget, interval);
+      ASSERT_NO_FATAL_FAILURE(expect_same_features(kept->rows, recomputed->rows)) << budget << "/" << interval;
     }
+  }
+}
+
+// Entries that expire between two queries of a block are seen by the older one alone.
+TEST_P(ForesightFeaturesOn, AreTheSameOfBlocksWhereEntriesExpire) {
+  KV_BACKEND_OR_SKIP(backend);
+  ThreeTexts texts(*backend);
+  for (const auto& [budget, interval] : {std::pair(24, 12), {48, 40}, {40, 17}}) {
+    const Schedule whole = decode_schedule(texts.lengths, budget, interval);
+    std::vector<Features> seen;
+    for (const Schedule& schedule :
+         {token_by_token(whole, std::vector<int32_t>(3, budget)), whole, in_pieces(whole, 1)}) {
+      FeaturesOfEvents* log = nullptr;
+      Policy keeps = texts.scorer(false, log);
+      Policy* const onlookers[] = {&keeps};
+      Policy policy = make_policy(
+          "random", {}, {.admission = {"local", {{"sinks", "2", ""}, {"window", std::to_string(budget + 3), ""}}}});
+      texts.replay_with(policy, onlookers, schedule, budget, interval);
+      seen.push_back(log->rows);
+    }
+    ASSERT_NO_FATAL_FAILURE(expect_same_features(seen[1], seen[0])) << budget << "/" << interval;
+    ASSERT_NO_FATAL_FAILURE(expect_same_features(seen[2], seen[0])) << budget << "/" << interval;
   }
 }
 

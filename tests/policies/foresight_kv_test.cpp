@@ -58,25 +58,36 @@ TEST_P(ForesightKvOn, SaysWhereScoresHaveNoOrder) {
   const std::span<const int32_t> sequences[] = {ids};
   const int32_t lengths[] = {90};
   std::vector<float> parameters = ForesightWeights(ForesightShape{}).parameters();
-  std::fill_n(parameters.end() - std::ssize(parameters) / 4, std::ssize(parameters) / 4, 3e38F);
-  for (const EvictionSampling sampling :
-       {EvictionSampling::kTop2d, EvictionSampling::kMultinomial, EvictionSampling::kTop}) {
-    auto scorer = std::make_unique<ForesightScorer>(ForesightShape{}, sampling);
-    scorer->use(info, parameters);
-    Policy policy = policy_of("foresight-kv", std::move(scorer));
-    const std::string complaint = test::user_error([&] {
-      replay({.backend = *backend,
-              .source = source,
-              .policy = policy,
-              .sequences = sequences,
-              .schedule = decode_schedule(lengths, 24, 12),
-              .budget = 24,
-              .interval = 12});
-    });
-    EXPECT_TRUE(complaint.starts_with("foresight-kv: the score of entry ")) << complaint;
-    // An infinity, or what comes of two: that depends on the order of a sum.
-    EXPECT_NE(complaint.find(" of 36 in layer 1, KV head 1, is "), std::string::npos) << complaint;
-    EXPECT_TRUE(complaint.ends_with(" (expected a finite number)")) << complaint;
+  class Watcher final : public Observer {
+  } watcher;
+  Observer* const observers[] = {&watcher};
+  // Where it cuts, and where it looks on while another one does.
+  for (const bool looks_on : {false, true}) {
+    for (const float value : {3e38F, NAN}) {
+      std::fill_n(parameters.end() - std::ssize(parameters) / 4, std::ssize(parameters) / 4, value);
+      for (const EvictionSampling sampling :
+           {EvictionSampling::kTop2d, EvictionSampling::kMultinomial, EvictionSampling::kTop}) {
+        auto scorer = std::make_unique<ForesightScorer>(ForesightShape{}, sampling);
+        scorer->use(info, parameters);
+        Policy policy = policy_of("foresight-kv", std::move(scorer)), random = make_policy("random", {});
+        Policy* const onlookers[] = {&policy};
+        const std::string complaint = test::user_error([&] {
+          replay({.backend = *backend,
+                  .source = source,
+                  .policy = looks_on ? random : policy,
+                  .sequences = sequences,
+                  .schedule = decode_schedule(lengths, 24, 12),
+                  .budget = 24,
+                  .interval = 12,
+                  .observers = observers,
+                  .onlookers = std::span(onlookers).first(looks_on ? 1 : 0)});
+        });
+        EXPECT_TRUE(complaint.starts_with("foresight-kv: the score of entry ")) << complaint;
+        // An infinity, or what comes of two: that depends on the order of a sum.
+        EXPECT_NE(complaint.find(" of 36 in layer 1, KV head 1, is "), std::string::npos) << complaint;
+        EXPECT_TRUE(complaint.ends_with(" (expected a finite number)")) << complaint;
+      }
+    }
   }
 }
 

@@ -135,11 +135,12 @@ TEST_F(ForesightLearns, SettingsInTurn) {
   EXPECT_EQ(training_.least_tokens(), 28 + 14 + 1);
 }
 
-TEST_F(ForesightLearns, NothingFromALossThatIsNotANumber) {
+TEST_F(ForesightLearns, NothingFromScoresThatAreNoNumbers) {
   std::vector<float> parameters = ForesightWeights(ForesightShape{}).parameters();
   std::fill_n(parameters.end() - 20, 20, 3e38F);  // the last head's
   std::vector<double> gradient;
-  EXPECT_EQ(test::user_error([&] { loss(parameters, gradient); }), "layer 1, KV head 1: the loss is nan");
+  EXPECT_EQ(test::user_error([&] { loss(parameters, gradient); }),
+            "foresight-kv: the score of entry 0 of 36 in layer 1, KV head 1, is inf (expected a finite number)");
 }
 
 TEST(ForesightStages, RefusesToLearnWhereGoldenCannotJudge) {
