@@ -21,6 +21,7 @@
 #include "harness/protocols/unit.h"
 #include "harness/ranks/agreement.h"
 #include "harness/ranks/estimated_cost.h"
+#include "harness/ranks/finished_pieces.h"
 #include "harness/ranks/join_ranks.h"
 #include "harness/ranks/own_share.h"
 #include "harness/ranks/rank_machines.h"
@@ -200,7 +201,10 @@ class Experiment {
       const int first = by_case ? 0 : static_cast<int>(piece * size);
       const UnitBatch batch = batch_of(workload, first, std::min(static_cast<int>(size), workload.samples - first));
       const std::unique_ptr<UnitRunner> runner = open_batch(batch);
-      finish_units(batch, *runner, by_case ? std::vector{static_cast<size_t>(piece)} : all_cases(workload));
+      Units units =
+          finish_units(batch, *runner, by_case ? std::vector{static_cast<size_t>(piece)} : all_cases(workload));
+      if (!by_case)
+        pieces_.add(number_of(workload), first, {.prompts = runner->prompts(), .keys = std::move(units.keys)});
     }
   }
 
@@ -226,6 +230,10 @@ class Experiment {
   // One that failed is lost, too, but lives and says so.
   void note_busy() {
     const std::vector<std::string> seconds = ranks_.gather(has_failed_ ? "" : shortest(busy_seconds_));
+    const std::vector<std::string> pieces = ranks_.gather(pieces_.text());
+    for (const std::string& of_rank : pieces) {
+      if (ranks_.is_first()) pieces_.merge(of_rank);
+    }
     auto of_rank = seconds.begin();
     for (RankMachine& machine : manifest_.ranks) {
       if (machine.is_lost) continue;
@@ -238,9 +246,12 @@ class Experiment {
   // Finished units come from the journal; the protocol gets the others together.
   void run_batch(const UnitBatch& batch, CaseRows& rows) {
     const std::vector<Case>& cases = batch.workload.cases;
-    const std::unique_ptr<UnitRunner> runner = open_batch(batch);
-    note_prompts(batch, runner->prompts());
-    std::vector<std::optional<FinishedUnit>> units = finish_units(batch, *runner, all_cases(batch.workload));
+    std::vector<std::optional<FinishedUnit>> units = known_units(batch);
+    if (units.empty()) {
+      const std::unique_ptr<UnitRunner> runner = open_batch(batch);
+      note_prompts(batch, runner->prompts());
+      units = finish_units(batch, *runner, all_cases(batch.workload)).finished;
+    }
     for (size_t i = 0; i < cases.size(); ++i) {
       summary_.cases += weight(batch.count);
       manifest_.times.workloads.back().seconds[i] += units[i]->seconds;
@@ -249,14 +260,34 @@ class Experiment {
     }
   }
 
+  // Those of a batch that a rank says it has finished; none where one of them is missing.
+  std::vector<std::optional<FinishedUnit>> known_units(const UnitBatch& batch) {
+    const FinishedPiece* piece = pieces_.find(number_of(batch.workload), batch.first);
+    if (!piece) return {};
+    std::vector<std::optional<FinishedUnit>> units(piece->keys.size());
+    cpu::parallel_for(std::ssize(units), [&](int64_t i) {
+      units[static_cast<size_t>(i)] = journal_.find(piece->keys[static_cast<size_t>(i)], axes_);
+    });
+    if (!std::ranges::all_of(units, [](const auto& unit) { return unit.has_value(); })) return {};
+    note_prompts(batch, piece->prompts);
+    for (const auto& unit : units) note_reused(batch, *unit);
+    return units;
+  }
+
+  size_t number_of(const Workload& workload) const { return static_cast<size_t>(&workload - grid_.workloads.data()); }
+
   std::unique_ptr<UnitRunner> open_batch(const UnitBatch& batch) {
     progress_->doing(fmt::format("{} sample {}", batch.data(), batch.first));
     return spec_.protocol->open(batch);
   }
 
+  struct Units {  // [cases]; where some alone are wanted, the others are empty
+    std::vector<std::string> keys;
+    std::vector<std::optional<FinishedUnit>> finished;
+  };
+
   // The units of those cases, by their index among all.
-  std::vector<std::optional<FinishedUnit>> finish_units(const UnitBatch& batch, UnitRunner& runner,
-                                                        const std::vector<size_t>& wanted) {
+  Units finish_units(const UnitBatch& batch, UnitRunner& runner, const std::vector<size_t>& wanted) {
     const std::vector<Case>& cases = batch.workload.cases;
     const std::string inputs = runner.inputs();
     std::vector<std::string> keys(cases.size());
@@ -269,7 +300,7 @@ class Experiment {
     });
     for (const size_t i : wanted) units[i] ? note_reused(batch, *units[i]) : missing.push_back(i);
     if (!missing.empty()) run_missing(batch, runner, missing, keys, units);
-    return units;
+    return {.keys = std::move(keys), .finished = std::move(units)};
   }
 
   void note_reused(const UnitBatch& batch, const FinishedUnit& unit) {
@@ -388,17 +419,16 @@ class Experiment {
   }
 
   void finish() {
-    std::vector<Row> untimed;
-    std::copy_if(rows_.begin(), rows_.end(), std::back_inserter(untimed),
-                 [](const Row& row) { return !is_timing(row.metric); });
+    journal_.tidy();
     manifest_.spec = &spec_;
     manifest_.overrides = options_.overrides;
     manifest_.accelerator = backend_->accelerator();
-    manifest_.rows = format_rows(axes_, untimed);
+    manifest_.rows = format_rows(axes_, rows_, RowChoice::kUntimed);
+    const WrittenRows rows = written_rows(axes_, std::move(rows_));
     manifest_.times.open = opening_seconds_ / openings_;
-    manifest_.times.bytes = std::ssize(format_rows(axes_, rows_));
+    manifest_.times.bytes = std::ssize(rows.csv);
     manifest_.cases = summary_.cases;
-    summary_.markdown = write_results(*folder_, spec_, options_.draw, rows_, manifest_json(manifest_));
+    summary_.markdown = write_results(*folder_, spec_, options_.draw, rows, manifest_json(manifest_));
   }
 
   const Spec& spec_;
@@ -417,6 +447,7 @@ class Experiment {
   std::optional<Progress> progress_;
   std::optional<SharedWork> work_;     // while ranks finish units together
   std::optional<SharedWork> closing_;  // while the first one assembles and the others wait
+  FinishedPieces pieces_;              // of this rank; in the end the first one has those of all
   int together_cases_ = 0;             // that they computed then
   double together_seconds_ = 0;
   double busy_seconds_ = 0;  // until this rank found nothing left to do

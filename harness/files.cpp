@@ -48,7 +48,7 @@ bool write_all(int descriptor, std::string_view content) {
 
 void write_atomically(const std::filesystem::path& path, std::string_view content, std::string_view writer) {
   std::filesystem::path partial = path;
-  partial += ".partial";
+  partial += kPartialFile;
   partial += writer;
   const auto give_up = [&](const std::string& action) {
     const int reason = errno;

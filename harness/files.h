@@ -6,6 +6,9 @@
 
 namespace kv {
 
+// In the name of a file that is not whole yet.
+inline constexpr std::string_view kPartialFile = ".partial";
+
 // After a crash or a full disk there is either the old file or the new one, never a part: written beside `path`,
 // synced, renamed. UserError names the path and the system's reason. `writer` tells those apart that may write the same
 // file at once, of which the last one's stays.

@@ -71,6 +71,15 @@ void Journal::forget() const {
   if (error) throw UserError(fmt::format("cannot remove '{}': {}", all_.string(), error.message()));
 }
 
+void Journal::tidy() const {
+  std::error_code error;
+  std::vector<fs::path> left;
+  for (const fs::directory_entry& file : fs::directory_iterator(folder_, error)) {
+    if (file.path().filename().string().find(kPartialFile) != std::string::npos) left.push_back(file.path());
+  }
+  for (const fs::path& file : left) fs::remove(file, error);  // what stays does no harm
+}
+
 std::optional<FinishedUnit> Journal::find(const std::string& key, const std::vector<std::string>& axes) const {
   std::error_code error;
   if (!fs::exists(folder_ / key, error)) return std::nullopt;

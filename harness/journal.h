@@ -27,6 +27,8 @@ class Journal {
   Journal(const std::filesystem::path& out, const std::string& code);
 
   void forget() const;  // drops the finished units of all versions
+  // Removes what writers that were killed have left. Nobody may be writing.
+  void tidy() const;
   std::optional<FinishedUnit> find(const std::string& key, const std::vector<std::string>& axes) const;
   // Returns the unit as find() will: values in the digits that are written. UserError where it cannot be written; then
   // it is as before.

@@ -6,10 +6,10 @@
 
 namespace kv {
 
-std::string write_results(const ResultFolder& folder, const Spec& spec, Draw draw, std::span<const Row> rows,
+std::string write_results(const ResultFolder& folder, const Spec& spec, Draw draw, const WrittenRows& rows,
                           const std::string& manifest) {
   folder.replace([&](const std::filesystem::path& files) {
-    write_rows_atomically(files / "rows.csv", spec.axis_columns(), rows);
+    write_rows_atomically(files / "rows.csv", rows.csv);
     write_atomically(files / "spec.yaml", spec.resolved);
     write_atomically(files / "manifest.json", manifest);
   });
@@ -17,7 +17,7 @@ std::string write_results(const ResultFolder& folder, const Spec& spec, Draw dra
   std::string tables;
   folder.replace([&](const std::filesystem::path& files) {
     tables =
-        write_report(folder.path() / "rows.csv", files, spec.report,
+        write_report(rows.table, "rows.csv", files, spec.report,
                      {.title = spec.title, .question = spec.question, .spec = spec.resolved, .manifest = manifest});
   });
   return tables;

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <span>
 #include <string>
 
 #include "harness/result_folder.h"
@@ -12,7 +11,7 @@ namespace kv {
 
 // Replaces rows, spec and manifest in the result folder together; then, unless that is for later, tables, plots and
 // page, together as well, and returns the tables. Where these fail (UserError) the rows are safe.
-std::string write_results(const ResultFolder& folder, const Spec& spec, Draw draw, std::span<const Row> rows,
+std::string write_results(const ResultFolder& folder, const Spec& spec, Draw draw, const WrittenRows& rows,
                           const std::string& manifest);
 
 }  // namespace kv

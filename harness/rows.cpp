@@ -11,6 +11,7 @@
 #include <set>
 
 #include "kernels/check.h"
+#include "kernels/cpu/parallel.h"
 #include "kernels/error.h"
 
 namespace kv {
@@ -21,6 +22,7 @@ constexpr std::array<std::string_view, 15> kStandardColumns = {"experiment", "mo
                                                                "metric",     "value", "unit",  "text",   "skipped"};
 
 constexpr std::size_t kLongestLine = std::size_t{1} << 24;  // bytes
+constexpr std::size_t kPieceRows = 4096;                    // that a thread formats
 
 void append_field(std::string& out, std::string_view field) {
   // Readers that trim unquoted blanks exist, so a field that starts or ends with one is quoted too.
@@ -48,16 +50,39 @@ std::string to_text(const std::optional<double>& number) { return number ? short
 
 // Counts exactly; of anything else nine digits, as many as tell two floats apart. More would be rounding errors, which
 // take half the space of a packed file. What is read back is written alike.
-std::string measured(double value) {
+double rounded(double value) {
   KV_CHECK(std::isfinite(value));
-  if (value == std::trunc(value)) return shortest(value);
+  if (value == std::trunc(value)) return value;
   std::array<char, 32> buffer;
   const auto [end, error] =
       std::to_chars(buffer.data(), buffer.data() + buffer.size(), value, std::chars_format::general, 9);
   KV_CHECK(error == std::errc());
   double rounded = 0;
   std::from_chars(buffer.data(), end, rounded);
-  return shortest(rounded);
+  return rounded;
+}
+
+std::string header_line(std::span<const std::string> axes) {
+  std::string out;
+  for (const std::string_view column : kStandardColumns) {
+    if (!out.empty()) out += ',';
+    out += column;
+  }
+  for (const std::string& axis : axes) append_field(out += ',', axis);
+  return out += '\n';
+}
+
+void append_row(std::string& out, const Row& row) {
+  append_field(out, row.experiment);
+  for (const std::string* field : {&row.model, &row.data, &row.policy, &row.device}) append_field(out += ',', *field);
+  for (const auto& number : {row.sample, row.seed}) (out += ',') += to_text(number);
+  for (const auto& number : {row.layer, row.head}) (out += ',') += to_text(number);
+  (out += ',') += to_text(row.x);
+  append_field(out += ',', row.metric);
+  (out += ',') += row.value ? shortest(rounded(*row.value)) : std::string();
+  for (const std::string* field : {&row.unit, &row.text, &row.skipped}) append_field(out += ',', *field);
+  for (const std::string& axis : row.axes) append_field(out += ',', axis);
+  out += '\n';
 }
 
 struct Record {
@@ -231,28 +256,34 @@ std::string quote_csv(std::string_view field) {
   return out;
 }
 
-std::string format_rows(std::span<const std::string> axes, std::span<const Row> rows) {
+std::string format_rows(std::span<const std::string> axes, std::span<const Row> rows, RowChoice choice) {
+  const std::size_t pieces = (rows.size() + kPieceRows - 1) / kPieceRows;
+  std::vector<std::string> texts(pieces + 1);
+  texts[0] = header_line(axes);
+  cpu::parallel_for(static_cast<std::int64_t>(pieces), [&](std::int64_t piece) {
+    const auto first = static_cast<std::size_t>(piece) * kPieceRows;
+    std::string& text = texts[static_cast<std::size_t>(piece) + 1];
+    for (const Row& row : rows.subspan(first, std::min(kPieceRows, rows.size() - first))) {
+      KV_CHECK(row.axes.size() == axes.size());
+      if (choice == RowChoice::kAll || !is_timing(row.metric)) append_row(text, row);
+    }
+  });
+  std::size_t bytes = 0;
+  for (const std::string& text : texts) bytes += text.size();
   std::string out;
-  for (const std::string_view column : kStandardColumns) {
-    if (!out.empty()) out += ',';
-    out += column;
-  }
-  for (const std::string& axis : axes) append_field(out += ',', axis);
-  out += '\n';
-  for (const Row& row : rows) {
-    KV_CHECK(row.axes.size() == axes.size());
-    append_field(out, row.experiment);
-    for (const std::string* field : {&row.model, &row.data, &row.policy, &row.device}) append_field(out += ',', *field);
-    for (const auto& number : {row.sample, row.seed}) (out += ',') += to_text(number);
-    for (const auto& number : {row.layer, row.head}) (out += ',') += to_text(number);
-    (out += ',') += to_text(row.x);
-    append_field(out += ',', row.metric);
-    (out += ',') += row.value ? measured(*row.value) : std::string();
-    for (const std::string* field : {&row.unit, &row.text, &row.skipped}) append_field(out += ',', *field);
-    for (const std::string& axis : row.axes) append_field(out += ',', axis);
-    out += '\n';
-  }
+  out.reserve(bytes);
+  for (const std::string& text : texts) out += text;
   return out;
+}
+
+WrittenRows written_rows(std::vector<std::string> axes, std::vector<Row> rows) {
+  WrittenRows written{.table = {.axes = std::move(axes), .rows = std::move(rows)}};
+  written.csv = format_rows(written.table.axes, written.table.rows);
+  cpu::parallel_for(std::ssize(written.table.rows), [&](std::int64_t i) {
+    std::optional<double>& value = written.table.rows[static_cast<std::size_t>(i)].value;
+    if (value) value = rounded(*value);
+  });
+  return written;
 }
 
 RowTable parse_rows(std::string_view csv, std::string_view file) {

@@ -52,9 +52,18 @@ std::string quote_csv(std::string_view field);
 // RFC 4180 with "\n" line ends. Whole numbers stand exactly, other values with nine significant digits: as many as tell
 // two floats apart, and rounding errors do not fill the file. A value that is NaN or infinite fails KV_CHECK: the
 // caller states a reason in .skipped.
-std::string format_rows(std::span<const std::string> axes, std::span<const Row> rows);
+enum class RowChoice : std::uint8_t { kAll, kUntimed };
+std::string format_rows(std::span<const std::string> axes, std::span<const Row> rows,
+                        RowChoice choice = RowChoice::kAll);
 // Header first; columns in any order; a column that is not a standard one is an axis. Any defect throws
 // UserError "<file>:<line>: ...".
 RowTable parse_rows(std::string_view csv, std::string_view file);
+
+// Rows and the text that a file has of them; the table is what the text reads back as.
+struct WrittenRows {
+  RowTable table{};
+  std::string csv{};
+};
+WrittenRows written_rows(std::vector<std::string> axes, std::vector<Row> rows);
 
 }  // namespace kv

@@ -87,7 +87,11 @@ fs::path stored_rows(const fs::path& rows_csv) {
 }
 
 void write_rows_atomically(const fs::path& rows_csv, std::span<const std::string> axes, std::span<const Row> rows) {
-  write_atomically(rows_csv, format_rows(axes, rows));
+  write_rows_atomically(rows_csv, format_rows(axes, rows));
+}
+
+void write_rows_atomically(const fs::path& rows_csv, std::string_view csv) {
+  write_atomically(rows_csv, csv);
   remove_file(packed_rows(rows_csv));
 }
 

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "harness/rows.h"
 
@@ -22,6 +23,7 @@ std::filesystem::path stored_rows(const std::filesystem::path& rows_csv);
 // write_atomically (harness/files.h); removes packed rows, which are older.
 void write_rows_atomically(const std::filesystem::path& rows_csv, std::span<const std::string> axes,
                            std::span<const Row> rows);
+void write_rows_atomically(const std::filesystem::path& rows_csv, std::string_view csv);
 // Reads stored_rows(rows_csv). UserError names that file, and of a row that is wrong its line in rows.csv.
 RowTable read_rows(const std::filesystem::path& rows_csv);
 

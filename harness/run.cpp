@@ -40,13 +40,12 @@ BenchmarkFile load_benchmarks(const Spec& spec) {
 // Nothing runs: the rows of the file, and the report of them.
 RunSummary tabulate(const Spec& spec, const RunOptions& options) {
   const BenchmarkFile file = load_benchmarks(spec);
-  const std::vector<std::string> axes = spec.axis_columns();
-  const std::vector<Row> rows = benchmark_rows(file, spec.name);
+  const WrittenRows rows = written_rows(spec.axis_columns(), benchmark_rows(file, spec.name));
   RunSummary summary{.cases = static_cast<int>(file.benchmarks.size())};
   const std::string manifest =
       manifest_json({.spec = &spec,
                      .overrides = options.overrides,
-                     .rows = format_rows(axes, rows),
+                     .rows = rows.csv,
                      .benchmarks = file.manifest,
                      .benchmarks_sha256 = sha256_hex(read_file(resolve_path(spec, spec.benchmarks))),
                      .cases = summary.cases});

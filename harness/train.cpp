@@ -373,13 +373,14 @@ class Trainings {
 
   void finish(std::vector<RankMachine> machines) {
     summary_.cases = all_steps();
-    summary_.markdown = write_results(*folder_, spec_, options_.draw, rows_,
+    const WrittenRows rows = written_rows(spec_.axis_columns(), std::move(rows_));
+    summary_.markdown = write_results(*folder_, spec_, options_.draw, rows,
                                       manifest_json({.spec = &spec_,
                                                      .overrides = options_.overrides,
                                                      .hashes = hashes_,
                                                      .accelerator = backend_->accelerator(),
                                                      .ranks = std::move(machines),
-                                                     .rows = format_rows(spec_.axis_columns(), rows_),
+                                                     .rows = rows.csv,
                                                      .cases = summary_.cases,
                                                      .seconds = seconds_}));
   }

@@ -197,7 +197,7 @@ void print_plan(const Spec& spec, const Plan& plan, const std::vector<int>& rank
   for (const int count : ranks) {
     const ScalingEstimate estimate = plan.on(count);
     fmt::print("{:>6}  {:>10}  {:>8.2f}  {:>4.1f} %  {}\n", count, time_text(estimate.seconds),
-               one.seconds / estimate.seconds, 100 * estimate.waiting / estimate.all(),
+               one.seconds / estimate.seconds, 100 * estimate.idle() / estimate.all(),
                first_obstacle(estimate, plan.pieces()));
   }
   if (!plan.knows_assembly())
@@ -241,7 +241,8 @@ void add_plan(CLI::App& app, Verbs&) {
       "  kvlab plan experiments/001-table2.yaml --from /tmp/short --set samples=1024 --ranks 2,8,64\n"
       "Pieces are batches of samples, or cases where samples are repetitions. Seconds a sample are those of the run, "
       "on\n"
-      "its machine. Idle: the share of ranks' time in which they find no piece and others still work.");
+      "its machine. Idle: the share of ranks' time in which they find no piece and others still work, or assemble "
+      "rows.");
   verb->callback([arguments] {
     const Spec spec = load_named_spec(arguments->spec, arguments->overrides.texts());
     if (!spec.protocol->open || !spec.benchmarks.text.empty()) {

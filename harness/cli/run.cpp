@@ -79,7 +79,7 @@ void run_file(const std::string& file, const RunArguments& arguments, bool learn
     // waiting.
     if (ranks.are_several()) validate_experiment(*spec);
   });
-  require_same(ranks, "kvlab's commits", code_identity());
+  require_same(ranks, "builds of kvlab", code_identity());
   require_same(ranks, file + ": specs", sha256_hex(spec->resolved));
   RunOptions options = options_of(*spec, arguments);
   options.ranks = &ranks;

@@ -29,6 +29,8 @@ struct ScalingEstimate {
   double assembly = 0;  // of the first rank and of all that wait for it
 
   double all() const { return ranks * seconds; }
+  // Rank-seconds in which ranks have nothing to do, for the last piece or for the rows.
+  double idle() const { return waiting + (ranks > 0 ? assembly * (ranks - 1) / ranks : 0); }
 };
 
 // As Experiment has it: a rank that is free takes the next piece, in that order. The counter that they take it from is

@@ -63,6 +63,7 @@ void SharedWork::decide(const std::function<void(int64_t finished)>& look) {
       changed = Clock::now();
     }
   }
+  look(counts_->add(first_ + kFinished, 0));
   for (const int rank : silent) counts_->add(state(rank), kLost);
   const bool failed = counts_->add(first_ + kFailures, 0) > 0;
   counts_->add(first_ + kOutcome, failed || !silent.empty() ? kAgain : kDone);

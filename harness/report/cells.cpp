@@ -11,6 +11,7 @@
 #include "harness/report/partners.h"
 #include "harness/report/pile.h"
 #include "kernels/check.h"
+#include "kernels/cpu/parallel.h"
 
 namespace kv {
 namespace {
@@ -130,16 +131,26 @@ class Collector {
     if (question_.at) take_at_sizes();
     const bool differences = takes_differences(question_);
     std::vector<bool> averaged(free_columns_.size());
+    std::vector<const Pile*> piles;
+    std::vector<Partners> partners;
+    std::vector<Cell*> cells;
     for (const auto& [key, pile] : piles_) {
-      const Partners partners = partners_of(key, piles_, question_);
-      if (differences && partners.terms.empty()) {
-        if (partners.several) cells_.unclear.push_back(key);
+      Partners of_pile = partners_of(key, piles_, question_);
+      if (differences && of_pile.terms.empty()) {
+        if (of_pile.several) cells_.unclear.push_back(key);
         std::erase(cells_.keys, key);
         continue;
       }
-      cells_.cells[key] = make_cell(pile, partners.terms, places_.keys(), question_);
+      piles.push_back(&pile);
+      partners.push_back(std::move(of_pile));
+      cells.push_back(&cells_.cells[key]);
       for (std::size_t i = 0; i < pile.spread.size(); ++i) averaged[i] = averaged[i] || pile.spread[i].size() > 1;
     }
+    // Thousands of draws each.
+    cpu::parallel_for(std::ssize(cells), [&](std::int64_t at) {
+      const auto i = static_cast<std::size_t>(at);
+      *cells[i] = make_cell(*piles[i], partners[i].terms, places_.keys(), question_);
+    });
     for (std::size_t i = 0; i < averaged.size(); ++i) {
       if (!averaged[i]) continue;
       const bool swept = question_.at && tells_settings(table_, free_columns_[i]);

@@ -56,7 +56,11 @@ std::string date_of(const std::string& manifest) {
 
 std::string write_report(const std::filesystem::path& rows_file, const std::filesystem::path& folder,
                          const ReportPlan& plan, const ReportText& text) {
-  const RowTable rows = read_rows(rows_file);
+  return write_report(read_rows(rows_file), stored_rows(rows_file).filename().string(), folder, plan, text);
+}
+
+std::string write_report(const RowTable& rows, const std::string& rows_file, const std::filesystem::path& folder,
+                         const ReportPlan& plan, const ReportText& text) {
   HtmlPage page;
   std::string markdown;
   std::string latex = "% Needs \\usepackage{booktabs}.\n";
@@ -75,7 +79,7 @@ std::string write_report(const std::filesystem::path& rows_file, const std::file
     page.tables.push_back(to_html(view));
   }
   page.skipped = list_skipped(rows);
-  page.rows = stored_rows(rows_file).filename().string();
+  page.rows = rows_file;
   write_atomically(folder / "table.md", markdown);
   write_atomically(folder / "table.tex", latex);
   for (const PlotPlan& plot : plan.plots) {

@@ -93,6 +93,16 @@ TEST_F(JournalFile, SeveralProcessesFinishUnitsOfOneFolder) {
   EXPECT_EQ(std::distance(begin(files), end(files)), std::ssize(letters));  // and nothing unfinished
 }
 
+TEST_F(JournalFile, WhatKilledWritersLeftGoes) {
+  open().tidy();  // where there is nothing yet
+  store('a', 1);
+  const fs::path left = file('b').string() + ".partial-host-77";
+  write_atomically(left, "unit");
+  open().tidy();
+  EXPECT_FALSE(fs::exists(left));
+  EXPECT_EQ(value('a'), 1);
+}
+
 TEST_F(JournalFile, UnitsOfOtherCodeStayUntilAllAreForgotten) {
   store('a', 1);
   const Journal other(folder_.path(), std::string(40, 'd'));

@@ -280,5 +280,28 @@ TEST(TransposeCsv, IsItsOwnInverse) {
   EXPECT_EQ(transpose_csv("a,b\n1,2", "f"), "a,1\nb,2\n");
 }
 
+// More rows than a thread formats at once.
+TEST(WrittenRows, AreWhatTheirTextReadsBackAs) {
+  std::vector<Row> rows;
+  for (int i = 0; i < 10000; ++i) {
+    rows.push_back({.experiment = "e, \"f\"",
+                    .sample = i,
+                    .x = 1.0 / (i + 1),
+                    .metric = i % 3 == 0 ? "total_time" : "nll",
+                    .value = i % 5 == 0 ? 1e15 + i : 1.0 / (3 * i + 1),
+                    .text = i % 7 == 0 ? " two\nlines" : "",
+                    .axes = {std::to_string(i % 4)}});
+    if (i % 11 == 0) rows.back().value.reset(), rows.back().skipped = "no";
+  }
+  const std::vector<Row> given = rows;
+  const WrittenRows written = written_rows({"budget"}, std::move(rows));
+  EXPECT_EQ(written.csv, format_rows(written.table.axes, given));
+  EXPECT_EQ(written.table, parse_rows(written.csv, "rows.csv"));
+  EXPECT_NE(written.table.rows, given);  // of nine digits
+  std::vector<Row> untimed = given;
+  std::erase_if(untimed, [](const Row& row) { return is_timing(row.metric); });
+  EXPECT_EQ(format_rows(written.table.axes, given, RowChoice::kUntimed), format_rows(written.table.axes, untimed));
+}
+
 }  // namespace
 }  // namespace kv
