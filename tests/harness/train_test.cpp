@@ -243,6 +243,17 @@ TEST_F(Train, SaysWhereRolloutsDiverge) {
   EXPECT_FALSE(std::filesystem::exists(weights_of("refused")));
 }
 
+// Golden cuts then, and who looks on is looked at, too. The last good checkpoint stays.
+TEST_F(Train, SaysWhereTheFirstStageDiverges) {
+  const std::string message = refusal({"learn.rate=1e38"});
+  EXPECT_NE(message.find(": foresight-kv: step "), std::string::npos) << message;
+  EXPECT_NE(message.find(": foresight-kv: the score of entry "), std::string::npos) << message;
+  EXPECT_NE(message.find(", KV head "), std::string::npos) << message;
+  ASSERT_EQ(checkpoints_of("refused").size(), 1u);
+  EXPECT_GE(read_checkpoint(checkpoints_of("refused").front()).value().state.step, 1);
+  EXPECT_FALSE(std::filesystem::exists(weights_of("refused")));
+}
+
 // Weights are finite, or their file is refused; what is computed from them need not be.
 TEST_F(Train, WeightsThatOverflowAreARowWithItsReasonHoweverIsDrawn) {
   train(spec(), options("out"));
