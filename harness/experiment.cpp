@@ -203,8 +203,8 @@ class Experiment {
       const std::unique_ptr<UnitRunner> runner = open_batch(batch);
       Units units =
           finish_units(batch, *runner, by_case ? std::vector{static_cast<size_t>(piece)} : all_cases(workload));
-      if (!by_case)
-        pieces_.add(number_of(workload), first, {.prompts = runner->prompts(), .keys = std::move(units.keys)});
+      if (by_case) continue;  // whose units are few, and found as those of an earlier start
+      pieces_.add(number_of(workload), first, {.prompts = runner->prompts(), .keys = std::move(units.keys)});
     }
   }
 
@@ -231,9 +231,7 @@ class Experiment {
   void note_busy() {
     const std::vector<std::string> seconds = ranks_.gather(has_failed_ ? "" : shortest(busy_seconds_));
     const std::vector<std::string> pieces = ranks_.gather(pieces_.text());
-    for (const std::string& of_rank : pieces) {
-      if (ranks_.is_first()) pieces_.merge(of_rank);
-    }
+    if (ranks_.is_first()) std::ranges::for_each(pieces, [&](const std::string& text) { pieces_.merge(text); });
     auto of_rank = seconds.begin();
     for (RankMachine& machine : manifest_.ranks) {
       if (machine.is_lost) continue;

@@ -131,7 +131,7 @@ void ForesightScorer::begin(const BatchShape& shape) {
   on_device_.upload(parameters_.data(), parameters_.size() * sizeof(float));
   if (shape_.recomputes()) {
     std::vector<int32_t> summed;
-    for (int64_t s = 0; s < std::ssize(shape.sample_numbers); ++s) {
+    for (int s = 0; s < shape.sequences; ++s) {
       summed.insert(summed.end(), suffixes_.of, suffixes_.of + suffixes_.count);
       summed.push_back(interval_);
     }

@@ -8,14 +8,18 @@
 
 namespace kv {
 
+namespace {
+
+void upload(Backend& backend, Tensor& tensor, const std::vector<int32_t>& words) {
+  tensor.reserve(backend, DType::kI32, std::ssize(words));
+  tensor.upload(words.data(), words.size() * sizeof(int32_t));
+}
+
+}  // namespace
+
 int32_t tokens_in(const Segment& segment, const Suffixes& suffixes, int k) {
   if (segment.count == 0 || segment.first_position < suffixes.first) return 0;
   return std::clamp(suffixes.come(k, segment.first_position + segment.count), 0, segment.count);
-}
-
-void LateAttention::upload(Backend& backend, Tensor& tensor, const std::vector<int32_t>& words) {
-  tensor.reserve(backend, DType::kI32, std::ssize(words));
-  tensor.upload(words.data(), words.size() * sizeof(int32_t));
 }
 
 void LateAttention::lay_out(const LayerView& view, const Suffixes& suffixes) {

@@ -23,7 +23,6 @@ class LateAttention {
 
  private:
   void lay_out(const LayerView& view, const Suffixes& suffixes);
-  void upload(Backend& backend, Tensor& tensor, const std::vector<int32_t>& words);
 
   std::vector<Segment> laid_out_;  // of the block for which the rest holds: it is the same in every layer
   int32_t window_ = 0;             // the most late queries of a sequence
