@@ -15,6 +15,8 @@ namespace kv {
 // Column statistics, each optional (null = not wanted), per query head over the block's queries of the sequence:
 //   column_sums[row, g, slot] = Σ_i A_ij     column_max[row, g, slot] = max_i A_ij     (A = probability, f32)
 // Written for slots [0, length) of rows whose segment has count > 0; other places stay untouched.
+// log_sums[token, q_head] = ln Σ e^logit over what the query sees, optional, too: with it whoever has the queries knows
+// what probability an entry got, and reads keys once (kernels/window_attention.h).
 // Work is split in fixed pieces: results do not depend on the number of threads.
 // `on_any_card`: a backend that has faster kernels for one kind of card leaves them aside. For tests, which show on
 // one machine what others run.
@@ -27,6 +29,7 @@ struct AttendArgs {
   Ref output;                // [tokens, q_heads, head_dim]
   Slots<float> column_sums;  // row · group + g, as column_max; pitch >= cache.max_length
   Slots<float> column_max;
+  float* log_sums = nullptr;  // [tokens, q_heads]
   int q_heads = 0;
   float scale = 0;  // 1 / sqrt(head_dim)
   bool on_any_card = false;

@@ -5,7 +5,7 @@
 namespace kv {
 
 // Keeps the newest `window` vectors of every sequence: that of position p in place p mod window. Of a segment it takes
-// up the last min(count, window).
+// up the last min(count, window). Vectors are of the activations' type or f32.
 struct KeepRecentArgs {
   ConstRef vectors;                   // [tokens, width]
   const Segment* segments = nullptr;  // at most one a sequence

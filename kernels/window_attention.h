@@ -33,7 +33,12 @@ struct WindowAttentionArgs {
   static constexpr int kExtremeCount = 3;
   Mode mode = Mode::kPerQueryHead;
   ConstRef queries;  // [sequences, window, q_heads, head_dim], post-RoPE, oldest first
+  // [sequences, window], where among `queries` (and log_sums) each is, which may be a block's; null: in their order.
+  const int32_t* query_rows = nullptr;
   PagedView cache;
+  // [sequences, window, q_heads]: what attend() says of the queries (AttendArgs::log_sums), where each query head's own
+  // softmax is over all that it saw; null: they are computed, over the slots that are here.
+  const float* log_sums = nullptr;
   int window = 0;  // <= length of every due row; of kSuffixSums that holds for its suffixes, older queries are anything
   int q_heads = 0;
   float scale = 0;
@@ -46,6 +51,12 @@ struct WindowAttentionArgs {
   const uint8_t* rows_due = nullptr;  // [rows], 0 = skip; null = all
   Slots<float> scores;                // vectors a row: group, 1 or planes
 };
+
+// At which row of `queries` a query of the sequence's window is.
+constexpr int64_t query_row(const WindowAttentionArgs& args, int64_t sequence, int64_t query) {
+  const int64_t at = sequence * args.window + query;
+  return args.query_rows ? args.query_rows[at] : at;
+}
 
 // Modes that leave one vector a row, over the slots older than the window.
 inline bool is_group_max(WindowAttentionArgs::Mode mode) {
@@ -64,6 +75,7 @@ inline void check_planes(const WindowAttentionArgs& args) {
   const bool sums_suffixes = args.mode == WindowAttentionArgs::Mode::kSuffixSums;
   KV_CHECK(!sums_suffixes || (args.suffixes && (args.suffix_count == 3 || args.suffix_count == 4)));
   KV_CHECK(!args.newest_positions || (sums_suffixes && args.cache.expires));
+  KV_CHECK(!args.log_sums || !is_group_max(args.mode));
   const int statistics = statistics_of(args);
   KV_CHECK(statistics == 0 || args.planes >= statistics * (args.q_heads / args.cache.kv_heads));
 }

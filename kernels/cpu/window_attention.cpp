@@ -42,12 +42,21 @@ void gather_queries(const Slice& slice, float* out) {
   const int64_t dim = args.cache.head_dim;
   const int64_t sequence = slice.row / args.cache.kv_heads;
   const int64_t first_head = slice.row % args.cache.kv_heads * slice.group;
-  const float* queries = args.queries.as<float>() + sequence * args.window * args.q_heads * dim;
+  const auto* queries = args.queries.as<float>();
   for (int64_t g = 0; g < slice.group; ++g) {
     for (int64_t i = slice.first; i < slice.end(); ++i, out += dim) {
-      std::copy_n(queries + (i * args.q_heads + first_head + g) * dim, dim, out);
+      std::copy_n(queries + (query_row(args, sequence, i) * args.q_heads + first_head + g) * dim, dim, out);
     }
   }
+}
+
+// The first `visible` logits of a query become e^(logit − shift); returns what makes them probabilities.
+float exponentials(const Slice& slice, int64_t g, int64_t query, float* logits, int64_t visible) {
+  const WindowAttentionArgs& args = slice.args;
+  if (!args.log_sums) return 1.0f / exp_row(logits, visible, largest(logits, visible));
+  const int64_t sequence = slice.row / args.cache.kv_heads, head = slice.row % args.cache.kv_heads * slice.group + g;
+  exp_row(logits, visible, args.log_sums[query_row(args, sequence, query) * args.q_heads + head]);
+  return 1.0f;
 }
 
 // sums[j] += p[j], p = softmax of the first `visible` logits (destroyed).
@@ -64,7 +73,16 @@ void score_per_head(const Slice& slice) {
     float* scores = args.scores.row(slice.row * slice.group + g);
     if (slice.first == 0) std::fill_n(scores, slice.columns, 0.0f);
     for (int64_t i = slice.first; i < slice.end(); ++i) {
-      add_softmax(slice.vector(g, i), slice.visible(i), 1.0f / static_cast<float>(args.window), scores);
+      const float weight = 1.0f / static_cast<float>(args.window);
+      if (!args.log_sums) {
+        add_softmax(slice.vector(g, i), slice.visible(i), weight, scores);
+        continue;
+      }
+      float* p = slice.vector(g, i);
+      const int64_t visible = slice.visible(i);
+      exponentials(slice, g, i, p, visible);
+#pragma omp simd
+      for (int64_t j = 0; j < visible; ++j) scores[j] += p[j] * weight;
     }
   }
 }
@@ -93,7 +111,7 @@ void score_suffixes(const Slice& slice) {
       const int64_t visible = slice.visible(i);
       KV_CHECK(visible > 0);
       hide_expired(slice, i, p);
-      const float factor = 1.0f / exp_row(p, visible, largest(p, visible));
+      const float factor = exponentials(slice, g, i, p, visible);
       for (int k = 0; k < args.suffix_count; ++k) {
         if (i < args.window - suffixes[k]) continue;
         float* sums = args.scores.row(slice.row * args.planes + k * slice.group + g);
@@ -113,7 +131,7 @@ void score_extremes(const Slice& slice) {
     for (int64_t i = slice.first; i < slice.end(); ++i) {
       float* p = slice.vector(g, i);
       const int64_t visible = slice.visible(i);
-      const float factor = 1.0f / exp_row(p, visible, largest(p, visible));
+      const float factor = exponentials(slice, g, i, p, visible);
       std::fill(p + visible, p + length, 0.0f);
       if (i == 0) {
         for (int64_t j = 0; j < length; ++j) highest[j] = lowest[j] = sums[j] = p[j] * factor;

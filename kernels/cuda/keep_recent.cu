@@ -41,38 +41,36 @@ __global__ void order(OrderRecentArgs args, const Word* recent, Word* ordered, i
   ordered[(sequence + at.vector) * words + at.word] = recent[(sequence + position % args.window) * words + at.word];
 }
 
-// Calls with a word, and how many a vector has.
+// Calls with a word, and how many a vector has: the widest that its bytes and the pointers allow.
 template <class Call>
-void with_words(int64_t width, const bf16* a, const bf16* b, const Call& call) {
-  if (width % 8 == 0 && is_aligned(a, 16) && is_aligned(b, 16)) {
-    call(uint4{}, width / 8);
+void with_words(int64_t width, const ConstRef& a, const ConstRef& b, const Call& call) {
+  KV_CHECK(a.dtype == b.dtype);
+  const int64_t bytes = width * static_cast<int64_t>(bytes_of(a.dtype));
+  if (bytes % 16 == 0 && is_aligned(a.data, 16) && is_aligned(b.data, 16)) {
+    call(uint4{}, bytes / 16);
   } else {
-    call(bf16{}, width);
+    call(uint16_t{}, bytes / 2);
   }
 }
 
 }  // namespace
 
 void keep_recent(const KeepRecentArgs& args) {
-  const bf16* vectors = args.vectors.as<bf16>();
-  bf16* recent = args.recent.as<bf16>();
   const int64_t most = std::min<int64_t>(args.max_count, args.window);
-  with_words(args.width, vectors, recent, [&](auto word, int64_t words) {
+  with_words(args.width, args.vectors, args.recent, [&](auto word, int64_t words) {
     using Word = decltype(word);
     const int64_t tiles = ceil_div(words, kThreads);
-    launch(keep<Word>, args.segment_count * most * tiles, kThreads, 0, args, reinterpret_cast<const Word*>(vectors),
-           reinterpret_cast<Word*>(recent), words, most, tiles);
+    launch(keep<Word>, args.segment_count * most * tiles, kThreads, 0, args,
+           static_cast<const Word*>(args.vectors.data), static_cast<Word*>(args.recent.data), words, most, tiles);
   });
 }
 
 void order_recent(const OrderRecentArgs& args) {
-  const bf16* recent = args.recent.as<bf16>();
-  bf16* ordered = args.ordered.as<bf16>();
-  with_words(args.width, recent, ordered, [&](auto word, int64_t words) {
+  with_words(args.width, args.recent, args.ordered, [&](auto word, int64_t words) {
     using Word = decltype(word);
     const int64_t tiles = ceil_div(words, kThreads);
-    launch(order<Word>, args.sequences * args.window * tiles, kThreads, 0, args, reinterpret_cast<const Word*>(recent),
-           reinterpret_cast<Word*>(ordered), words, tiles);
+    launch(order<Word>, args.sequences * args.window * tiles, kThreads, 0, args,
+           static_cast<const Word*>(args.recent.data), static_cast<Word*>(args.ordered.data), words, tiles);
   });
 }
 

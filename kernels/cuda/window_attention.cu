@@ -12,7 +12,7 @@ constexpr int kTileColumns = KeyTile<128>::kQueries;  // whatever the width
 
 struct Work {
   const bf16* queries;
-  const float* shifts;  // [rows, vectors], window_normalisers.cuh
+  const float* shifts;  // [rows, vectors], window_normalisers.cuh; null where the log sums are known
   int64_t tiles;        // of keys, of a row
   int group;
   int vectors;     // a row: group · window, or window where the group's logits are maximised
@@ -95,7 +95,7 @@ struct Logits {
     stage_rows<D>(queries_of(step), Tile::kQueries, dim, threadIdx.x, Tile::kThreads, [&](int r) {
       const int query = query_of(first, heads, r), g = head_of(heads, r);
       return query < args.window && g < work.group
-                 ? work.queries + ((sequence * args.window + query) * args.q_heads + first_head + g) * dim
+                 ? work.queries + (query_row(args, sequence, query) * args.q_heads + first_head + g) * dim
                  : nullptr;
     });
     commit_copies();
@@ -109,6 +109,10 @@ struct Logits {
     constexpr bool kOfOneHead = Max != GroupMax::kLogits;
     const int query = query_of(first, heads, column), g = head_of(heads, column);
     if (query >= args.window || (kOfOneHead && g >= work.group)) return kInfinity;
+    if (Max == GroupMax::kNone && args.log_sums) {
+      const int64_t sequence = row / args.cache.kv_heads, first_head = row % args.cache.kv_heads * work.group;
+      return args.log_sums[query_row(args, sequence, query) * args.q_heads + first_head + g] * kLog2E;
+    }
     return work.shifts[row * work.vectors + (kOfOneHead ? g * args.window + query : query)];
   }
 
@@ -457,8 +461,9 @@ void score(const WindowAttentionArgs& args) {
                                        : 3,
             .head_tiles = 0};
   work.head_tiles = static_cast<int>(ceil_div(group, work.heads()));
-  const Scratch<float> shifts(args.cache.rows * work.vectors);
-  find_shifts<D, Max>(args, shifts.data());
+  const bool are_known = Max == GroupMax::kNone && args.log_sums;
+  const Scratch<float> shifts(are_known ? 0 : args.cache.rows * work.vectors);
+  if (!are_known) find_shifts<D, Max>(args, shifts.data());
   work.shifts = shifts.data();
   const int64_t blocks = args.cache.rows * work.tiles * (Max == GroupMax::kNone ? work.head_tiles : 1);
   launch(add_probabilities<D, Max, Statistics>, blocks, Tile::kThreads, Logits<D, Max>::kSharedBytes, args, work);

@@ -96,7 +96,7 @@ __device__ void stage_units(bf16* staged, const WindowAttentionArgs& args, const
                   const UnitRows<D, Max> rows(args, work, first_unit + r / (kRows * tiles));
                   const int eight = r % kRows / 8, tile = r / kRows % tiles;
                   if (!rows.has(eight, r % 8, tile)) return nullptr;
-                  const int64_t query = sequence * args.window + rows.query(eight, r % 8);
+                  const int64_t query = query_row(args, sequence, rows.query(eight, r % 8));
                   return work.queries +
                          (query * args.q_heads + first_head + rows.head(eight, tile)) * args.cache.head_dim;
                 });

@@ -94,6 +94,7 @@ Needs ForesightScorer::needs() const {
   return {.head_columns = recomputes ? 2 : 3 + static_cast<int>(std::size(kNewest)),
           .column_sums = true,
           .late_queries = recomputes ? 0 : kWindow,
+          .log_sums = recomputes,
           .window_queries = recomputes && !is_code ? kWindow : 0,
           .interval_queries = recomputes,
           .even_intervals = true};
@@ -187,6 +188,7 @@ void ForesightScorer::sum_attention(const LayerView& view, const ScoreOutput& ou
       {.mode = is_code ? WindowAttentionArgs::Mode::kExtremes : WindowAttentionArgs::Mode::kSuffixSums,
        .queries = view.window_queries,
        .cache = view.cache,
+       .log_sums = view.window_log_sums,
        .window = view.window,
        .q_heads = view.q_heads,
        .scale = view.scale,

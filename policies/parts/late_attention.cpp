@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "kernels/check.h"
-#include "kernels/embed.h"
 #include "kernels/window_attention.h"
 
 namespace kv {
@@ -57,18 +56,13 @@ Slots<const float> LateAttention::sums(const LayerView& view, const Suffixes& su
   if (!std::ranges::equal(laid_out_, view.segments)) lay_out(view, suffixes);
   if (window_ == 0) return {};
   Backend& backend = view.backend;
-  const int64_t width = int64_t{view.q_heads} * view.head_dim, queries = view.rows() / view.kv_heads * window_;
-  queries_.reserve(backend, backend.activation_type(), queries * width);
-  backend.embed({.table = view.projections.queries,
-                 .ids = rows_.ref().as<int32_t>(),
-                 .output = queries_.ref(),
-                 .rows = queries,
-                 .width = width});
   const int64_t planes = int64_t{suffixes.count} * view.group();
   const Slots<float> sums = sums_.reserve_slots<float>(backend, view.rows() * planes, view.pitch);
   backend.window_attention({.mode = WindowAttentionArgs::Mode::kSuffixSums,
-                            .queries = queries_.ref(),
+                            .queries = view.projections.queries,
+                            .query_rows = rows_.ref().as<int32_t>(),
                             .cache = view.cache,
+                            .log_sums = view.log_sums,
                             .window = window_,
                             .q_heads = view.q_heads,
                             .scale = view.scale,

@@ -30,7 +30,7 @@ class LateAttention {
   Tensor counts_;                  // [sequences, suffixes]
   Tensor newest_;                  // [sequences]
   Tensor due_;                     // [rows]
-  Tensor queries_, sums_;
+  Tensor sums_;
 };
 
 }  // namespace kv

@@ -36,10 +36,13 @@ struct LayerView {
   const int32_t* expires = nullptr;  // of the block's entries, [tokens, kv_heads], backend memory; null: none do
   // One vector a query head, rows · group of them; only where a segment has tokens; null unless needed.
   Slots<const float> column_sums, column_max;
+  // [tokens, q_heads], AttendArgs::log_sums of the block's queries; null unless needed, or for late queries.
+  const float* log_sums = nullptr;
   int64_t pitch = 0;  // of every Slots of this layer, >= cache.max_length
 
   // While a scorer scores, the newest queries of every sequence, oldest first: [sequences, window, q_heads, head_dim].
   ConstRef window_queries;
+  const float* window_log_sums = nullptr;  // theirs, [sequences, window, q_heads], where needed
   int window = 0;
 
   int rows() const { return sequences * kv_heads; }

@@ -31,6 +31,7 @@ struct Needs {
   int head_columns = 0;           // as many more for each query head of the group
   bool column_sums = false;       // attention column sums of each block (scorers)
   int late_queries = 0;           // of a block of several tokens, those that judge once more, by themselves (scorers)
+  bool log_sums = false;          // of every query's attention (LayerView::log_sums), of window_queries, too (scorers)
   int window_queries = 0;         // the newest post-RoPE queries of every sequence (scorers)
   bool interval_queries = false;  // window_queries, but no fewer than an interval has tokens
   bool even_intervals = false;    // what it counts by knows events after a fixed number of tokens alone (scorers)

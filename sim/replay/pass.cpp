@@ -194,6 +194,13 @@ Slots<float> Pass::column_buffer(Tensor& tensor, bool wanted, const LayerView& v
   return tensor.reserve_slots<float>(args_.backend, view.rows() * view.group(), view.pitch);
 }
 
+// Late queries are of blocks of several tokens.
+bool Pass::wants_log_sums() const {
+  return std::ranges::any_of(rankers_, [&](const Ranker& ranker) {
+    return ranker.needs().log_sums || (ranker.needs().late_queries > 0 && block_.max_count > 1);
+  });
+}
+
 // Leaves the heads' outputs in outputs_, and in the view the column statistics that somebody wants.
 void Pass::attend(LayerView& view) {
   PagedView read = view.cache;
@@ -204,6 +211,12 @@ void Pass::attend(LayerView& view) {
   const Slots<float> sums = column_buffer(column_sums_, column_sums_wanted_, view);
   const Slots<float> max = column_buffer(column_max_, column_max_wanted_, view);
   outputs_.reserve(args_.backend, args_.backend.activation_type(), block_.tokens * info_.q_heads * info_.head_dim);
+  float* log_sums = nullptr;
+  if (wants_log_sums()) {
+    KV_CHECK(!selects);
+    log_sums_.reserve(args_.backend, DType::kF32, block_.tokens * info_.q_heads);
+    log_sums = log_sums_.ref().as<float>();
+  }
   if (args_.time_phases) timer_.start();
   args_.backend.attend({.queries = view.projections.queries,
                         .cache = read,
@@ -213,11 +226,13 @@ void Pass::attend(LayerView& view) {
                         .output = outputs_.ref(),
                         .column_sums = sums,
                         .column_max = max,
+                        .log_sums = log_sums,
                         .q_heads = info_.q_heads,
                         .scale = view.scale});
   if (args_.time_phases) timer_.stop(attention_seconds_);
   view.column_sums = sums;
   view.column_max = max;
+  view.log_sums = log_sums;
 }
 
 void Pass::observe(const LayerView& view) {

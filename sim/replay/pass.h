@@ -86,6 +86,7 @@ class Pass {
   void observe(const LayerView& view);
   void count_pairs(int layer, const PagedView& read);
   Slots<float> column_buffer(Tensor& tensor, bool wanted, const LayerView& view);
+  bool wants_log_sums() const;
 
   const PassArgs args_;
   const SourceInfo& info_;
@@ -97,7 +98,7 @@ class Pass {
   Due due_;
   bool column_sums_observed_ = false, column_sums_wanted_ = false;
   bool column_max_wanted_ = false;
-  Tensor column_sums_, column_max_, outputs_;
+  Tensor column_sums_, column_max_, log_sums_, outputs_;
   Tensor expires_;           // of a layer's block, or of all layers'
   Projections first_layer_;  // of the block
   Tensor seen_pairs_;        // [2, layers, rows · group] i64, by KV head and by query head; none where all is seen

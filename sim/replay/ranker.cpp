@@ -1,38 +1,41 @@
 #include "sim/replay/ranker.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "kernels/keep_recent.h"
 
 namespace kv {
 
-// The newest `window` queries of every sequence of one layer, kept across blocks.
-class Ranker::RecentQueries {
+// Of the newest `window` tokens of every sequence a vector each, of one layer, kept across blocks.
+class Ranker::Recent {
  public:
-  RecentQueries(Backend& backend, int sequences, int window, int64_t query_elements)
+  Recent(Backend& backend, DType dtype, int sequences, int window, int64_t width)
       : backend_(backend),
         sequences_(sequences),
         window_(window),
-        query_elements_(query_elements),
-        queries_(backend, backend.activation_type(), sequences * window * query_elements) {}
+        width_(width),
+        vectors_(backend, dtype, sequences * window * width) {}
 
-  void push(const Block& block, ConstRef queries) {
-    backend_.keep_recent({.vectors = queries,
-                          .segments = block.on_device(),
-                          .segment_count = std::ssize(block.segments),
-                          .max_count = block.max_count,
+  void push(std::span<const Segment> segments, const Segment* on_device, ConstRef vectors) {
+    int32_t most = 0;
+    for (const Segment& segment : segments) most = std::max(most, segment.count);
+    backend_.keep_recent({.vectors = vectors,
+                          .segments = on_device,
+                          .segment_count = std::ssize(segments),
+                          .max_count = most,
                           .window = window_,
-                          .width = query_elements_,
-                          .recent = queries_.ref()});
+                          .width = width_,
+                          .recent = vectors_.ref()});
   }
   // Oldest first.
   ConstRef ordered(const int32_t* tokens_seen, Tensor& memory) const {
-    memory.reserve(backend_, queries_.dtype(), queries_.elements());
-    backend_.order_recent({.recent = queries_.ref(),
+    memory.reserve(backend_, vectors_.dtype(), vectors_.elements());
+    backend_.order_recent({.recent = vectors_.ref(),
                            .seen = tokens_seen,
                            .sequences = sequences_,
                            .window = window_,
-                           .width = query_elements_,
+                           .width = width_,
                            .ordered = memory.ref()});
     return std::as_const(memory).ref();
   }
@@ -41,8 +44,8 @@ class Ranker::RecentQueries {
   Backend& backend_;
   int sequences_;
   int window_;
-  int64_t query_elements_;
-  Tensor queries_;
+  int64_t width_;
+  Tensor vectors_;
 };
 
 Ranker::Ranker(Backend& backend, const SourceInfo& info, const Policy& policy, int sequences, int interval,
@@ -60,7 +63,8 @@ Ranker::Ranker(Backend& backend, const SourceInfo& info, const Policy& policy, i
   if (window_ == 0) return;
   const int64_t query = static_cast<int64_t>(info.q_heads) * info.head_dim;
   for (int layer = 0; layer < info.layers; ++layer) {
-    recent_.emplace_back(backend, sequences, window_, query);
+    recent_.emplace_back(backend, backend.activation_type(), sequences, window_, query);
+    if (needs_.log_sums) recent_log_sums_.emplace_back(backend, DType::kF32, sequences, window_, info.q_heads);
   }
 }
 
@@ -68,7 +72,7 @@ Ranker::~Ranker() = default;
 Ranker::Ranker(Ranker&&) noexcept = default;
 
 void Ranker::push(int layer, const Block& block, ConstRef queries) {
-  if (!recent_.empty()) recent_[static_cast<size_t>(layer)].push(block, queries);
+  if (!recent_.empty()) recent_[static_cast<size_t>(layer)].push(block.segments, block.on_device(), queries);
 }
 
 LayerView Ranker::seen(LayerView layer) const {
@@ -84,7 +88,13 @@ LayerView Ranker::seen(LayerView layer) const {
   return layer;
 }
 
-void Ranker::observe(const LayerView& layer) { scorer_.observe(seen(layer)); }
+void Ranker::observe(const LayerView& layer) {
+  if (!recent_log_sums_.empty()) {
+    const ConstRef log_sums{layer.log_sums, DType::kF32};
+    recent_log_sums_[static_cast<size_t>(layer.layer)].push(layer.segments, layer.device_segments, log_sums);
+  }
+  scorer_.observe(seen(layer));
+}
 
 void Ranker::score(const LayerView& layer, const Due& due) {
   const auto index = static_cast<size_t>(layer.layer);
@@ -94,6 +104,9 @@ void Ranker::score(const LayerView& layer, const Due& due) {
   }
   LayerView view = seen(layer);
   if (!recent_.empty()) view.window_queries = recent_[index].ordered(due.device_tokens_seen(), ordered_);
+  if (!recent_log_sums_.empty()) {
+    view.window_log_sums = recent_log_sums_[index].ordered(due.device_tokens_seen(), ordered_log_sums_).as<float>();
+  }
   scorer_.score(view, {.scores = scores_[index],
                        .ties = ties_[index],
                        .rows_due = due.device_rows(),

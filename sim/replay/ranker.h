@@ -37,7 +37,7 @@ class Ranker {
   ScoredLayer scored(const LayerView& layer) const;
 
  private:
-  class RecentQueries;
+  class Recent;
   // The layer as this scorer sees it.
   LayerView seen(LayerView layer) const;
 
@@ -47,8 +47,9 @@ class Ranker {
   Needs needs_;
   int window_;  // queries
   int first_column_;
-  std::vector<RecentQueries> recent_;              // [layers]; empty where no window is wanted
-  Tensor ordered_;                                 // those of the layer that is scored
+  std::vector<Recent> recent_,
+      recent_log_sums_;                // [layers], of queries; empty where no window, or none of it, is wanted
+  Tensor ordered_, ordered_log_sums_;  // those of the layer that is scored
   std::vector<Tensor> score_memory_, tie_memory_;  // [layers]
   std::vector<Slots<float>> scores_, ties_;        // [layers], of the last event
 };

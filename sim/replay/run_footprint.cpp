@@ -48,9 +48,13 @@ Footprint run_footprint(const Backend& backend, const Source& source, const Poli
     column_sums |= needs.column_sums;
     need.activations += static_cast<size_t>(shape.sequences * needs.window(shape.interval)) * query * element *
                         (layers + 1);  // and of a layer that is scored, in order
-    if (needs.late_queries > 0) {      // those and their sums by suffix
+    const bool late = needs.late_queries > 0;
+    const auto q_heads = static_cast<size_t>(info.q_heads);
+    if (late) need.activations += Suffixes::kMost * sums;
+    if (late || needs.log_sums) need.activations += static_cast<size_t>(shape.tokens) * q_heads * sizeof(float);
+    if (needs.log_sums) {
       need.activations +=
-          static_cast<size_t>(shape.sequences * needs.late_queries) * query * element + Suffixes::kMost * sums;
+          static_cast<size_t>(shape.sequences * needs.window(shape.interval)) * q_heads * sizeof(float) * (layers + 1);
     }
     // An event holds the scores of every layer until all are scored.
     need.activations += slots * layers * sizeof(float) * (scorer.has_ties() ? 2 : 1);

@@ -104,7 +104,7 @@ struct Problem {
 };
 
 struct Result {
-  std::vector<float> output, sums, maxima;
+  std::vector<float> output, sums, maxima, log_sums;
   bool operator==(const Result&) const = default;
 };
 
@@ -114,6 +114,7 @@ Result run(Backend& backend, Problem& problem, bool on_any_card = false) {
   Tensor segments = ref::upload_segments(backend, problem.segments);
   const int64_t columns = problem.cache.rows().rows() * (problem.q_heads / problem.cache.rows().kv_heads);
   Tensor sums(backend, DType::kF32, columns * problem.pitch), maxima(backend, DType::kF32, columns * problem.pitch);
+  Tensor log_sums(backend, DType::kF32, queries.elements() / problem.cache.rows().head_dim);
   backend.attend({.queries = queries.ref(),
                   .cache = problem.cache.view(),
                   .segments = ref::segments_of(segments),
@@ -122,11 +123,13 @@ Result run(Backend& backend, Problem& problem, bool on_any_card = false) {
                   .output = output.ref(),
                   .column_sums = sums.slots<float>(problem.pitch),
                   .column_max = maxima.slots<float>(problem.pitch),
+                  .log_sums = log_sums.ref().as<float>(),
                   .q_heads = problem.q_heads,
                   .scale = problem.scale,
                   .on_any_card = on_any_card});
   backend.synchronize();
-  return {ref::download_activations(output), ref::download_array<float>(sums), ref::download_array<float>(maxima)};
+  return {ref::download_activations(output), ref::download_array<float>(sums), ref::download_array<float>(maxima),
+          ref::download_array<float>(log_sums)};
 }
 
 // Compares as expect_close; NaN in the reference means: not written.
@@ -142,6 +145,15 @@ void expect_columns(const std::vector<float>& got, const std::vector<double>& wa
   }
 }
 
+// A sum that is off by a relative error has a logarithm that is off by as much.
+void expect_log_sums(const std::vector<float>& got, const std::vector<double>& want, double roundings) {
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    ASSERT_TRUE(ref::is_close(got[i], want[i], {.roundings = roundings, .magnitude = std::max(1.0, std::abs(want[i]))}))
+        << "vector " << i;
+  }
+}
+
 void check(Backend& backend, const Shape& shape, bool on_any_card) {
   Problem problem(backend, shape);
   const Result got = run(backend, problem, on_any_card);
@@ -152,6 +164,7 @@ void check(Backend& backend, const Shape& shape, bool on_any_card) {
   const double probability = ref::probability_roundings(want, shape.head_dim, slots);
   expect_columns(got.sums, want.sums, probability + static_cast<double>(problem.max_count));
   expect_columns(got.maxima, want.maxima, probability);
+  expect_log_sums(got.log_sums, want.log_sums, probability);
 }
 
 std::vector<Shape> shapes() {

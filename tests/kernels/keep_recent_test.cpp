@@ -13,6 +13,32 @@ namespace {
 
 KV_OVER_BACKENDS(Ops, KeepRecent);
 
+// f32 whatever the activations are, as log sums.
+TEST_P(KeepRecent, HoldsNumbersToo) {
+  KV_BACKEND_OR_SKIP(backend);
+  for (const int64_t width : {1, 3, 8}) {
+    const std::vector<float> vectors = ref::random_values(static_cast<size_t>(5 * width), 3);
+    Tensor device_vectors = ref::upload_array(*backend, vectors), ordered(*backend, DType::kF32, 3 * width);
+    Tensor recent(*backend, DType::kF32, 3 * width);
+    Tensor segments = ref::upload_segments(*backend, {{0, 0, 5, 2}});
+    backend->keep_recent({.vectors = device_vectors.ref(),
+                          .segments = ref::segments_of(segments),
+                          .segment_count = 1,
+                          .max_count = 5,
+                          .window = 3,
+                          .width = width,
+                          .recent = recent.ref()});
+    Tensor seen = ref::upload_array(*backend, std::vector<int32_t>{7});
+    backend->order_recent({.recent = recent.ref(),
+                           .seen = ref::data_of<int32_t>(seen),
+                           .sequences = 1,
+                           .window = 3,
+                           .width = width,
+                           .ordered = ordered.ref()});
+    EXPECT_EQ(ref::download_array<float>(ordered), ref::slice(vectors, 2 * width, 3 * width));
+  }
+}
+
 // Against a list a sequence that every block is appended to. Blocks of none, some, as many and more than the window, of
 // sequences that have seen fewer and more than that; what no token has come for yet is left alone.
 TEST_P(KeepRecent, HoldsTheNewestVectorsWhichComeOutOldestFirst) {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/expiry.h"
+#include "tests/ref/attend.h"
 #include "tests/ref/window_attention.h"
 #include "tests/support/close.h"
 #include "tests/support/paged_cache.h"
@@ -43,9 +44,16 @@ int64_t vectors_of(const Case& c) {
   return 0;
 }
 
+// What may be known of the queries.
+struct Known {
+  std::vector<float> log_sums = {};  // as AttendArgs has them; empty: they are not known
+  std::vector<int32_t> rows = {};    // empty: as the queries lie
+};
+
 std::vector<float> window_attention(Backend& backend, const Case& c, const ref::PagedCache& cache,
                                     const std::vector<float>& queries, int64_t pitch, const std::vector<uint8_t>& due,
-                                    std::vector<int32_t> suffixes = {}, const std::vector<int32_t>& newest = {}) {
+                                    std::vector<int32_t> suffixes = {}, const std::vector<int32_t>& newest = {},
+                                    const Known& known = {}) {
   const int64_t vectors = vectors_of(c);
   if (suffixes.empty()) {
     for (int64_t s = 0; s < cache.rows().rows() / c.kv_heads; ++s) {
@@ -55,10 +63,13 @@ std::vector<float> window_attention(Backend& backend, const Case& c, const ref::
   Tensor device_queries = ref::upload_activations(backend, queries);
   Tensor device_due = ref::upload_array(backend, due);
   Tensor device_suffixes = ref::upload_array(backend, suffixes), device_newest = ref::upload_array(backend, newest);
+  Tensor log_sums = ref::upload_array(backend, known.log_sums), query_rows = ref::upload_array(backend, known.rows);
   Tensor scores(backend, DType::kF32, cache.rows().rows() * vectors * pitch);
   backend.window_attention({.mode = c.mode,
                             .queries = device_queries.ref(),
+                            .query_rows = known.rows.empty() ? nullptr : ref::data_of<int32_t>(query_rows),
                             .cache = cache.view(),
+                            .log_sums = known.log_sums.empty() ? nullptr : ref::data_of<float>(log_sums),
                             .window = c.window,
                             .q_heads = c.kv_heads * c.group,
                             .scale = 1 / std::sqrt(static_cast<float>(c.dim)),
@@ -293,6 +304,60 @@ TEST_P(WindowAttention, AgreesWithDoubleArithmeticForExtremes) {
       }
       return want;
     });
+  }
+}
+
+// As attend() would have said them: [sequence, query, query head].
+std::vector<float> log_sums_of(const Case& c, const std::vector<float>& queries, const ref::CacheRows& rows) {
+  std::vector<float> log_sums;
+  const int heads = c.kv_heads * c.group;
+  const std::vector<float> no_values(static_cast<size_t>(rows.max_length() * c.dim), 0.0F);
+  for (int64_t s = 0; s < rows.rows() / c.kv_heads; ++s) {
+    for (int64_t i = 0; i < c.window; ++i) {
+      for (int64_t head = 0; head < heads; ++head) {
+        const int64_t row = s * c.kv_heads + head / c.group;
+        const float* query = queries.data() + ((s * c.window + i) * heads + head) * c.dim;
+        const ref::AttendedRow attended =
+            ref::attend_row(query, rows.keys[row].data(), no_values.data(), rows.length(row) - c.window + i + 1, c.dim,
+                            1 / std::sqrt(static_cast<float>(c.dim)));
+        log_sums.push_back(static_cast<float>(attended.log_sum));
+      }
+    }
+  }
+  return log_sums;
+}
+
+// Queries that lie in another order, with their log sums.
+TEST_P(WindowAttention, IsTheSameOfQueriesWhoseSumsAreKnown) {
+  KV_BACKEND_OR_SKIP(backend);
+  for (const Mode mode : {Mode::kPerQueryHead, Mode::kSuffixSums, Mode::kExtremes}) {
+    for (const int group : {1, 2, 3, 8}) {
+      const Case c{.window = 32, .kv_heads = 2, .group = group, .dim = 64, .mode = mode};
+      const ref::PagedCache cache(*backend, ref::random_rows({37, 40, 64, 100, 47, 600}, 2, c.dim, 5), 1);
+      const int64_t heads = int64_t{c.kv_heads} * group, vector = heads * c.dim, count = 3 * c.window, pitch = 603;
+      const std::vector<float> queries = ref::rounded(*backend, ref::random_values(count * vector, 6));
+      const std::vector<float> log_sums = log_sums_of(c, queries, cache.rows());
+      Known known;
+      std::vector<float> reversed;
+      for (int64_t i = count - 1; i >= 0; --i) {
+        known.rows.push_back(static_cast<int32_t>(i));
+        reversed.insert(reversed.end(), queries.begin() + i * vector, queries.begin() + (i + 1) * vector);
+        known.log_sums.insert(known.log_sums.end(), log_sums.begin() + i * heads, log_sums.begin() + (i + 1) * heads);
+      }
+      const std::vector<int32_t> suffixes = {5, 16, 32, 1, 1, 20, 8, 16, 32};
+      const std::vector<float> want = window_attention(*backend, c, cache, queries, pitch, {}, suffixes);
+      const std::vector<float> got = window_attention(*backend, c, cache, reversed, pitch, {}, suffixes, {}, known);
+      for (int64_t row = 0; row < 6; ++row) {
+        for (int64_t v = 0; v < (mode == Mode::kPerQueryHead ? group : 3 * group); ++v) {
+          const int64_t at = (row * vectors_of(c) + v) * pitch, length = cache.rows().length(row);
+          const std::vector<float> plain = ref::slice(want, at, length);
+          const std::vector<double> close(plain.begin(), plain.end());
+          ref::Tolerance tolerance = probability_tolerance(c, close);
+          tolerance.roundings *= 2;
+          ref::expect_close(ref::slice(got, at, length), close, tolerance);
+        }
+      }
+    }
   }
 }
 

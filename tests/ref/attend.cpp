@@ -45,7 +45,10 @@ AttendedRow attend_row(const float* query, const float* keys, const float* value
     a[static_cast<size_t>(slot)] = logit;
     out.logit_terms = std::max(out.logit_terms, terms);
   }
+  const auto most = std::max_element(a.begin(), a.end());
+  const double largest_logit = *most;
   softmax(a);
+  out.log_sum = largest_logit - std::log(*most);
   out.output.assign(static_cast<size_t>(head_dim), 0.0);
   double* output = out.output.data();
   for (int64_t slot = 0; slot < visible; ++slot) {
@@ -73,6 +76,7 @@ Attended attend(const CacheRows& rows, const std::vector<float>& queries, const 
   Attended out;
   out.output.assign(queries.size(), nan);
   out.spreads.assign(queries.size() / dim, nan);
+  out.log_sums = out.spreads;
   out.sums.assign(static_cast<size_t>(rows.rows() * group * pitch), nan);
   out.maxima = out.sums;
   for (const Segment& segment : segments) {
@@ -86,6 +90,7 @@ Attended attend(const CacheRows& rows, const std::vector<float>& queries, const 
                                                 std::ssize(seen.slots), dim, scale);
         std::copy(attended.output.begin(), attended.output.end(), out.output.data() + vector * dim);
         out.spreads[vector] = attended.spread;
+        out.log_sums[vector] = attended.log_sum;
         out.largest_logit_terms = std::max(out.largest_logit_terms, attended.logit_terms);
         out.largest_value = std::max(out.largest_value, attended.largest_value);
         double* sums = out.sums.data() + (row * group + head % group) * pitch;

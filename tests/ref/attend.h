@@ -13,6 +13,7 @@ namespace kv::ref {
 struct AttendedRow {
   std::vector<double> output;   // [head_dim]
   std::vector<double> weights;  // [visible]
+  double log_sum = 0;           // ln Σ e^logit
   double logit_terms = 0;       // largest scale · Σ |q_d k_d|: what rounding errors of a logit grow with
   double largest_value = 0;     // largest |v_d|
   double spread = 0;  // √Σ (weight · ‖value‖)²: the output's length, were the values' directions random
@@ -25,6 +26,7 @@ AttendedRow attend_row(const float* query, const float* keys, const float* value
 struct Attended {
   std::vector<double> output;      // [tokens, q_heads, head_dim]
   std::vector<double> spreads;     // [tokens, q_heads]
+  std::vector<double> log_sums;    // [tokens, q_heads]
   std::vector<double> sums;        // [rows, group, pitch]; NaN where attend leaves its output untouched
   std::vector<double> maxima;      // [rows, group, pitch]; likewise
   double largest_logit_terms = 0;  // of all rows

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <vector>
 
@@ -13,10 +14,11 @@ namespace kv::cpu {
 namespace {
 
 // probabilities[g, slot], stride `length`, of the group's query heads.
-void softmax_rows(std::vector<float>& scores, int64_t group, int64_t length) {
+void softmax_rows(std::vector<float>& scores, int64_t group, int64_t length, float* log_sums) {
   for (int64_t g = 0; g < group; ++g) {
     float* row = scores.data() + g * length;
-    const float inverse = 1.0f / exp_row(row, length, largest(row, length));
+    const float most = largest(row, length), sum = exp_row(row, length, most), inverse = 1.0f / sum;
+    if (log_sums) log_sums[g] = most + std::log(sum);
     for (int64_t slot = 0; slot < length; ++slot) row[slot] *= inverse;
   }
 }
@@ -53,7 +55,7 @@ void attend_decode(const AttendArgs& args, const Segment& segment, int64_t kv_he
     }
   });
   if (cache.expires) hide_expired(scores, cache, row, group, segment.first_position);
-  softmax_rows(scores, group, length);
+  softmax_rows(scores, group, length, args.log_sums ? args.log_sums + at / dim : nullptr);
   std::fill_n(output, group * dim, 0.0f);
   for_page_runs(cache, row, 0, length, [&](int64_t page, int64_t place, int64_t slot, int64_t run) {
     for (int64_t g = 0; g < group; ++g) {

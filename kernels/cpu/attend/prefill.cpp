@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <utility>
@@ -141,7 +142,9 @@ class Tile {
       const int64_t seen = visible_to(r % count_);
       float* row = scores(r);
       hide_expired(row, seen, job_.segment.first_position + static_cast<int32_t>(first_ + r % count_));
-      inverse_sums_[r] = 1.0f / exp_row(row, seen, largest(row, seen));
+      const float most = largest(row, seen), sum = exp_row(row, seen, most);
+      inverse_sums_[r] = 1.0f / sum;
+      if (args_.log_sums) args_.log_sums[token_offset(r / count_, r % count_) / shape_.dim] = most + std::log(sum);
       std::fill(row + seen, row + padded(), 0.0f);
     }
   }

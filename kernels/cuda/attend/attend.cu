@@ -4,6 +4,23 @@
 
 namespace kv::cuda {
 
+namespace {
+
+constexpr int kThreads = 256;
+
+// A thread a (segment, query, query head), in the order of the scratch.
+__global__ void __launch_bounds__(kThreads) write_log_sums(AttendArgs args, AttendWork work) {
+  const int64_t at = blockIdx.x * int64_t{kThreads} + threadIdx.x;
+  if (at >= work.vectors) return;
+  const int64_t head = at % args.q_heads, query = at / args.q_heads % args.max_count;
+  const Segment segment = args.segments[at / args.q_heads / args.max_count];
+  if (query >= segment.count) return;
+  const Softmax of = work.softmax[at];  // in units of log 2; `sum` is the inverse
+  args.log_sums[(segment.first_token + query) * args.q_heads + head] = (of.largest - log2f(of.sum)) / kToLog2;
+}
+
+}  // namespace
+
 void attend(const AttendArgs& args) {
   const PagedView& cache = args.cache;
   check_cache(cache);
@@ -19,7 +36,7 @@ void attend(const AttendArgs& args) {
   const bool with_columns = args.column_sums || args.column_max;
   KV_CHECK(!args.column_sums || args.column_sums.pitch >= cache.max_length);
   KV_CHECK(!args.column_max || args.column_max.pitch >= cache.max_length);
-  const Scratch<Softmax> softmax(with_columns ? work.vectors : 0);
+  const Scratch<Softmax> softmax(with_columns || args.log_sums ? work.vectors : 0);
   work.softmax = softmax.data();
 
   const bool is_decode = args.max_count * work.group <= kDecodePairs;
@@ -30,6 +47,7 @@ void attend(const AttendArgs& args) {
   } else {
     run_any(args, work);
   }
+  if (args.log_sums) launch(write_log_sums, ceil_div(work.vectors, kThreads), kThreads, 0, args, work);
   if (!with_columns) return;
   if (is_decode) {
     run_decode_columns(args, work);

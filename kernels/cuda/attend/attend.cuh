@@ -49,7 +49,7 @@ struct AttendWork {
   bf16* output;
   float* piece_outputs;    // [pieces, vectors, head_dim], not divided by the sum
   Softmax* piece_softmax;  // [pieces, vectors]
-  Softmax* softmax;        // [vectors], sum inverted; null when nobody asks for column statistics
+  Softmax* softmax;        // [vectors], sum inverted; null when nobody asks for it or for column statistics
   int64_t vectors;         // segment_count · max_count · q_heads
   int64_t tiles;           // of (query, head) pairs a KV head
   int64_t piece_keys;      // a piece is that many keys; a multiple of what a step takes
