@@ -5,17 +5,24 @@
 namespace kv {
 
 // output[r, o] = Σ_i input[r, i] · weight[o, i] (+ bias[o]) (+ addend[r, o]).
-// Products accumulate in f32. The output is of the activation type or f32, then without bias and addend: logits must
-// not be rounded. `addend` may alias `output` (residual connection); input may not.
-struct LinearArgs {
-  ConstRef input;        // [rows, in]
+// Sums are f32. The output is of the activation type or f32, then without bias and addend: logits must not be rounded.
+// `addend` may alias `output` (residual connection); input may not.
+struct LinearProduct {
   ConstRef weight;       // [out, in], row-major as Hugging Face stores it
   ConstRef bias = {};    // [out] or null
   ConstRef addend = {};  // [rows, out] or null
   Ref output;            // [rows, out]
+  int64_t out = 0;
+};
+
+// An input's products with several weights, as queries, keys and values are: each the same bits as alone, but the input
+// is prepared once, and a step's single row waits once.
+struct LinearArgs {
+  static constexpr int kMost = 3;
+  ConstRef input;                 // [rows, in]
+  LinearProduct products[kMost];  // those without outputs are none
   int64_t rows = 0;
   int64_t in = 0;
-  int64_t out = 0;
 };
 
 // Backward, weight and bias frozen:

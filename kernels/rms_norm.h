@@ -5,7 +5,7 @@
 namespace kv {
 
 // output[r, i] = input[r, i] · weight[i] / sqrt(mean_i input[r, i]² + epsilon). `output` may alias `input`.
-// Per-head q/k norms are the same op with rows = tokens · heads and width = head_dim.
+// The norms of every head of queries and keys are rope's (kernels/rope.h).
 struct RmsNormArgs {
   ConstRef input;   // [rows, width]
   ConstRef weight;  // [width]

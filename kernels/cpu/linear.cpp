@@ -25,21 +25,29 @@ constexpr int64_t kGradientRows = 16 * kPanelRows;
 constexpr int64_t kGradientColumns = 4 * kPanelWidth;
 
 struct Operands {
-  const float* input;
+  explicit Operands(const LinearProduct& product)
+      : weight(product.weight.as<float>()),
+        bias(product.bias.as<float>()),
+        addend(product.addend.as<float>()),
+        output(product.output.as<float>()),
+        out(product.out) {}
+
   const float* weight;
   const float* bias;
   const float* addend;
   float* output;
+  int64_t out;
 };
 
 void multiply_few_rows(const LinearArgs& args, const Operands& x) {
-  parallel_blocks(args.out, 64, [&](int64_t first, int64_t end) {
+  const auto* input = args.input.as<float>();
+  parallel_blocks(x.out, 64, [&](int64_t first, int64_t end) {
     for (int64_t o = first; o < end; ++o) {
       for (int64_t r = 0; r < args.rows; ++r) {
-        float sum = wide_dot(x.input + r * args.in, x.weight + o * args.in, args.in);
+        float sum = wide_dot(input + r * args.in, x.weight + o * args.in, args.in);
         if (x.bias) sum += x.bias[o];
-        if (x.addend) sum += x.addend[r * args.out + o];
-        x.output[r * args.out + o] = sum;
+        if (x.addend) sum += x.addend[r * x.out + o];
+        x.output[r * x.out + o] = sum;
       }
     }
   });
@@ -51,11 +59,11 @@ struct Block {
 };
 
 // Puts bias + addend where the product will be added, tile[outputs, rows]; says whether there was anything to put.
-Write prepare(const LinearArgs& args, const Operands& x, const Block& block, float* tile, int64_t stride) {
+Write prepare(const Operands& x, const Block& block, float* tile, int64_t stride) {
   if (!x.bias && !x.addend) return Write::kReplace;
   const int64_t outputs = block.end - block.first;
   if (x.addend) {
-    transpose(x.addend + block.row * args.out + block.first, block.rows, outputs, args.out, tile, stride);
+    transpose(x.addend + block.row * x.out + block.first, block.rows, outputs, x.out, tile, stride);
   }
   for (int64_t o = 0; o < outputs; ++o) {
     float* row = tile + o * stride;
@@ -66,11 +74,10 @@ Write prepare(const LinearArgs& args, const Operands& x, const Block& block, flo
   return Write::kAdd;
 }
 
-void multiply_many_rows(const LinearArgs& args, const Operands& x) {
-  const PackedInput input(x.input, args.rows, args.in);
+void multiply_many_rows(const LinearArgs& args, const PackedInput& input, const Operands& x) {
   const int64_t block_rows = std::clamp<int64_t>(round_up(args.rows / 16, kPanelWidth), 2 * kPanelWidth, kBlockRows);
   const int64_t row_blocks = (args.rows + block_rows - 1) / block_rows;
-  const int64_t output_blocks = (args.out + kBlockOutputs - 1) / kBlockOutputs;
+  const int64_t output_blocks = (x.out + kBlockOutputs - 1) / kBlockOutputs;
   // One cache line more than the rows, so that those of the tile do not fight for the same cache sets.
   const int64_t stride = block_rows + 16;
   const int64_t tile_floats = kBlockOutputs * stride;
@@ -82,29 +89,25 @@ void multiply_many_rows(const LinearArgs& args, const Operands& x) {
     const Block block{.row = row,
                       .rows = std::min(block_rows, args.rows - row),
                       .first = first,
-                      .end = std::min(args.out, first + kBlockOutputs)};
+                      .end = std::min(x.out, first + kBlockOutputs)};
     float* tile = scratch.data() + thread * scratch_floats;
-    const Write write = prepare(args, x, block, tile, stride);
+    const Write write = prepare(x, block, tile, stride);
     const int64_t next = first + kBlockOutputs * thread_count();
     input.multiply(x.weight + first * args.in, block.end - first, row, row + block.rows, tile, stride, write,
-                   tile + tile_floats, next + kBlockOutputs <= args.out ? x.weight + next * args.in : nullptr);
-    transpose(tile, block.end - first, block.rows, stride, x.output + row * args.out + first, args.out);
+                   tile + tile_floats, next + kBlockOutputs <= x.out ? x.weight + next * args.in : nullptr);
+    transpose(tile, block.end - first, block.rows, stride, x.output + row * x.out + first, x.out);
   });
 }
 
 }  // namespace
 
 void linear(const LinearArgs& args) {
-  const Operands x{.input = args.input.as<float>(),
-                   .weight = args.weight.as<float>(),
-                   .bias = args.bias.as<float>(),
-                   .addend = args.addend.as<float>(),
-                   .output = args.output.as<float>()};
   if (args.rows <= kFewRows) {
-    multiply_few_rows(args, x);
-  } else {
-    multiply_many_rows(args, x);
+    for (const LinearProduct& product : args.products) multiply_few_rows(args, Operands(product));
+    return;
   }
+  const PackedInput input(args.input.as<float>(), args.rows, args.in);
+  for (const LinearProduct& product : args.products) multiply_many_rows(args, input, Operands(product));
 }
 
 void linear_backward(const LinearBackwardArgs& args) {

@@ -1,8 +1,8 @@
 #include "kernels/rms_norm.h"
 
 #include <algorithm>
-#include <cmath>
 
+#include "kernels/cpu/norm_row.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/reduce.h"
 
@@ -13,10 +13,6 @@ namespace {
 // About 16k elements a task.
 int64_t rows_a_task(int64_t width) { return std::max<int64_t>(1, 16384 / std::max<int64_t>(1, width)); }
 
-float scale_of(const float* x, int64_t width, float epsilon) {
-  return 1.0f / std::sqrt(dot(x, x, width) / static_cast<float>(width) + epsilon);
-}
-
 }  // namespace
 
 void rms_norm(const RmsNormArgs& args) {
@@ -26,11 +22,7 @@ void rms_norm(const RmsNormArgs& args) {
   const int64_t width = args.width;
   parallel_blocks(args.rows, rows_a_task(width), [&](int64_t first, int64_t end) {
     for (int64_t r = first; r < end; ++r) {
-      const float* x = input + r * width;
-      float* y = output + r * width;
-      const float scale = scale_of(x, width, args.epsilon);
-#pragma omp simd
-      for (int64_t i = 0; i < width; ++i) y[i] = x[i] * scale * weight[i];
+      norm_row(input + r * width, weight, width, args.epsilon, output + r * width);
     }
   });
 }
@@ -47,7 +39,7 @@ void rms_norm_backward(const RmsNormBackwardArgs& args) {
       const float* dy = output_gradient + r * width;
       const float* x = input + r * width;
       float* dx = input_gradient + r * width;
-      const float scale = scale_of(x, width, args.epsilon);
+      const float scale = inverse_rms(x, width, args.epsilon);
       const float along = sum_of<float>(width, [=](int64_t i) { return dy[i] * weight[i] * x[i]; });
       const float pull = scale * scale * scale * (along / static_cast<float>(width));
       const float* more = addend ? addend + r * width : nullptr;

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <vector>
 
+#include "kernels/cpu/norm_row.h"
 #include "kernels/cpu/parallel.h"
 
 namespace kv::cpu {
@@ -19,13 +20,26 @@ void rotate(const float* x, const float* cosines, const float* sines, int64_t ha
   }
 }
 
+// Of one token.
+void turn_heads(const RopeArgs& args, const RopeVectors& vectors, int64_t token, const float* cosines,
+                const float* sines) {
+  const int64_t dim = args.head_dim;
+  for (int64_t head = 0; head < vectors.heads; ++head) {
+    const int64_t at = (token * vectors.heads + head) * dim;
+    const float* x = vectors.input.as<float>() + at;
+    if (vectors.norm) {
+      float* normed = vectors.normed.as<float>() + at;
+      norm_row(x, vectors.norm.as<float>(), dim, args.norm_epsilon, normed);
+      x = normed;
+    }
+    rotate(x, cosines, sines, dim / 2, vectors.output.as<float>() + at);
+  }
+}
+
 }  // namespace
 
 void rope(const RopeArgs& args) {
-  const auto* input = args.input.as<float>();
-  auto* output = args.output.as<float>();
-  const int64_t dim = args.head_dim;
-  const int64_t half = dim / 2;
+  const int64_t half = args.head_dim / 2;
   // Back is the turn by −angle, whose sine is the other way round.
   const float sine_factor = args.direction == RopeDirection::kBackward ? -args.attention_factor : args.attention_factor;
   parallel_blocks(args.tokens, 64, [&](int64_t first, int64_t end) {
@@ -38,10 +52,7 @@ void rope(const RopeArgs& args) {
         cosines[d] = args.attention_factor * std::cos(angle);
         sines[d] = sine_factor * std::sin(angle);
       }
-      for (int64_t head = 0; head < args.heads; ++head) {
-        const int64_t at = (t * args.heads + head) * dim;
-        rotate(input + at, cosines, sines, half, output + at);
-      }
+      for (const RopeVectors& vectors : args.vectors) turn_heads(args, vectors, t, cosines, sines);
     }
   });
 }

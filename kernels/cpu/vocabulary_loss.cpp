@@ -122,11 +122,9 @@ void rate_token(const VocabularyLossArgs& args, int64_t t, const Logits& logits)
 
 void multiply(const VocabularyLossArgs& args, ConstRef hidden, int64_t first, int64_t tokens, float* logits) {
   linear({.input = {.data = hidden.as<float>() + first * args.width},
-          .weight = args.weight,
-          .output = {.data = logits},
+          .products = {{.weight = args.weight, .output = {.data = logits}, .out = args.vocab}},
           .rows = tokens,
-          .in = args.width,
-          .out = args.vocab});
+          .in = args.width});
 }
 
 }  // namespace

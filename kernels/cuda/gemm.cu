@@ -2,6 +2,7 @@
 
 #include <cublasLt.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <map>
 #include <tuple>
@@ -148,19 +149,35 @@ __global__ void plain_gemm(Gemm args, int64_t row_tiles) {
 
 }  // namespace
 
-void gemm(const Gemm& args) {
+namespace {
+
+bool has_words(const Gemm& args) {
+  return args.in > 0 && args.in % 8 == 0 && is_aligned(args.input, 16) && is_aligned(args.weight, 16);
+}
+
+bool streams_weights(const Gemm& args) {
+  return has_words(args) && args.rows == 1 && args.weight_rows == WeightRows::kOutputs;
+}
+
+void multiply(const Gemm& args) {
   KV_CHECK(args.output_type == DType::kBF16 || (args.output_type == DType::kF32 && !args.bias));
   if (args.rows == 0 || args.out == 0) return;
-  const bool words = args.in > 0 && args.in % 8 == 0 && is_aligned(args.input, 16) && is_aligned(args.weight, 16);
-  if (words && args.rows == 1 && args.weight_rows == WeightRows::kOutputs) {
-    gemv(args);
-  } else if (words && args.out % 8 == 0 && is_aligned(args.output, 16) && is_aligned(args.addend, 16) &&
+  if (has_words(args) && args.out % 8 == 0 && is_aligned(args.output, 16) && is_aligned(args.addend, 16) &&
              is_aligned(args.bias, 16)) {
     library().run(args);
   } else {
     const int64_t row_tiles = ceil_div(args.rows, kTile);
     launch(plain_gemm, row_tiles * ceil_div(args.out, kTile), kTile * kTile, 0, args, row_tiles);
   }
+}
+
+}  // namespace
+
+void gemm(const Gemm& args) { gemm(std::span(&args, 1)); }
+
+void gemm(std::span<const Gemm> products) {
+  if (std::ranges::all_of(products, streams_weights)) return gemv(products);
+  for (const Gemm& product : products) multiply(product);
 }
 
 }  // namespace kv::cuda

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <span>
+
 #include "kernels/cuda/device.cuh"
+#include "kernels/linear.h"
 
 namespace kv::cuda {
 
@@ -25,10 +28,14 @@ struct Gemm {
   int64_t out = 0;
 };
 void gemm(const Gemm& args);
+// Of one input.
+void gemm(std::span<const Gemm> products);
 
-// For a single row and a weight [out, in], where input and weight are aligned to 16 bytes and `in` is a multiple of
-// eight.
-void gemv(const Gemm& args);
+constexpr size_t kMostProducts = LinearArgs::kMost;
+
+// Products of one input, at most so many. For a single row and weights [out, in], where input and weights are aligned
+// to 16 bytes and `in` is a multiple of eight.
+void gemv(std::span<const Gemm> products);
 
 // What a product's kernel does with the sum of one output.
 __device__ inline void finish(const Gemm& args, int64_t row, int64_t out, float sum) {

@@ -1,7 +1,7 @@
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/gemm.cuh"
 
-// The product of a single row, as a decode step of one sequence has it: all that counts is how fast the weights stream.
+// Products of a single row, as a decode step of one sequence has them: all that counts is how fast the weights stream.
 // Each block takes an equal run of outputs, all its threads work on each of them, and every thread has the weights of
 // several outputs on the way at once; sums meet in a fixed order, first in a warp, then among warps. The kernel starts
 // early and sends for its first weights before it waits for its input, so that memory is not idle between two products.
@@ -51,19 +51,31 @@ __device__ float fold(float (&sums)[kTogether], int lane) {
   return sums[0];
 }
 
-__global__ void __launch_bounds__(kMaxThreads, kBlocks) gemv_kernel(Gemm args) {
+// Products side by side: their outputs are numbered through.
+struct Products {
+  Gemm of[kMostProducts];
+  int64_t first[kMostProducts + 1] = {};  // output of each, then how many there are
+  int count = 0;
+};
+
+__global__ void __launch_bounds__(kMaxThreads, kBlocks) gemv_kernel(const __grid_constant__ Products products) {
   __shared__ float partial[kMostOutputs][kMaxThreads / 32];
-  const int64_t run = blockIdx.x * args.out / gridDim.x;
-  const int count = static_cast<int>((blockIdx.x + 1) * args.out / gridDim.x - run);
-  const int words = static_cast<int>(args.in / kWord);
+  const int64_t in = products.of[0].in, all = products.first[products.count];
+  const int64_t run = blockIdx.x * all / gridDim.x, end = (blockIdx.x + 1) * all / gridDim.x;
+  const int words = static_cast<int>(in / kWord);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  int product = 0;
+  while (products.first[product + 1] <= run) ++product;
   let_next_start();
-  prefetch_weights(args.weight + run * args.in, count * args.in * sizeof(bf16));
+  prefetch_weights(products.of[product].weight + (run - products.first[product]) * in,
+                   (min(end, products.first[product + 1]) - run) * in * sizeof(bf16));
   wait_for_previous();
-  const auto* input = reinterpret_cast<const uint4*>(args.input);
-  for (int first = 0; first < count; first += kTogether) {
-    const auto* weight = reinterpret_cast<const uint4*>(args.weight) + (run + first) * words;
-    const int outputs = min(kTogether, count - first);
+  const auto* input = reinterpret_cast<const uint4*>(products.of[0].input);
+  for (int64_t first = run; first < end;) {
+    const auto* weight =
+        reinterpret_cast<const uint4*>(products.of[product].weight) + (first - products.first[product]) * words;
+    const int64_t left = min(end, products.first[product + 1]) - first;
+    const int outputs = static_cast<int>(min(int64_t{kTogether}, left));
     float sums[kTogether] = {};
     for (int i = threadIdx.x; i < words; i += blockDim.x) {
       uint4 w[kTogether];
@@ -80,25 +92,39 @@ __global__ void __launch_bounds__(kMaxThreads, kBlocks) gemv_kernel(Gemm args) {
     }
     constexpr int kLanes = 32 / kTogether;
     const float sum = fold(sums, lane);
-    if (lane % kLanes == 0 && lane / kLanes < outputs) partial[first + lane / kLanes][warp] = sum;
+    if (lane % kLanes == 0 && lane / kLanes < outputs) partial[first - run + lane / kLanes][warp] = sum;
+    first += outputs;
+    if (outputs == left) ++product;
   }
   __syncthreads();
-  for (int i = threadIdx.x; i < count; i += blockDim.x) {
+  for (int64_t at = run + threadIdx.x; at < end; at += blockDim.x) {
     float sum = 0;
-    for (int k = 0; k < static_cast<int>(blockDim.x / 32); ++k) sum += partial[i][k];
-    finish(args, 0, run + i, sum);
+    for (int k = 0; k < static_cast<int>(blockDim.x / 32); ++k) sum += partial[at - run][k];
+    int of = 0;
+    while (products.first[of + 1] <= at) ++of;
+    finish(products.of[of], 0, at - products.first[of], sum);
   }
 }
 
 }  // namespace
 
-void gemv(const Gemm& args) {
+void gemv(std::span<const Gemm> products) {
+  Products all;
+  for (const Gemm& product : products) {
+    KV_CHECK(product.rows == 1 && product.input == products[0].input && product.in == products[0].in);
+    if (product.out == 0) continue;
+    all.of[all.count] = product;
+    all.first[all.count + 1] = all.first[all.count] + product.out;
+    ++all.count;
+  }
+  const int64_t out = all.first[all.count];
+  if (out == 0) return;
   // Every thread has as many words of an output as any other, or nearly; and so has every multiprocessor outputs.
-  const int64_t words = args.in / kWord;
+  const int64_t words = products[0].in / kWord;
   const int64_t threads = ceil_div(ceil_div(words, ceil_div(words, kMaxThreads)), 32) * 32;
   const int64_t at_once = int64_t{kBlocks} * multiprocessors();
-  const int64_t blocks = std::min(args.out, at_once * ceil_div(args.out, at_once * kMostOutputs));
-  launch_early(gemv_kernel, blocks, static_cast<int>(threads), 0, args);
+  const int64_t blocks = std::min(out, at_once * ceil_div(out, at_once * kMostOutputs));
+  launch_early(gemv_kernel, blocks, static_cast<int>(threads), 0, all);
 }
 
 }  // namespace kv::cuda

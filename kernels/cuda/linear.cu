@@ -4,29 +4,42 @@
 
 namespace kv::cuda {
 
+namespace {
+
+Gemm gemm_of(const LinearArgs& args, const LinearProduct& product) {
+  const DType type = product.output.dtype;
+  KV_CHECK(type == DType::kBF16 || (type == DType::kF32 && !product.bias && !product.addend));
+  return {.input = args.input.as<bf16>(),
+          .weight = product.weight.as<bf16>(),
+          .bias = product.bias ? product.bias.as<bf16>() : nullptr,
+          .addend = product.addend ? product.addend.as<bf16>() : nullptr,
+          .output = product.output.data,
+          .output_type = type,
+          .rows = args.rows,
+          .in = args.in,
+          .out = product.out};
+}
+
+}  // namespace
+
 void linear(const LinearArgs& args) {
-  const DType type = args.output.dtype;
-  KV_CHECK(type == DType::kBF16 || (type == DType::kF32 && !args.bias && !args.addend));
-  gemm({.input = args.input.as<bf16>(),
-        .weight = args.weight.as<bf16>(),
-        .bias = args.bias ? args.bias.as<bf16>() : nullptr,
-        .addend = args.addend ? args.addend.as<bf16>() : nullptr,
-        .output = args.output.data,
-        .output_type = type,
-        .rows = args.rows,
-        .in = args.in,
-        .out = args.out});
+  Gemm products[LinearArgs::kMost];
+  size_t count = 0;
+  for (const LinearProduct& product : args.products) {
+    if (product.out > 0) products[count++] = gemm_of(args, product);
+  }
+  gemm(std::span(products, count));
 }
 
 void linear_backward(const LinearBackwardArgs& args) {
-  gemm({.input = args.output_gradient.as<bf16>(),
-        .weight = args.weight.as<bf16>(),
-        .weight_rows = WeightRows::kInputs,
-        .addend = args.addend ? args.addend.as<bf16>() : nullptr,
-        .output = args.input_gradient.as<bf16>(),
-        .rows = args.rows,
-        .in = args.out,
-        .out = args.in});
+  gemm(Gemm{.input = args.output_gradient.as<bf16>(),
+            .weight = args.weight.as<bf16>(),
+            .weight_rows = WeightRows::kInputs,
+            .addend = args.addend ? args.addend.as<bf16>() : nullptr,
+            .output = args.input_gradient.as<bf16>(),
+            .rows = args.rows,
+            .in = args.out,
+            .out = args.in});
 }
 
 }  // namespace kv::cuda

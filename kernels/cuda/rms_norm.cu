@@ -1,18 +1,13 @@
 #include "kernels/rms_norm.h"
 
 #include "kernels/cuda/device.cuh"
+#include "kernels/cuda/inverse_rms.cuh"
 
 namespace kv::cuda {
 
 namespace {
 
 constexpr int kThreads = 256;
-
-// 1 / rms of a row, by one over its width, which the host has: a quotient and a root take as many instructions as all
-// else, and many registers.
-__device__ float inverse_rms(float squares, float inverse_width, float epsilon) {
-  return rsqrtf(squares * inverse_width + epsilon);
-}
 
 template <int Team>
 __device__ float team_sum(float sum) {

@@ -74,11 +74,9 @@ __global__ void __launch_bounds__(kThreads) rate_kernel(VocabularyLossArgs args,
 
 void multiply(const VocabularyLossArgs& args, ConstRef hidden, int64_t first, int64_t tokens, float* logits) {
   linear({.input = {hidden.as<bf16>() + first * args.width, DType::kBF16},
-          .weight = args.weight,
-          .output = {logits, DType::kF32},
+          .products = {{.weight = args.weight, .output = {logits, DType::kF32}, .out = args.vocab}},
           .rows = tokens,
-          .in = args.width,
-          .out = args.vocab});
+          .in = args.width});
 }
 
 }  // namespace

@@ -49,13 +49,12 @@ void norm_back(const ForwardModel& model, int64_t rows, const NormBack& norm, Re
 }
 
 // In place.
-void rotate_back(const ForwardModel& model, const ForwardBlock& block, Ref gradient, int heads) {
-  model.backend.rope({.input = gradient,
+void rotate_back(const ForwardModel& model, const ForwardBlock& block, Ref queries, Ref keys) {
+  model.backend.rope({.vectors = {{.input = queries, .output = queries, .heads = model.config.heads},
+                                  {.input = keys, .output = keys, .heads = model.config.kv_heads}},
                       .positions = block.positions,
                       .inv_freq = model.inv_freq.ref().as<float>(),
-                      .output = gradient,
                       .tokens = block.tokens,
-                      .heads = heads,
                       .head_dim = model.config.head_dim,
                       .attention_factor = model.attention_factor,
                       .direction = RopeDirection::kBackward});
@@ -104,8 +103,7 @@ void backward_project(const ForwardModel& model, const ForwardBlock& block, int 
   const LayerTensors& layer = model.weights.layers[static_cast<size_t>(index)];
   const ModelConfig& config = model.config;
   const int64_t hidden = config.hidden_size, rows = block.tokens;
-  rotate_back(model, block, gradients.queries, config.heads);
-  rotate_back(model, block, gradients.keys, config.kv_heads);
+  rotate_back(model, block, gradients.queries, gradients.keys);
   if (gradients.pre_rope_keys) {
     model.backend.add({.first = gradients.keys,
                        .second = gradients.pre_rope_keys,

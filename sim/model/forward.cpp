@@ -14,22 +14,9 @@ namespace kv {
 
 namespace {
 
-struct Product {
-  ConstRef input;
-  const Tensor& weight;  // [out, in]
-  const Tensor& bias;    // [out] or empty
-  ConstRef addend{};     // the residual stream, or nothing
-};
-
-void linear(const ForwardModel& model, int64_t rows, const Product& product, int64_t in, int64_t out, Ref output) {
-  model.backend.linear({.input = product.input,
-                        .weight = product.weight.ref(),
-                        .bias = product.bias.ref(),
-                        .addend = product.addend,
-                        .output = output,
-                        .rows = rows,
-                        .in = in,
-                        .out = out});
+// bias: [out] or empty; addend: the residual stream, or nothing.
+LinearProduct product(const Tensor& weight, const Tensor& bias, int64_t out, Ref output, ConstRef addend = {}) {
+  return {.weight = weight.ref(), .bias = bias.ref(), .addend = addend, .output = output, .out = out};
 }
 
 void norm(const ForwardModel& model, ConstRef input, const Tensor& weight, Ref output, int64_t rows, int64_t width) {
@@ -41,25 +28,10 @@ void norm(const ForwardModel& model, ConstRef input, const Tensor& weight, Ref o
                           .epsilon = static_cast<float>(model.config.rms_norm_eps)});
 }
 
-// Every head by itself, where the family has such a norm; without it projections are what it would give.
-void norm_heads(const ForwardModel& model, const ForwardBlock& block, const Tensor& weight, int heads, ConstRef raw,
-                Ref normed) {
-  if (weight) {
-    norm(model, raw, weight, normed, block.tokens * heads, model.config.head_dim);
-  } else {
-    KV_CHECK(raw.data == normed.data);
-  }
-}
-
-void rotate(const ForwardModel& model, const ForwardBlock& block, ConstRef input, int heads, Ref output) {
-  model.backend.rope({.input = input,
-                      .positions = block.positions,
-                      .inv_freq = model.inv_freq.ref().as<float>(),
-                      .output = output,
-                      .tokens = block.tokens,
-                      .heads = heads,
-                      .head_dim = model.config.head_dim,
-                      .attention_factor = model.attention_factor});
+// Every head's norm, where the family has one; without it projections are what it would give.
+RopeVectors turned(const Tensor& norm_weight, ConstRef raw, Ref normed, Ref output, int heads) {
+  KV_CHECK(norm_weight || raw.data == normed.data);
+  return {.input = raw, .norm = norm_weight.ref(), .normed = normed, .output = output, .heads = heads};
 }
 
 // Calls with every buffer and its width.
@@ -134,13 +106,20 @@ Projections project_layer(const ForwardModel& model, const ForwardBlock& block, 
   const LayerTensors& layer = model.weights.layers[static_cast<size_t>(index)];
   const ModelConfig& config = model.config;
   norm(model, to.input, layer.input_norm, to.normed, block.tokens, config.hidden_size);
-  linear(model, block.tokens, {to.normed, layer.q, layer.q_bias}, config.hidden_size, config.q_size(), to.raw_q);
-  linear(model, block.tokens, {to.normed, layer.k, layer.k_bias}, config.hidden_size, config.kv_size(), to.raw_k);
-  linear(model, block.tokens, {to.normed, layer.v, layer.v_bias}, config.hidden_size, config.kv_size(), to.v);
-  norm_heads(model, block, layer.q_norm, config.heads, to.raw_q, to.q);
-  norm_heads(model, block, layer.k_norm, config.kv_heads, to.raw_k, to.k);
-  rotate(model, block, to.q, config.heads, to.q_rotated);
-  rotate(model, block, to.k, config.kv_heads, to.k_rotated);
+  model.backend.linear({.input = to.normed,
+                        .products = {product(layer.q, layer.q_bias, config.q_size(), to.raw_q),
+                                     product(layer.k, layer.k_bias, config.kv_size(), to.raw_k),
+                                     product(layer.v, layer.v_bias, config.kv_size(), to.v)},
+                        .rows = block.tokens,
+                        .in = config.hidden_size});
+  model.backend.rope({.vectors = {turned(layer.q_norm, to.raw_q, to.q, to.q_rotated, config.heads),
+                                  turned(layer.k_norm, to.raw_k, to.k, to.k_rotated, config.kv_heads)},
+                      .positions = block.positions,
+                      .inv_freq = model.inv_freq.ref().as<float>(),
+                      .tokens = block.tokens,
+                      .head_dim = config.head_dim,
+                      .attention_factor = model.attention_factor,
+                      .norm_epsilon = static_cast<float>(config.rms_norm_eps)});
   return projections_of(to);
 }
 
@@ -157,11 +136,16 @@ void absorb_up_to_mixed(const ForwardModel& model, const ForwardBlock& block, in
                         const LayerActivations& to) {
   const LayerTensors& layer = model.weights.layers[static_cast<size_t>(index)];
   const int64_t hidden = model.config.hidden_size, intermediate = model.config.intermediate_size;
-  linear(model, block.tokens, {head_outputs, layer.o, layer.o_bias, to.input}, model.config.q_size(), hidden,
-         to.middle);
+  model.backend.linear({.input = head_outputs,
+                        .products = {product(layer.o, layer.o_bias, hidden, to.middle, to.input)},
+                        .rows = block.tokens,
+                        .in = model.config.q_size()});
   norm(model, to.middle, layer.post_norm, to.normed_middle, block.tokens, hidden);
-  linear(model, block.tokens, {to.normed_middle, layer.gate, kNoBias}, hidden, intermediate, to.gate);
-  linear(model, block.tokens, {to.normed_middle, layer.up, kNoBias}, hidden, intermediate, to.up);
+  model.backend.linear({.input = to.normed_middle,
+                        .products = {product(layer.gate, kNoBias, intermediate, to.gate),
+                                     product(layer.up, kNoBias, intermediate, to.up)},
+                        .rows = block.tokens,
+                        .in = hidden});
 }
 
 void absorb_layer(const ForwardModel& model, const ForwardBlock& block, int index, ConstRef head_outputs,
@@ -170,7 +154,10 @@ void absorb_layer(const ForwardModel& model, const ForwardBlock& block, int inde
   const int64_t hidden = model.config.hidden_size, intermediate = model.config.intermediate_size;
   model.backend.silu_mul({.gate = to.gate, .up = to.up, .output = to.mixed, .count = block.tokens * intermediate});
   const Tensor& down = model.weights.layers[static_cast<size_t>(index)].down;
-  linear(model, block.tokens, {to.mixed, down, kNoBias, to.middle}, intermediate, hidden, to.output);
+  model.backend.linear({.input = to.mixed,
+                        .products = {product(down, kNoBias, hidden, to.output, to.middle)},
+                        .rows = block.tokens,
+                        .in = intermediate});
 }
 
 void norm_head(const ForwardModel& model, ConstRef hidden, int64_t rows, Ref normed) {
@@ -178,12 +165,11 @@ void norm_head(const ForwardModel& model, ConstRef hidden, int64_t rows, Ref nor
 }
 
 void head_logits(const ForwardModel& model, ConstRef normed, int64_t rows, float* logits) {
+  const Ref output{logits, DType::kF32};
   model.backend.linear({.input = normed,
-                        .weight = model.weights.output_embedding().ref(),
-                        .output = {logits, DType::kF32},
+                        .products = {product(model.weights.output_embedding(), kNoBias, model.config.vocab_size, output)},
                         .rows = rows,
-                        .in = model.config.hidden_size,
-                        .out = model.config.vocab_size});
+                        .in = model.config.hidden_size});
 }
 
 }  // namespace kv

@@ -75,12 +75,10 @@ void rope(Device& device, Samples& samples, const Model& model) {
   const Tensor inv_freq = upload(backend, std::vector<float>(static_cast<size_t>(model.head_dim / 2), 0.1f));
   Tensor output(backend, backend.activation_type(), count);
   samples.take({.bytes = bytes(device, 2 * count), .flops = 3.0 * static_cast<double>(count)}, [&] {
-    backend.rope({.input = input.ref(),
+    backend.rope({.vectors = {{.input = input.ref(), .output = output.ref(), .heads = model.heads}},
                   .positions = positions.ref().as<int32_t>(),
                   .inv_freq = inv_freq.ref().as<float>(),
-                  .output = output.ref(),
                   .tokens = model.tokens,
-                  .heads = model.heads,
                   .head_dim = model.head_dim});
   });
 }

@@ -30,11 +30,9 @@ void run(Device& device, Samples& samples, const Shape& shape) {
   Tensor output(backend, backend.activation_type(), shape.rows * shape.out);
   samples.take(work_of(shape, device.activation()), [&] {
     backend.linear({.input = input.ref(),
-                    .weight = weight.ref(),
-                    .output = output.ref(),
+                    .products = {{.weight = weight.ref(), .output = output.ref(), .out = shape.out}},
                     .rows = shape.rows,
-                    .in = shape.in,
-                    .out = shape.out});
+                    .in = shape.in});
   });
 }
 

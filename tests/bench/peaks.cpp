@@ -31,8 +31,10 @@ double gemm_peak(Device& device) {
   const Tensor weight = random_activations(backend, n * n, 2);
   Tensor output(backend, backend.activation_type(), n * n);
   const double seconds = best(device, [&] {
-    backend.linear(
-        {.input = input.ref(), .weight = weight.ref(), .output = output.ref(), .rows = n, .in = n, .out = n});
+    backend.linear({.input = input.ref(),
+                    .products = {{.weight = weight.ref(), .output = output.ref(), .out = n}},
+                    .rows = n,
+                    .in = n});
   });
   return 2.0 * static_cast<double>(n * n * n) / seconds;
 }

@@ -1,5 +1,7 @@
 #include "kernels/linear.h"
 
+#include <array>
+
 #include "tests/ref/linear.h"
 #include "tests/support/close.h"
 #include "tests/support/slices.h"
@@ -61,13 +63,13 @@ std::vector<float> run(Backend& backend, const Shape& shape, const Operands& x) 
   const Tensor bias = ref::upload_activations(backend, x.bias), addend = ref::upload_activations(backend, x.addend);
   Tensor output(backend, backend.activation_type(), shape.rows * shape.out);
   backend.linear({.input = input.ref(),
-                  .weight = weight.ref(),
-                  .bias = x.bias.empty() ? ConstRef{} : bias.ref(),
-                  .addend = x.addend.empty() ? ConstRef{} : addend.ref(),
-                  .output = output.ref(),
+                  .products = {{.weight = weight.ref(),
+                                .bias = x.bias.empty() ? ConstRef{} : bias.ref(),
+                                .addend = x.addend.empty() ? ConstRef{} : addend.ref(),
+                                .output = output.ref(),
+                                .out = shape.out}},
                   .rows = shape.rows,
-                  .in = shape.in,
-                  .out = shape.out});
+                  .in = shape.in});
   backend.synchronize();
   return ref::download_activations(output);
 }
@@ -99,6 +101,39 @@ TEST_P(Linear, MatchesTheReferenceOverShapes) {
   }
 }
 
+// Outputs that no block of a GPU's has alone, some of few, some of none; one with bias, one with an addend.
+TEST_P(Linear, ProductsOfOneInputAreThoseOfEachAlone) {
+  KV_BACKEND_OR_SKIP(backend);
+  for (const int64_t rows : {1, 3, 7}) {
+    for (const auto& [in, outs] : std::vector<std::pair<int64_t, std::array<int64_t, 3>>>{
+             {64, {300, 5, 1}}, {4104, {1, 0, 700}}, {65, {4, 9, 2}}, {8, {40001, 1, 3000}}}) {
+      SCOPED_TRACE(::testing::Message() << rows << " x " << in << " x " << outs[0] << ", " << outs[1] << ", " << outs[2]);
+      std::vector<Operands> operands;
+      std::vector<Tensor> weights, outputs;
+      for (const int64_t out : outs) {
+        operands.emplace_back(*backend, Shape{rows, in, out});
+        weights.push_back(ref::upload_activations(*backend, operands.back().weight));
+        outputs.emplace_back(*backend, backend->activation_type(), rows * out);
+      }
+      operands[1].bias = operands[2].bias = operands[0].addend = operands[1].addend = {};
+      const Tensor bias = ref::upload_activations(*backend, operands[0].bias);
+      const Tensor addend = ref::upload_activations(*backend, operands[2].addend);
+      const Tensor input = ref::upload_activations(*backend, operands[0].input);
+      backend->linear(
+          {.input = input.ref(),
+           .products = {
+               {.weight = weights[0].ref(), .bias = bias.ref(), .output = outputs[0].ref(), .out = outs[0]},
+               {.weight = weights[1].ref(), .output = outputs[1].ref(), .out = outs[1]},
+               {.weight = weights[2].ref(), .addend = addend.ref(), .output = outputs[2].ref(), .out = outs[2]}},
+           .rows = rows,
+           .in = in});
+      for (size_t p = 0; p < 3; ++p) {
+        EXPECT_EQ(ref::download_activations(outputs[p]), run(*backend, {rows, in, outs[p]}, operands[p])) << p;
+      }
+    }
+  }
+}
+
 TEST_P(Linear, AddendMayBeTheOutput) {
   KV_BACKEND_OR_SKIP(backend);
   // Rows of ones, weights of 1 (output 0) and 2 (output 1): 3 products each, on top of what is there.
@@ -111,13 +146,11 @@ TEST_P(Linear, AddendMayBeTheOutput) {
       want.insert(want.end(), {static_cast<float>(r + 3), 106.0f});
     }
     Tensor output = ref::upload_activations(*backend, residual);
-    backend->linear({.input = input.ref(),
-                     .weight = weight.ref(),
-                     .addend = output.ref(),
-                     .output = output.ref(),
-                     .rows = rows,
-                     .in = 3,
-                     .out = 2});
+    backend->linear(
+        {.input = input.ref(),
+         .products = {{.weight = weight.ref(), .addend = output.ref(), .output = output.ref(), .out = 2}},
+         .rows = rows,
+         .in = 3});
     backend->synchronize();
     EXPECT_EQ(ref::download_activations(output), want);
   }

@@ -5,6 +5,7 @@
 #include <numbers>
 #include <numeric>
 
+#include "tests/ref/rms_norm.h"
 #include "tests/ref/rope.h"
 #include "tests/support/close.h"
 #include "tests/support/slices.h"
@@ -20,12 +21,10 @@ std::vector<float> run(Backend& backend, const std::vector<float>& input, const 
                        RopeDirection direction = RopeDirection::kForward) {
   Tensor x = ref::upload_activations(backend, input);
   const Tensor p = ref::upload_array(backend, positions), f = ref::upload_array(backend, inv_freq);
-  backend.rope({.input = x.ref(),
+  backend.rope({.vectors = {{.input = x.ref(), .output = x.ref(), .heads = heads}},
                 .positions = p.ref().as<int32_t>(),
                 .inv_freq = f.ref().as<float>(),
-                .output = x.ref(),
                 .tokens = static_cast<int64_t>(positions.size()),
-                .heads = heads,
                 .head_dim = static_cast<int>(2 * inv_freq.size()),
                 .attention_factor = factor,
                 .direction = direction});
@@ -79,18 +78,108 @@ TEST_P(Rope, VectorsMayLieElsewhere) {
     moved.insert(moved.end(), input.begin(), input.end());
     Tensor from = ref::upload_activations(*backend, moved);
     Tensor to = ref::upload_activations(*backend, std::vector<float>(moved.size() + 8, 7));
-    backend->rope({.input = from.at(first),
+    backend->rope({.vectors = {{.input = from.at(first), .output = to.at(first), .heads = kHeads}},
                    .positions = p.ref().as<int32_t>(),
                    .inv_freq = f.ref().as<float>(),
-                   .output = to.at(first),
                    .tokens = std::ssize(positions),
-                   .heads = kHeads,
                    .head_dim = 2 * kHalf,
                    .attention_factor = 1.25f});
     const std::vector<float> got = ref::download_activations(to);
     EXPECT_EQ(ref::slice(got, first, count), want) << "from element " << first;
     EXPECT_EQ(ref::slice(got, 0, first), std::vector<float>(static_cast<size_t>(first), 7));
     EXPECT_EQ(ref::slice(got, first + count, 8), std::vector<float>(8, 7));
+  }
+}
+
+// Queries and keys of some tokens, with a norm or without.
+struct TwoVectors {
+  TwoVectors(const Backend& backend, int tokens, int dim, std::array<int, 2> heads) : heads(heads), dim(dim) {
+    for (int t = 0; t < tokens; ++t) positions.push_back(t % 3 == 0 ? t * 641 : t);
+    for (int d = 0; d < dim / 2; ++d) inv_freq.push_back(std::pow(10000.0f, -2.0f * static_cast<float>(d) / dim));
+    for (size_t v = 0; v < 2; ++v) {
+      inputs[v] = ref::rounded(backend, ref::random_values(static_cast<size_t>(tokens) * heads[v] * dim, 1 + v));
+      norms[v] = ref::rounded(backend, ref::random_values(dim, 3 + v));
+    }
+  }
+  std::array<int, 2> heads;
+  int dim;
+  std::vector<int32_t> positions;
+  std::vector<float> inv_freq;
+  std::array<std::vector<float>, 2> inputs, norms;  // norms: empty, or [dim]
+};
+
+struct Turned {
+  std::array<std::vector<float>, 2> normed, output;
+};
+
+// The first vectors' norm is taken in place.
+Turned run(Backend& backend, const TwoVectors& of) {
+  std::vector<Tensor> inputs, norms, normed, outputs;
+  for (size_t v = 0; v < 2; ++v) {
+    inputs.push_back(ref::upload_activations(backend, of.inputs[v]));
+    norms.push_back(ref::upload_activations(backend, of.norms[v]));
+    normed.push_back(ref::upload_activations(backend, std::vector<float>(of.inputs[v].size(), 7)));
+    outputs.push_back(ref::upload_activations(backend, std::vector<float>(of.inputs[v].size(), 7)));
+  }
+  const Tensor p = ref::upload_array(backend, of.positions), f = ref::upload_array(backend, of.inv_freq);
+  const auto vectors = [&](size_t v) {
+    return RopeVectors{.input = inputs[v].ref(),
+                       .norm = of.norms[v].empty() ? ConstRef{} : norms[v].ref(),
+                       .normed = v == 0 ? inputs[v].ref() : normed[v].ref(),
+                       .output = outputs[v].ref(),
+                       .heads = of.heads[v]};
+  };
+  backend.rope({.vectors = {vectors(0), vectors(1)},
+                .positions = p.ref().as<int32_t>(),
+                .inv_freq = f.ref().as<float>(),
+                .tokens = std::ssize(of.positions),
+                .head_dim = of.dim,
+                .attention_factor = 1.25f,
+                .norm_epsilon = 1e-3f});
+  return {{ref::download_activations(inputs[0]), ref::download_activations(normed[1])},
+          {ref::download_activations(outputs[0]), ref::download_activations(outputs[1])}};
+}
+
+TEST_P(Rope, QueriesAndKeysTurnTogetherAsEachAlone) {
+  KV_BACKEND_OR_SKIP(backend);
+  for (const auto& [tokens, dim] : std::vector<std::array<int, 2>>{{1, 128}, {5, 64}, {300, 48}, {40, 20}, {0, 64}}) {
+    for (const std::array<int, 2> heads : {std::array{4, 1}, {9, 3}, {70, 2}}) {
+      TwoVectors of(*backend, tokens, dim, heads);
+      of.norms = {};
+      const Turned got = run(*backend, of);
+      for (size_t v = 0; v < 2; ++v) {
+        EXPECT_EQ(got.output[v], run(*backend, of.inputs[v], of.positions, of.inv_freq, heads[v], 1.25f));
+      }
+      EXPECT_EQ(got.normed[0], of.inputs[0]);
+      EXPECT_EQ(got.normed[1], std::vector<float>(of.inputs[1].size(), 7));
+    }
+  }
+}
+
+// Of head dimensions that are a power of two and others, so many heads that a block has them in several rounds.
+TEST_P(Rope, ANormOfEveryHeadComesBefore) {
+  KV_BACKEND_OR_SKIP(backend);
+  for (const auto& [tokens, dim] :
+       std::vector<std::array<int, 2>>{{1, 128}, {7, 64}, {300, 64}, {3, 256}, {5, 512}, {9, 80}, {40, 20}, {2, 16}}) {
+    for (const std::array<int, 2> heads : {std::array{4, 1}, {9, 3}, {70, 2}}) {
+      for (const bool has_second : {true, false}) {
+        SCOPED_TRACE(::testing::Message() << tokens << " x " << heads[0] << ", " << heads[1] << " x " << dim);
+        TwoVectors of(*backend, tokens, dim, heads);
+        if (!has_second) of.norms[1] = {};
+        const Turned got = run(*backend, of);
+        for (size_t v = 0; v < (has_second ? 2 : 1); ++v) {
+          const std::vector<double> input(of.inputs[v].begin(), of.inputs[v].end());
+          const double roundings = dim + 6 + ref::storage_roundings(*backend);
+          ref::expect_close(got.normed[v], ref::rms_norm(input, of.norms[v], 1e-3),
+                            {.roundings = roundings, .magnitude = 2});
+          ref::expect_close(got.output[v], ref::rope(got.normed[v], of.positions, of.inv_freq, heads[v], 1.25),
+                            {.roundings = 5 + ref::storage_roundings(*backend), .magnitude = 5});
+        }
+        if (has_second) continue;
+        EXPECT_EQ(got.output[1], run(*backend, of.inputs[1], of.positions, of.inv_freq, heads[1], 1.25f));
+        EXPECT_EQ(got.normed[1], std::vector<float>(of.inputs[1].size(), 7));
+      }
+    }
   }
 }
 
