@@ -163,7 +163,7 @@ void multiply(const Gemm& args) {
   KV_CHECK(args.output_type == DType::kBF16 || (args.output_type == DType::kF32 && !args.bias));
   if (args.rows == 0 || args.out == 0) return;
   if (has_words(args) && args.out % 8 == 0 && is_aligned(args.output, 16) && is_aligned(args.addend, 16) &&
-             is_aligned(args.bias, 16)) {
+      is_aligned(args.bias, 16)) {
     library().run(args);
   } else {
     const int64_t row_tiles = ceil_div(args.rows, kTile);

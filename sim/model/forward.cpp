@@ -166,10 +166,11 @@ void norm_head(const ForwardModel& model, ConstRef hidden, int64_t rows, Ref nor
 
 void head_logits(const ForwardModel& model, ConstRef normed, int64_t rows, float* logits) {
   const Ref output{logits, DType::kF32};
-  model.backend.linear({.input = normed,
-                        .products = {product(model.weights.output_embedding(), kNoBias, model.config.vocab_size, output)},
-                        .rows = rows,
-                        .in = model.config.hidden_size});
+  model.backend.linear(
+      {.input = normed,
+       .products = {product(model.weights.output_embedding(), kNoBias, model.config.vocab_size, output)},
+       .rows = rows,
+       .in = model.config.hidden_size});
 }
 
 }  // namespace kv

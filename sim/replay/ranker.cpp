@@ -15,7 +15,9 @@ class Ranker::Recent {
         sequences_(sequences),
         window_(window),
         width_(width),
-        vectors_(backend, dtype, sequences * window * width) {}
+        vectors_(backend, dtype, sequences * window * width) {
+    vectors_.fill_zero();  // entries that no token attended to are there, too (Loop::fill)
+  }
 
   void push(std::span<const Segment> segments, const Segment* on_device, ConstRef vectors) {
     int32_t most = 0;

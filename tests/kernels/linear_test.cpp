@@ -107,7 +107,8 @@ TEST_P(Linear, ProductsOfOneInputAreThoseOfEachAlone) {
   for (const int64_t rows : {1, 3, 7}) {
     for (const auto& [in, outs] : std::vector<std::pair<int64_t, std::array<int64_t, 3>>>{
              {64, {300, 5, 1}}, {4104, {1, 0, 700}}, {65, {4, 9, 2}}, {8, {40001, 1, 3000}}}) {
-      SCOPED_TRACE(::testing::Message() << rows << " x " << in << " x " << outs[0] << ", " << outs[1] << ", " << outs[2]);
+      SCOPED_TRACE(::testing::Message() << rows << " x " << in << " x " << outs[0] << ", " << outs[1] << ", "
+                                        << outs[2]);
       std::vector<Operands> operands;
       std::vector<Tensor> weights, outputs;
       for (const int64_t out : outs) {
@@ -121,10 +122,10 @@ TEST_P(Linear, ProductsOfOneInputAreThoseOfEachAlone) {
       const Tensor input = ref::upload_activations(*backend, operands[0].input);
       backend->linear(
           {.input = input.ref(),
-           .products = {
-               {.weight = weights[0].ref(), .bias = bias.ref(), .output = outputs[0].ref(), .out = outs[0]},
-               {.weight = weights[1].ref(), .output = outputs[1].ref(), .out = outs[1]},
-               {.weight = weights[2].ref(), .addend = addend.ref(), .output = outputs[2].ref(), .out = outs[2]}},
+           .products =
+               {{.weight = weights[0].ref(), .bias = bias.ref(), .output = outputs[0].ref(), .out = outs[0]},
+                {.weight = weights[1].ref(), .output = outputs[1].ref(), .out = outs[1]},
+                {.weight = weights[2].ref(), .addend = addend.ref(), .output = outputs[2].ref(), .out = outs[2]}},
            .rows = rows,
            .in = in});
       for (size_t p = 0; p < 3; ++p) {
@@ -146,11 +147,10 @@ TEST_P(Linear, AddendMayBeTheOutput) {
       want.insert(want.end(), {static_cast<float>(r + 3), 106.0f});
     }
     Tensor output = ref::upload_activations(*backend, residual);
-    backend->linear(
-        {.input = input.ref(),
-         .products = {{.weight = weight.ref(), .addend = output.ref(), .output = output.ref(), .out = 2}},
-         .rows = rows,
-         .in = 3});
+    backend->linear({.input = input.ref(),
+                     .products = {{.weight = weight.ref(), .addend = output.ref(), .output = output.ref(), .out = 2}},
+                     .rows = rows,
+                     .in = 3});
     backend->synchronize();
     EXPECT_EQ(ref::download_activations(output), want);
   }

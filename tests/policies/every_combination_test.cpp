@@ -23,11 +23,12 @@ constexpr int kWindow = 16, kBudget = 24, kInterval = 8, kDraws = 400;
 const std::vector<int32_t> kLengths = {90, 61, 47}, kPrompts = {40, 61, 30}, kSamples = {0, 1, 2};
 const std::vector<int32_t> kKept = {20, 18, 16};  // of one-shot compression
 
-// Of a size that these texts feel: what options are given, where a filling of the kind declares them. Those that choose
-// among words are drawn, and others have their defaults.
+// Of a size that these texts feel: what options are given, where a filling of the kind declares them; of several values
+// one is drawn. So are those that choose among words, and others have their defaults.
 using Small = std::map<std::string, std::string>;
 const Small kSmallAllocation = {{"beta", "3"}, {"window", "0"}};
-const Small kSmallAdmission = {{"sinks", "2"}, {"window", std::to_string(kWindow)}, {"tau", "0.5"}};
+const Small kSmallAdmission = {
+    {"sinks", "2"}, {"window", std::to_string(kWindow)}, {"tau", "0.5"}, {"drop", "0 | 0.5"}};
 const Small kSmallSelection = {{"pages", "2"}};
 
 enum class When { kIntervals, kOnce, kCapacity };
@@ -88,7 +89,7 @@ class EveryCombination : public testing::Test {
     for (const DeclaredParam& option : describe(choice.name)) {
       const std::vector<std::string> words = words_of(option.type);
       if (const auto found = small.find(option.key); found != small.end()) {
-        choice.options.push_back({found->first, found->second, ""});
+        choice.options.push_back({found->first, draw(words_of(found->second)), ""});
       } else if (words.size() > 1) {
         choice.options.push_back({option.key, draw(words), ""});
       }
