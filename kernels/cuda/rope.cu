@@ -102,16 +102,15 @@ struct Place {
 };
 
 // What the norm makes of a head, whose words the lanes beside this one have: as many as make a power of two.
-__device__ void norm_head(uint4 (&held)[2], const uint4* weight, const Block& block, int words, int word,
-                          float epsilon) {
+__device__ void norm_head(uint4 (&held)[2], const uint4 (&weights_held)[2], bool has_norm, const Block& block,
+                          int words, float epsilon) {
   auto* values = reinterpret_cast<bf16*>(held);
   float sum = 0;
 #pragma unroll
   for (int e = 0; e < 16; ++e) sum += to_f32(values[e]) * to_f32(values[e]);
   for (int across = 1; across < words; across *= 2) sum += __shfl_xor_sync(kWarp, sum, across);
-  if (!weight) return;
+  if (!has_norm) return;
   const float scale = inverse_rms(sum, block.inverse_dim, epsilon);
-  const uint4 weights_held[2] = {weight[word], weight[word + words]};
   const auto* weights = reinterpret_cast<const bf16*>(weights_held);
 #pragma unroll
   for (int e = 0; e < 16; ++e) values[e] = to_bf16(to_f32(values[e]) * scale * to_f32(weights[e]));
@@ -120,7 +119,7 @@ __device__ void norm_head(uint4 (&held)[2], const uint4* weight, const Block& bl
 // A block has some tokens, whose angles it takes once for all heads, a thread an angle; meanwhile the first words are
 // on their way. Each thread writes the places it has read, so that the output may be the input.
 template <class Word, bool kNorms>
-__global__ void __launch_bounds__(kThreads, 5) rope_kernel(Both<Word> both, RopeArgs args, Block block) {
+__global__ void __launch_bounds__(kThreads, kNorms ? 4 : 5) rope_kernel(Both<Word> both, RopeArgs args, Block block) {
   extern __shared__ __align__(16) float turns[];  // cosines by token, then sines
   let_next_start();
   wait_for_previous();
@@ -131,7 +130,7 @@ __global__ void __launch_bounds__(kThreads, 5) rope_kernel(Both<Word> both, Rope
   float* sines = turns + block.tokens * half;
   const auto place_of = [&](int i) { return Place<Word>(both, block, first_token, words, i); };
   for (int first = 0; first < count; first += kThreads * kTogether) {
-    Word held[kTogether][2];
+    Word held[kTogether][2], weights[kNorms ? kTogether : 1][2];  // the norm's, on their way with what they scale
 #pragma unroll
     for (int k = 0; k < kTogether; ++k) {
       const int i = first + k * kThreads + static_cast<int>(threadIdx.x);
@@ -140,6 +139,10 @@ __global__ void __launch_bounds__(kThreads, 5) rope_kernel(Both<Word> both, Rope
       const Place<Word> place = place_of(i);
       const Word* input = place.of(both.first.input, both.second.input);
       held[k][0] = input[place.at], held[k][1] = input[place.at + words];
+      if constexpr (kNorms) {
+        const Word* norm = place.of(both.first.norm, both.second.norm);
+        if (norm) weights[k][0] = norm[place.word], weights[k][1] = norm[place.word + words];
+      }
     }
     if (first == 0) {
       // Back is the turn by −angle, whose sine is the other way round.
@@ -162,10 +165,10 @@ __global__ void __launch_bounds__(kThreads, 5) rope_kernel(Both<Word> both, Rope
       const int i = first + k * kThreads + static_cast<int>(threadIdx.x);
       const Place<Word> place = place_of(min(i, count - 1));
       if constexpr (kNorms) {
-        const Word* weight = place.of(both.first.norm, both.second.norm);
-        norm_head(held[k], weight, block, words, place.word, args.norm_epsilon);
+        const bool has_norm = place.of(both.first.norm, both.second.norm) != nullptr;
+        norm_head(held[k], weights[k], has_norm, block, words, args.norm_epsilon);
         Word* normed = place.of(both.first.normed, both.second.normed);
-        if (i < count && weight) normed[place.at] = held[k][0], normed[place.at + words] = held[k][1];
+        if (i < count && has_norm) normed[place.at] = held[k][0], normed[place.at + words] = held[k][1];
       }
       if (i >= count) continue;
       const int angles = place.token * half + place.word * kValues<Word>;
