@@ -6,7 +6,7 @@ namespace kv {
 
 // output[r, o] = Σ_i input[r, i] · weight[o, i] (+ bias[o]) (+ addend[r, o]).
 // Sums are f32. The output is of the activation type or f32, then without bias and addend: logits must not be rounded.
-// `addend` may alias `output` (residual connection); input may not.
+// `addend` may alias `output` (residual connection); input, and another product's, may not.
 struct LinearProduct {
   ConstRef weight;       // [out, in], row-major as Hugging Face stores it
   ConstRef bias = {};    // [out] or null

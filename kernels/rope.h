@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/check.h"
 #include "kernels/element.h"
 
 namespace kv {
@@ -12,7 +13,8 @@ enum class RopeDirection : uint8_t { kForward, kBackward };
 // angle = float(position) · inv_freq[d]:  a' = f·(a cos − b sin), b' = f·(b cos + a sin), f = attention_factor.
 // The angle is an f32 product as in transformers, so positions and frequencies round alike. `output` may alias `input`.
 // Where a family has a norm of every head, x is what rms_norm (kernels/rms_norm.h) makes of the input, of the
-// activations' type, and goes to `normed`, which may alias `input`.
+// activations' type, and goes to `normed`, which may alias `input`, but not `output`. Backward there is none:
+// rms_norm_backward comes after.
 struct RopeVectors {
   ConstRef input;      // [tokens, heads, head_dim]
   ConstRef norm = {};  // its weight, [head_dim], or null
@@ -33,6 +35,13 @@ struct RopeArgs {
   float norm_epsilon = 1e-6f;
   RopeDirection direction = RopeDirection::kForward;
 };
+
+inline void check_vectors(const RopeArgs& args) {
+  for (const RopeVectors& vectors : args.vectors) {
+    KV_CHECK(!vectors.norm || args.direction == RopeDirection::kForward);
+    KV_CHECK(!vectors.norm || vectors.normed.data != vectors.output.data);
+  }
+}
 
 namespace cpu {
 void rope(const RopeArgs& args);

@@ -32,12 +32,14 @@ struct WindowAttentionArgs {
   static constexpr int kMostSuffixes = 4;
   static constexpr int kExtremeCount = 3;
   Mode mode = Mode::kPerQueryHead;
-  ConstRef queries;  // [sequences, window, q_heads, head_dim], post-RoPE, oldest first
-  // [sequences, window], where among `queries` (and log_sums) each is, which may be a block's; null: in their order.
+  ConstRef queries;  // [sequences, window, q_heads, head_dim], post-RoPE, oldest first; or as query_rows says
+  // [sequences, window]: which vectors of `queries` (and log_sums), whose order is a block's, are the window's; null:
+  // theirs is the window's.
   const int32_t* query_rows = nullptr;
   PagedView cache;
-  // [sequences, window, q_heads]: what attend() says of the queries (AttendArgs::log_sums), where each query head's own
-  // softmax is over all that it saw; null: they are computed, over the slots that are here.
+  // Of kSuffixSums and kExtremes, [as queries, q_heads]: what attend() says of the queries (AttendArgs::log_sums), so
+  // that a probability is one among all that the query saw then, whether it is here or not. +infinity: it saw nothing,
+  // and gives nothing. Null: probabilities are among the slots that are here.
   const float* log_sums = nullptr;
   int window = 0;  // <= length of every due row; of kSuffixSums that holds for its suffixes, older queries are anything
   int q_heads = 0;
@@ -75,7 +77,7 @@ inline void check_planes(const WindowAttentionArgs& args) {
   const bool sums_suffixes = args.mode == WindowAttentionArgs::Mode::kSuffixSums;
   KV_CHECK(!sums_suffixes || (args.suffixes && (args.suffix_count == 3 || args.suffix_count == 4)));
   KV_CHECK(!args.newest_positions || (sums_suffixes && args.cache.expires));
-  KV_CHECK(!args.log_sums || !is_group_max(args.mode));
+  KV_CHECK(!args.log_sums || sums_suffixes || args.mode == WindowAttentionArgs::Mode::kExtremes);
   const int statistics = statistics_of(args);
   KV_CHECK(statistics == 0 || args.planes >= statistics * (args.q_heads / args.cache.kv_heads));
 }

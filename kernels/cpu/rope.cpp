@@ -39,6 +39,7 @@ void turn_heads(const RopeArgs& args, const RopeVectors& vectors, int64_t token,
 }  // namespace
 
 void rope(const RopeArgs& args) {
+  check_vectors(args);
   const int64_t half = args.head_dim / 2;
   // Back is the turn by −angle, whose sine is the other way round.
   const float sine_factor = args.direction == RopeDirection::kBackward ? -args.attention_factor : args.attention_factor;

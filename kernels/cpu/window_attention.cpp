@@ -73,16 +73,7 @@ void score_per_head(const Slice& slice) {
     float* scores = args.scores.row(slice.row * slice.group + g);
     if (slice.first == 0) std::fill_n(scores, slice.columns, 0.0f);
     for (int64_t i = slice.first; i < slice.end(); ++i) {
-      const float weight = 1.0f / static_cast<float>(args.window);
-      if (!args.log_sums) {
-        add_softmax(slice.vector(g, i), slice.visible(i), weight, scores);
-        continue;
-      }
-      float* p = slice.vector(g, i);
-      const int64_t visible = slice.visible(i);
-      exponentials(slice, g, i, p, visible);
-#pragma omp simd
-      for (int64_t j = 0; j < visible; ++j) scores[j] += p[j] * weight;
+      add_softmax(slice.vector(g, i), slice.visible(i), 1.0f / static_cast<float>(args.window), scores);
     }
   }
 }

@@ -147,10 +147,6 @@ __global__ void plain_gemm(Gemm args, int64_t row_tiles) {
   if (row < args.rows && out < args.out) finish(args, row, out, sum);
 }
 
-}  // namespace
-
-namespace {
-
 bool has_words(const Gemm& args) {
   return args.in > 0 && args.in % 8 == 0 && is_aligned(args.input, 16) && is_aligned(args.weight, 16);
 }
@@ -160,7 +156,6 @@ bool streams_weights(const Gemm& args) {
 }
 
 void multiply(const Gemm& args) {
-  KV_CHECK(args.output_type == DType::kBF16 || (args.output_type == DType::kF32 && !args.bias));
   if (args.rows == 0 || args.out == 0) return;
   if (has_words(args) && args.out % 8 == 0 && is_aligned(args.output, 16) && is_aligned(args.addend, 16) &&
       is_aligned(args.bias, 16)) {
@@ -176,8 +171,18 @@ void multiply(const Gemm& args) {
 void gemm(const Gemm& args) { gemm(std::span(&args, 1)); }
 
 void gemm(std::span<const Gemm> products) {
-  if (std::ranges::all_of(products, streams_weights)) return gemv(products);
-  for (const Gemm& product : products) multiply(product);
+  Gemm streamed[kMostProducts];
+  size_t count = 0;
+  KV_CHECK(products.size() <= kMostProducts);
+  for (const Gemm& product : products) {
+    KV_CHECK(product.output_type == DType::kBF16 || (product.output_type == DType::kF32 && !product.bias));
+    if (streams_weights(product)) {
+      streamed[count++] = product;
+    } else {
+      multiply(product);
+    }
+  }
+  gemv(std::span(streamed, count));
 }
 
 }  // namespace kv::cuda

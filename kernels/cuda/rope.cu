@@ -232,7 +232,9 @@ RopeArgs after_norms(const RopeArgs& args) {
 
 void rope(const RopeArgs& args) {
   const auto has_norm = [](const RopeVectors& vectors) { return static_cast<bool>(vectors.norm); };
-  KV_CHECK(args.head_dim > 0 && args.head_dim % 2 == 0 && args.vectors[0].heads > 0);
+  KV_CHECK(args.head_dim > 0 && args.head_dim % 2 == 0);
+  check_vectors(args);
+  if (args.vectors[0].heads + args.vectors[1].heads == 0) return;
   const bool is_wide = args.head_dim % 16 == 0 && std::ranges::all_of(args.vectors, are_words);
   const bool is_a_power = std::has_single_bit(static_cast<unsigned>(args.head_dim)) && args.head_dim <= 512;
   if (!std::ranges::any_of(args.vectors, has_norm)) {

@@ -39,7 +39,8 @@ ForesightShape ForesightShape::read(Params& params) {
   shape.recomputes_sums =
       params.get("sums", "kept", {"kept", "recomputed"},
                  "over an interval's queries: kept by every block's attention, or recomputed at the event from the "
-                 "queries, which are cached (always with features: code); the same numbers, another cost") ==
+                 "queries, which are cached with their softmax sums (always with features: code); the same numbers, "
+                 "another cost") ==
       "recomputed";
   shape.reads_entry = params.get("inputs", "attention+kv", {"attention+kv", "attention"},
                                  "what the network reads: key and value of an entry and the attention it received, or "

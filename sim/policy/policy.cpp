@@ -115,7 +115,8 @@ Policy make_policy(std::string_view name, std::vector<GivenParam> options, SlotC
   policy.admission = make_part<Admission>(others.admission.name, std::move(others.admission.options));
   policy.selection_name = others.selection.name;
   policy.selection = make_part<Selection>(others.selection.name, std::move(others.selection.options));
-  if (policy.selection->selects() && scorer_needs(policy).column_sums) {
+  const Needs needs = scorer_needs(policy);
+  if (policy.selection->selects() && (needs.column_sums || needs.log_sums)) {
     throw UserError(
         fmt::format("{}: sums the attention that every entry receives, of which selection {} shows a part alone",
                     policy.name, policy.selection_name));

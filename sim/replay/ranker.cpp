@@ -1,6 +1,7 @@
 #include "sim/replay/ranker.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "kernels/keep_recent.h"
@@ -15,17 +16,19 @@ class Ranker::Recent {
         sequences_(sequences),
         window_(window),
         width_(width),
-        vectors_(backend, dtype, sequences * window * width) {
-    vectors_.fill_zero();  // entries that no token attended to are there, too (Loop::fill)
+        vectors_(backend, dtype, sequences * window * width) {}
+
+  // Numbers until tokens have brought others.
+  void fill(float value) {
+    const std::vector<float> values(static_cast<size_t>(vectors_.elements()), value);
+    vectors_.upload(values.data(), vectors_.bytes());
   }
 
-  void push(std::span<const Segment> segments, const Segment* on_device, ConstRef vectors) {
-    int32_t most = 0;
-    for (const Segment& segment : segments) most = std::max(most, segment.count);
+  void push(std::span<const Segment> segments, const Segment* on_device, int32_t max_count, ConstRef vectors) {
     backend_.keep_recent({.vectors = vectors,
                           .segments = on_device,
                           .segment_count = std::ssize(segments),
-                          .max_count = most,
+                          .max_count = max_count,
                           .window = window_,
                           .width = width_,
                           .recent = vectors_.ref()});
@@ -66,7 +69,10 @@ Ranker::Ranker(Backend& backend, const SourceInfo& info, const Policy& policy, i
   const int64_t query = static_cast<int64_t>(info.q_heads) * info.head_dim;
   for (int layer = 0; layer < info.layers; ++layer) {
     recent_.emplace_back(backend, backend.activation_type(), sequences, window_, query);
-    if (needs_.log_sums) recent_log_sums_.emplace_back(backend, DType::kF32, sequences, window_, info.q_heads);
+    if (!needs_.log_sums) continue;
+    recent_log_sums_.emplace_back(backend, DType::kF32, sequences, window_, info.q_heads);
+    recent_log_sums_.back().fill(
+        std::numeric_limits<float>::infinity());  // queries that attended to nothing (Loop::fill) leave nothing
   }
 }
 
@@ -74,7 +80,8 @@ Ranker::~Ranker() = default;
 Ranker::Ranker(Ranker&&) noexcept = default;
 
 void Ranker::push(int layer, const Block& block, ConstRef queries) {
-  if (!recent_.empty()) recent_[static_cast<size_t>(layer)].push(block.segments, block.on_device(), queries);
+  if (!recent_.empty())
+    recent_[static_cast<size_t>(layer)].push(block.segments, block.on_device(), block.max_count, queries);
 }
 
 LayerView Ranker::seen(LayerView layer) const {
@@ -92,8 +99,10 @@ LayerView Ranker::seen(LayerView layer) const {
 
 void Ranker::observe(const LayerView& layer) {
   if (!recent_log_sums_.empty()) {
-    const ConstRef log_sums{layer.log_sums, DType::kF32};
-    recent_log_sums_[static_cast<size_t>(layer.layer)].push(layer.segments, layer.device_segments, log_sums);
+    int32_t most = 0;
+    for (const Segment& segment : layer.segments) most = std::max(most, segment.count);
+    recent_log_sums_[static_cast<size_t>(layer.layer)].push(layer.segments, layer.device_segments, most,
+                                                            {layer.log_sums, DType::kF32});
   }
   scorer_.observe(seen(layer));
 }

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "kernels/add.h"
@@ -81,6 +82,32 @@ void rope(Device& device, Samples& samples, const Model& model) {
                   .tokens = model.tokens,
                   .head_dim = model.head_dim});
   });
+}
+
+// Queries and a quarter as many keys, each head's norm before.
+void rope_after_norms(Device& device, Samples& samples, const Model& model) {
+  Backend& backend = device.backend();
+  const int heads[] = {model.heads, std::max(1, model.heads / 4)};
+  const Tensor positions = counting(backend, model.tokens), norm = random_activations(backend, model.head_dim, 3);
+  const Tensor inv_freq = upload(backend, std::vector<float>(static_cast<size_t>(model.head_dim / 2), 0.1f));
+  RopeArgs args{.positions = positions.ref().as<int32_t>(),
+                .inv_freq = inv_freq.ref().as<float>(),
+                .tokens = model.tokens,
+                .head_dim = model.head_dim};
+  std::vector<Tensor> normed, outputs;
+  int64_t all = 0;
+  for (size_t v = 0; v < std::size(heads); ++v) {
+    const int64_t count = model.tokens * heads[v] * model.head_dim;
+    normed.push_back(random_activations(backend, count, 1 + v));
+    outputs.emplace_back(backend, backend.activation_type(), count);
+    args.vectors[v] = {.input = normed[v].ref(),
+                       .norm = norm.ref(),
+                       .normed = normed[v].ref(),
+                       .output = outputs[v].ref(),
+                       .heads = heads[v]};
+    all += count;
+  }
+  samples.take({.bytes = bytes(device, 3 * all), .flops = 7.0 * static_cast<double>(all)}, [&] { backend.rope(args); });
 }
 
 void silu_mul(Device& device, Samples& samples) {
@@ -238,6 +265,8 @@ const Family kElementwise{[](Device& device) {
   for (const Model& of : rotated) {
     device.add(fmt::format("rope/{}x{}x{}", of.tokens, of.heads, of.head_dim),
                [of](Device& on, Samples& samples) { rope(on, samples, of); });
+    device.add(fmt::format("rope/{}x({}+{})x{} norms", of.tokens, of.heads, std::max(1, of.heads / 4), of.head_dim),
+               [of](Device& on, Samples& samples) { rope_after_norms(on, samples, of); });
   }
   device.add(fmt::format("silu_mul/{}x{}", model.tokens, model.intermediate), silu_mul);
   device.add(fmt::format("silu_mul_backward/{}x{}", model.tokens, model.intermediate), silu_mul_backward);

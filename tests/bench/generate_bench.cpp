@@ -21,21 +21,21 @@ struct Shape {
   int batch;
   int32_t length;
   double dropped = 0;  // share of the tokens that an admission turns away, by a draw; 0: there is none
+  double expand = 0;   // hidden units of a gate's network over the head's dimension
 };
 
 constexpr int kSamples = 10;
 constexpr int kSteps = 16;  // of a sample, the last of them at the full length
 constexpr int kWindow = 256;
-constexpr double kExpand = 4;  // hidden units of a gate's network over the head's dimension
 
 Policy policy_of(const Shape& shape) {
   if (shape.dropped == 0) return make_policy("full", {});
-  SlotChoice gates{"wg-kv", {{"drop", fmt::format("{}", shape.dropped)}, {"expand", fmt::format("{}", kExpand)}}};
+  SlotChoice gates{"wg-kv", {{"drop", fmt::format("{}", shape.dropped)}, {"expand", fmt::format("{}", shape.expand)}}};
   return make_policy("full", {}, {.admission = std::move(gates)});
 }
 
-double gate_bytes(const ModelConfig& config, double activation) {
-  return activation * config.layers * config.kv_size() * kExpand * 2 * config.head_dim;
+double gate_bytes(const ModelConfig& config, const Shape& shape, double activation) {
+  return activation * config.layers * config.kv_size() * shape.expand * 2 * config.head_dim;
 }
 
 // What a step has to read: every weight but the rows of the embedding that no token of the batch asks for, and all keys
@@ -47,7 +47,7 @@ Work work_of(const Device& device, const ModelSource& source, const ModelConfig&
   const double older = shape.length - 0.5 * kSteps - kWindow;
   const double entries = shape.batch * config.layers * (kWindow + (1 - shape.dropped) * older);
   const double pairs = entries * config.q_size();
-  const double gates = shape.dropped > 0 ? gate_bytes(config, activation) : 0;
+  const double gates = shape.dropped > 0 ? gate_bytes(config, shape, activation) : 0;
   return {.bytes = weights + gates + 2 * activation * entries * config.kv_size(),
           .flops = 2 * shape.batch * weights / activation + 4 * pairs};
 }
@@ -75,7 +75,8 @@ void decode_step(Device& device, Samples& samples, const Shape& shape) {
 
 const std::vector<Shape> kShapes = {
     {"decode_step/1x32K llama-3.1-8b", "llama-3.1-8b", 1, 32 * 1024},
-    {"decode_step/1x200K llama-3.1-8b 75 % dropped", "llama-3.1-8b", 1, 200 * 1000, 0.75},
+    {"decode_step/1x200K llama-3.1-8b 75 % dropped", "llama-3.1-8b", 1, 200 * 1000, 0.75, 4},
+    {"decode_step/1x200K qwen3-4b 75 % dropped", "qwen3-4b", 1, 200 * 1000, 0.75, 1.5},
     {"decode_step/64x2048 qwen3-4b", "qwen3-4b", 64, 2048},
 };
 

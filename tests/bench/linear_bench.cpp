@@ -36,6 +36,24 @@ void run(Device& device, Samples& samples, const Shape& shape) {
   });
 }
 
+// Queries, keys and values of one row, as a step's projections are.
+void project(Device& device, Samples& samples, const Shape& shape) {
+  Backend& backend = device.backend();
+  const int64_t outs[] = {shape.out, shape.out / 4, shape.out / 4};
+  const Tensor input = random_activations(backend, shape.rows * shape.in, 1);
+  LinearArgs args{.input = input.ref(), .rows = shape.rows, .in = shape.in};
+  std::vector<Tensor> weights, outputs;
+  Work work;
+  for (size_t p = 0; p < std::size(outs); ++p) {
+    weights.push_back(random_activations(backend, outs[p] * shape.in, 2 + p));
+    outputs.emplace_back(backend, backend.activation_type(), shape.rows * outs[p]);
+    args.products[p] = {.weight = weights[p].ref(), .output = outputs[p].ref(), .out = outs[p]};
+    const Work of = work_of({shape.name, shape.rows, shape.in, outs[p]}, device.activation());
+    work.bytes += of.bytes, work.flops += of.flops;
+  }
+  samples.take(work, [&] { backend.linear(args); });
+}
+
 void run_backward(Device& device, Samples& samples, const Shape& shape) {
   Backend& backend = device.backend();
   const Tensor output_gradient = random_activations(backend, shape.rows * shape.out, 1);
@@ -103,7 +121,13 @@ const std::vector<Shape> kCpuLoss = {{"token_loss/4096x384x8192", 4096, 384, 819
 const std::vector<Shape> kCudaLoss = {{"token_loss/8192x384x8192", 8192, 384, 8192},
                                       {"token_loss/2048x4096x128256", 2048, 4096, 128256}};
 
+const std::vector<Shape> kCpuProject = {{"linear/1x384x(384+96+96)", 1, 384, 384}};
+const std::vector<Shape> kCudaProject = {{"linear/1x4096x(4096+1024+1024)", 1, 4096, 4096}};
+
 const Family kLinear{[](Device& device) {
+  for (const Shape& shape : device.pick(kCpuProject, kCudaProject)) {
+    device.add(shape.name, [shape](Device& on, Samples& samples) { project(on, samples, shape); });
+  }
   for (const Shape& shape : device.pick(kCpu, kCuda)) {
     device.add(shape.name, [shape](Device& on, Samples& samples) { run(on, samples, shape); });
   }

@@ -80,6 +80,10 @@ void window_attention(Device& device, Samples& samples, const Window& shape) {
   const Tensor queries =
       random_activations(backend, int64_t{shape.sequences} * shape.window * heads.query * shape.head_dim, 5);
   Tensor scores(backend, DType::kF32, rows * args.planes * shape.length);
+  // As attend() knows them for the scorer that asks for suffixes or extremes.
+  const Tensor log_sums =
+      upload(backend, std::vector<float>(static_cast<size_t>(shape.sequences) * shape.window * heads.query, 8.0f));
+  if (statistics_of(args) > 0) args.log_sums = log_sums.ref().as<float>();
   args.queries = queries.ref();
   args.cache = cache.view();
   args.scores = scores.slots<float>(shape.length);

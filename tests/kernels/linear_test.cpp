@@ -135,6 +135,43 @@ TEST_P(Linear, ProductsOfOneInputAreThoseOfEachAlone) {
   }
 }
 
+// One weight does not lie where words of memory begin, and one output is not rounded.
+TEST_P(Linear, ProductsOfOneInputNeedNotBeAlike) {
+  KV_BACKEND_OR_SKIP(backend);
+  for (const int64_t rows : {1, 5}) {
+    const Shape shape{rows, 64, 40};
+    Operands x(*backend, shape);
+    x.bias = x.addend = {};
+    std::vector<float> moved = x.weight;
+    moved.insert(moved.begin(), NAN);
+    const Tensor input = ref::upload_activations(*backend, x.input),
+                 weight = ref::upload_activations(*backend, x.weight);
+    const Tensor moved_weight = ref::upload_activations(*backend, moved);
+    Tensor outputs[3] = {{*backend, backend->activation_type(), rows * shape.out},
+                         {*backend, DType::kF32, rows * shape.out},
+                         {*backend, backend->activation_type(), rows * shape.out}};
+    backend->linear({.input = input.ref(),
+                     .products = {{.weight = moved_weight.at(1), .output = outputs[0].ref(), .out = shape.out},
+                                  {.weight = weight.ref(), .output = outputs[1].ref(), .out = shape.out},
+                                  {.weight = weight.ref(), .output = outputs[2].ref(), .out = shape.out}},
+                     .rows = rows,
+                     .in = shape.in});
+    const std::vector<float> alone = run(*backend, shape, x);
+    EXPECT_EQ(ref::download_activations(outputs[2]), alone);
+    const ref::Product want = ref::linear(x.input, x.weight, {}, {}, rows, shape.in, shape.out);
+    const std::vector<float> of_moved = ref::download_activations(outputs[0]);
+    const std::vector<float> wide = ref::download_array<float>(outputs[1]);
+    for (size_t i = 0; i < alone.size(); ++i) {
+      const ref::Tolerance sum{.roundings = static_cast<double>(shape.in), .magnitude = want.magnitudes[i]};
+      ASSERT_TRUE(ref::is_close(wide[i], want.values[i], sum)) << i;
+      ASSERT_TRUE(ref::is_close(
+          of_moved[i], want.values[i],
+          {.roundings = sum.roundings + ref::storage_roundings(*backend), .magnitude = want.magnitudes[i]}))
+          << i;
+    }
+  }
+}
+
 TEST_P(Linear, AddendMayBeTheOutput) {
   KV_BACKEND_OR_SKIP(backend);
   // Rows of ones, weights of 1 (output 0) and 2 (output 1): 3 products each, on top of what is there.

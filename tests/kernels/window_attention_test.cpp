@@ -259,8 +259,11 @@ TEST_P(WindowAttention, SumsSuffixesOfEachSequenceOverWhatItsQueriesSee) {
       for (int64_t s = 0; s < 4; ++s) {
         std::fill_n(queries.begin() + s * c.window * vector, (c.window - suffixes[s * 3 + 2]) * vector, NAN);
       }
-      const std::vector<float> got =
-          window_attention(*backend, c, cache, queries, pitch, {}, suffixes, expires ? newest : std::vector<int32_t>{});
+      const std::vector<int32_t> positions = expires ? newest : std::vector<int32_t>{};
+      const std::vector<float> got = window_attention(*backend, c, cache, queries, pitch, {}, suffixes, positions);
+      const Known known{.log_sums = std::vector<float>(static_cast<size_t>(4 * c.window * c.kv_heads * group), 1.0f)};
+      const std::vector<float> of_known =
+          window_attention(*backend, c, cache, queries, pitch, {}, suffixes, positions, known);
       const int64_t vectors = vectors_of(c);
       for (int64_t row = 0; row < rows.rows(); ++row) {
         const std::vector<std::vector<double>> want =
@@ -270,6 +273,10 @@ TEST_P(WindowAttention, SumsSuffixesOfEachSequenceOverWhatItsQueriesSee) {
           const int64_t base = (row * vectors + v) * pitch, count = std::ssize(want[v]);
           ref::expect_close(ref::slice(got, base, count), want[v], probability_tolerance(c, want[v]));
           ref::expect_untouched(got, base + count, base + pitch);
+          // Whatever the queries' sums, what none of them sees has nothing, and all else something.
+          for (int64_t slot = 0; slot < count; ++slot) {
+            ASSERT_EQ(of_known[base + slot] > 0, want[v][slot] > 0) << row << ", " << v << ", " << slot;
+          }
         }
       }
     }
@@ -327,34 +334,38 @@ std::vector<float> log_sums_of(const Case& c, const std::vector<float>& queries,
   return log_sums;
 }
 
-// Queries that lie in another order, with their log sums.
-TEST_P(WindowAttention, IsTheSameOfQueriesWhoseSumsAreKnown) {
+// Queries that lie in another order, and had seen twice as much as is here, or nothing.
+TEST_P(WindowAttention, GivesTheProbabilityAmongAllThatAQuerySaw) {
   KV_BACKEND_OR_SKIP(backend);
-  for (const Mode mode : {Mode::kPerQueryHead, Mode::kSuffixSums, Mode::kExtremes}) {
+  for (const Mode mode : {Mode::kSuffixSums, Mode::kExtremes}) {
     for (const int group : {1, 2, 3, 8}) {
       const Case c{.window = 32, .kv_heads = 2, .group = group, .dim = 64, .mode = mode};
       const ref::PagedCache cache(*backend, ref::random_rows({37, 40, 64, 100, 47, 600}, 2, c.dim, 5), 1);
       const int64_t heads = int64_t{c.kv_heads} * group, vector = heads * c.dim, count = 3 * c.window, pitch = 603;
       const std::vector<float> queries = ref::rounded(*backend, ref::random_values(count * vector, 6));
       const std::vector<float> log_sums = log_sums_of(c, queries, cache.rows());
-      Known known;
+      Known known, nothing;
       std::vector<float> reversed;
       for (int64_t i = count - 1; i >= 0; --i) {
         known.rows.push_back(static_cast<int32_t>(i));
         reversed.insert(reversed.end(), queries.begin() + i * vector, queries.begin() + (i + 1) * vector);
-        known.log_sums.insert(known.log_sums.end(), log_sums.begin() + i * heads, log_sums.begin() + (i + 1) * heads);
+        for (int64_t head = 0; head < heads; ++head)
+          known.log_sums.push_back(log_sums[i * heads + head] + std::log(2.0f));
       }
+      nothing.log_sums.assign(log_sums.size(), std::numeric_limits<float>::infinity());
       const std::vector<int32_t> suffixes = {5, 16, 32, 1, 1, 20, 8, 16, 32};
       const std::vector<float> want = window_attention(*backend, c, cache, queries, pitch, {}, suffixes);
       const std::vector<float> got = window_attention(*backend, c, cache, reversed, pitch, {}, suffixes, {}, known);
+      const std::vector<float> none = window_attention(*backend, c, cache, queries, pitch, {}, suffixes, {}, nothing);
       for (int64_t row = 0; row < 6; ++row) {
-        for (int64_t v = 0; v < (mode == Mode::kPerQueryHead ? group : 3 * group); ++v) {
+        for (int64_t v = 0; v < 3 * group; ++v) {
           const int64_t at = (row * vectors_of(c) + v) * pitch, length = cache.rows().length(row);
-          const std::vector<float> plain = ref::slice(want, at, length);
-          const std::vector<double> close(plain.begin(), plain.end());
-          ref::Tolerance tolerance = probability_tolerance(c, close);
+          std::vector<double> half;
+          for (const float among_these : ref::slice(want, at, length)) half.push_back(double{among_these} / 2);
+          ref::Tolerance tolerance = probability_tolerance(c, half);
           tolerance.roundings *= 2;
-          ref::expect_close(ref::slice(got, at, length), close, tolerance);
+          ref::expect_close(ref::slice(got, at, length), half, tolerance);
+          EXPECT_EQ(ref::slice(none, at, length), std::vector<float>(static_cast<size_t>(length), 0));
         }
       }
     }

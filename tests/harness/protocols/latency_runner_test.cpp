@@ -119,6 +119,18 @@ TEST_F(Latency, AnAdmissionLetsInItsShare) {
   EXPECT_FALSE(measured("full").contains("admission_time"));
 }
 
+// Whose cached queries attended to nothing before the timed steps.
+TEST_F(Latency, EventsOverAFilledCacheHaveScores) {
+  EXPECT_EQ(run("policies: [{policy: foresight-kv, weights: initial, label: kept}, {policy: foresight-kv, weights: "
+                "initial, sums: recomputed, label: recomputed}, {policy: foresight-kv, weights: initial, features: "
+                "code, label: code}]\naxes: {batch: 2, new_tokens: 200, budget: 64, interval: 32}\n")
+                .skipped,
+            0);
+  for (const char* policy : {"kept", "recomputed", "code"}) {
+    EXPECT_EQ(measured(policy).at("evictions"), std::vector<double>{4}) << policy;
+  }
+}
+
 // A scorer's events come when they come beside an admission; a selection goes with any that it may stand beside.
 TEST_F(Latency, SelectionsAreTimedAndAdmissionsBesideScorersAreNot) {
   EXPECT_EQ(run("policies: [{policy: full, selection: {quest: {pages: 2}}, label: few}, {policy: streaming, selection: "

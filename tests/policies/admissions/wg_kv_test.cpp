@@ -235,14 +235,14 @@ TEST_F(WgKv, ANetworkHasAUnitAtLeast) {
   left({{"weights", "initial", ""}, {"expand", "0.125", ""}});
 }
 
+// Also where a draw decides: the network runs for its cost.
 TEST_F(WgKv, KeysBeforeRopeMustBeThere) {
   SourceInfo lacking = info_;
   lacking.has_pre_rope_keys = false;
   info_ = lacking;
-  EXPECT_NE(test::user_error([&] {
-              left({{"weights", "initial", ""}});
-            }).find("needs pre-RoPE keys"),
-            std::string::npos);
+  for (const GivenParam& option : {GivenParam{"weights", "initial", ""}, GivenParam{"drop", "0.5", ""}}) {
+    EXPECT_NE(test::user_error([&] { left({option}); }).find("needs pre-RoPE keys"), std::string::npos) << option.key;
+  }
 }
 
 }  // namespace
