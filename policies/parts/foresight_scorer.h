@@ -41,8 +41,8 @@ struct ForesightShape {
 // ForesightKV's features and network (001, App. B.1), which its policy decides by and its training learns. Entry
 // columns hold what was attended before the last event, in all and decayed (8 bytes a query head); kept sums add what
 // was since, in all and by the interval's last 8, 16 and 32 queries (16 bytes more). Those know from a query's place
-// which event it is near, so events come after every interval. Recomputed sums need the interval's queries and their softmax sums instead. y =
-// −φ of the paper: high stays. What leaves is drawn (EvictionDraw); y itself are the ties.
+// which event it is near, so events come after every interval. Recomputed sums need the interval's queries and their
+// softmax sums instead. y = −φ of the paper: high stays. What leaves is drawn (EvictionDraw); y itself are the ties.
 class ForesightScorer : public Scorer {
  public:
   static constexpr int kWindow = 32;

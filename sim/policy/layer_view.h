@@ -36,8 +36,8 @@ struct LayerView {
   const int32_t* expires = nullptr;  // of the block's entries, [tokens, kv_heads], backend memory; null: none do
   // One vector a query head, rows · group of them; only where a segment has tokens; null unless needed.
   Slots<const float> column_sums, column_max;
-  // [tokens, q_heads], AttendArgs::log_sums of the block's queries; null unless needed, of a block of several tokens also
-  // by late queries.
+  // [tokens, q_heads], AttendArgs::log_sums of the block's queries; null unless needed, of a block of several tokens
+  // also by late queries.
   const float* log_sums = nullptr;
   int64_t pitch = 0;  // of every Slots of this layer, >= cache.max_length
 
