@@ -44,7 +44,7 @@ class Plan {
     }
     if (manifest_text_of(manifest_, "experiment") != spec.name) refuse("another experiment");
     times_ = run_times_from(*found, file_);
-    divide(make_grid(spec));
+    divide(make_grid(spec, Learned::kUnread));
     double work = 0;
     for (const Piece& piece : pieces_) work += piece.seconds;
     if (!(work > 0) || !std::isfinite(work + times_.start + times_.open + times_.assembly)) {

@@ -127,7 +127,7 @@ const RegisterProtocol answer{{
               .help = "an instruct model's chat template; without it texts are asked as they are",
               .read = [](Params& params) { reads_chat(params); }}},
     .numbers = {"accuracy", "answer_tokens", "repetition_rate", "truncation_rate", "kept_tokens", "kept_tokens_max",
-                "kept_kv_bytes", "cache_bytes", "prefill_time", "compress_time", "answer_time"},
+                "kept_kv_bytes", "cache_bytes", "learned_bytes", "prefill_time", "compress_time", "answer_time"},
     .headlines =
         {{.name = "accuracy", .title = "Accuracy by task", .metric = "accuracy", .better = "higher", .unit = "%"}},
     .starter =

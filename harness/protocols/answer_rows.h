@@ -55,6 +55,7 @@ struct AnswerTimes {
 //   over
 //                      the full cache's keys, values and positions, as the metric cache_size has it; a context that was
 //                      compressed once keeps no columns
+//   learned_bytes      of what a policy decides by, where it has learned (AnswerRunner)
 //   prefill_time       of the batch, with the scoring for all its policies, shared evenly
 //                      (a context that is pruned while it is read, is read for its case alone: all of that but cutting)
 //   compress_time      scoring (within that) and cutting for the case, as under protocol latency; copying the context

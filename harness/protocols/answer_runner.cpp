@@ -284,6 +284,7 @@ void AnswerRunner::answer_compressed(const Round& round, std::vector<Candidate>&
       outcome.times.compress_seconds += prefill->score_seconds(i);
       LoopState state =
           prefill->compressed(i, candidates[i].keep, outcome.times.compress_seconds, room_of(round, round.questions));
+      note_learned(policy, outcome);
       // Nothing scores any more, so that no columns are kept.
       outcome.entry_bytes =
           static_cast<double>(state.cache.kv_page_bytes() + state.cache.bound_page_bytes()) / kPageTokens;
@@ -298,6 +299,7 @@ void AnswerRunner::answer_compressed(const Round& round, std::vector<Candidate>&
 void AnswerRunner::answer_pruned(const Round& round, Candidate candidate) {
   try {
     LoopState state = read_pruned(round, candidate);
+    note_learned(candidate.policy, *candidate.outcome);
     candidate.policy.scorer.reset();  // what it admits and selects it goes on with, as it has begun; nothing evicts now
     answer_case(round, std::move(state), candidate.policy, *candidate.outcome);
   } catch (const UserError& error) {
@@ -399,6 +401,10 @@ GenerateResult AnswerRunner::ask(const Round& round, size_t question, LoopState 
                    .prefill_chunk = batch_.spec.chunk()});
 }
 
+void AnswerRunner::note_learned(const Policy& policy, Outcome& outcome) const {
+  outcome.learned_bytes = policy.learned_bytes(batch_.subject.model()->info(), batch_.backend.activation_type());
+}
+
 // Rounds of one case differ by a question's length; their mean would say no more.
 void AnswerRunner::note_kept(const Round& round, const LoopState& state, Outcome& outcome) const {
   const CacheShape& shape = state.cache.shape();
@@ -439,6 +445,9 @@ std::vector<Row> AnswerRunner::rows_of(const Case& unit_case, const Outcome& out
     if (sheet && sheet->error.empty()) {
       add_document(rows, blank, sample.exam.document);
       add_answer_rows(rows, blank, *sheet, outcome.times, share);
+      if (outcome.learned_bytes > 0) {
+        add_row(rows, blank, "learned_bytes", static_cast<double>(outcome.learned_bytes), "bytes");
+      }
       continue;
     }
     rows.push_back(blank);

@@ -47,6 +47,7 @@ class AnswerRunner final : public UnitRunner {
     std::vector<AnswerSheet> sheets;  // [exams]
     AnswerTimes times{};
     double entry_bytes = 0;      // of an entry of the context, with what is kept beside it
+    size_t learned_bytes = 0;    // of what the policy decides by
     bool out_of_memory = false;  // fewer at a time would not be the batch that was asked for
   };
   struct Round;
@@ -67,6 +68,7 @@ class AnswerRunner final : public UnitRunner {
   std::vector<int32_t> room_of(const Round& round, std::span<const size_t> questions) const;
   void grade_answers(size_t question, const GenerateResult& result, Outcome& outcome);
   GenerateResult ask(const Round& round, size_t question, LoopState state, Policy& reader);
+  void note_learned(const Policy& policy, Outcome& outcome) const;
   void note_kept(const Round& round, const LoopState& state, Outcome& outcome) const;
   void note_needles(const Round& round, const LoopState& state, Outcome& outcome) const;
   std::vector<Row> rows_of(const Case& unit_case, const Outcome& outcome) const;

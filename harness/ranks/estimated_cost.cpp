@@ -20,7 +20,7 @@ double estimated_cost(const Workload& workload) {
     const int own = one.count("context") + one.count("new_tokens");  // where the workload has no texts
     cost += cost_of_text(std::max({1, workload.tokens, own}));
   }
-  return cost * workload.samples;
+  return cost;
 }
 
 std::vector<size_t> largest_first(const std::vector<Workload>& workloads) {

@@ -148,7 +148,8 @@ BaselineNeeds needs_of(const Spec& spec, const Case& unit_case, const Policy& po
 
 class GridMaker {
  public:
-  explicit GridMaker(const Spec& spec) : spec_(spec), owners_(spec), points_(product(spec.axes)) {
+  GridMaker(const Spec& spec, Learned learned)
+      : spec_(spec), learned_(learned), owners_(spec), points_(product(spec.axes)) {
     for (const auto& metric : make_case_metrics(spec)) grid_.needs.merge(metric->observer_needs().baseline);
     metric_needs_ = grid_.needs;
   }
@@ -198,9 +199,10 @@ class GridMaker {
     if (policy.selection->selects()) {
       check_veil(check, {"selection", kSelectionAxis, policy.selection_name, "all", &ObserverNeeds::takes_unread});
     }
-    candidate.files = check_files_of(check, grid_.models.back());
+    const bool reads = learned_ == Learned::kRead;
+    if (reads) candidate.files = check_files_of(check, grid_.models.back());
     if (spec_.protocol->check_case) spec_.protocol->check_case(check);
-    if (spec_.protocol->files) candidate.files = spec_.protocol->files(check, grid_.models.back());
+    if (reads && spec_.protocol->files) candidate.files = spec_.protocol->files(check, grid_.models.back());
     candidate.needs = needs_of(spec_, candidate, policy);
     candidate.needs.merge(metric_needs_);
     grid_.needs.merge(candidate.needs);
@@ -291,6 +293,7 @@ class GridMaker {
   }
 
   const Spec& spec_;
+  Learned learned_;
   AxisOwners owners_;
   std::vector<Point> points_;
   BaselineNeeds metric_needs_;
@@ -299,10 +302,10 @@ class GridMaker {
 
 }  // namespace
 
-Grid make_grid(const Spec& spec) {
+Grid make_grid(const Spec& spec, Learned learned) {
   check_names(spec);
   check_number(spec);
-  return GridMaker(spec).make();
+  return GridMaker(spec, learned).make();
 }
 
 }  // namespace kv

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "harness/spec/case.h"
@@ -17,8 +18,11 @@ struct Grid {
   BaselineNeeds needs;  // of all policies and metrics together, so that a case's numbers do not depend on the others'
 };
 
+// Whether what policies have learned has to be there; whoever only counts cases leaves it unread.
+enum class Learned : uint8_t { kRead, kUnread };
+
 // Throws UserError for everything that the spec alone shows to be wrong: unknown policies, metrics, tasks, options and
 // axes, missing or excess axes of the protocol, budgets that a policy cannot keep.
-Grid make_grid(const Spec& spec);
+Grid make_grid(const Spec& spec, Learned learned = Learned::kRead);
 
 }  // namespace kv

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <map>
+#include <set>
 #include <utility>
 
 #include "harness/protocols/answer_runner.h"
@@ -76,6 +78,27 @@ TEST_F(AnsweredReadingSlow, AdmissionLeavesLessToCut) {
       };
       EXPECT_NEAR(rows_of(pruned, "cache_bytes", label, "48")[s].value.value(),
                   kept(label) * (kPlain + beside) / (kept("full") * kPlain), 1e-7);
+    }
+  }
+}
+
+// Of a gate, or of a scorer that is gone when the questions are asked; others take nothing.
+TEST_F(AnsweredReadingSlow, SaysWhatTakesWeightsToDecideBy) {
+  const std::string policies =
+      "[full, h2o, {policy: full, admission: {wg-kv: {weights: initial, window: 64}}, label: gated}, {policy: "
+      "retention, "
+      "weights: initial, label: rated}]";
+  for (const auto& [axes, point] :
+       {std::pair("{keep: [0.5]}", "0.5"), std::pair("{budget: [160], interval: 16}", "160")}) {
+    const std::vector<Row> rows = run(with(policies, axes), point);
+    std::map<std::string, std::set<double>> taken;
+    for (const Row& row : rows) {
+      if (row.metric == "learned_bytes") taken[row.policy].insert(row.value.value());
+    }
+    ASSERT_EQ(taken.size(), 2U) << axes;
+    for (const char* label : {"gated", "rated"}) {
+      ASSERT_EQ(taken[label].size(), 1U);
+      EXPECT_GT(*taken[label].begin(), 0);
     }
   }
 }
