@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Every spec that `kvlab run` takes: trainings and profiles, which others read, have commands of their own.
+# specs.sh: every spec that `kvlab run` takes. specs.sh trainings: those of `kvlab train`, whose weights others read, second
+# stages last. Profiles have a command of their own (`kvlab profile`).
 set -euo pipefail
 
 # What a spec says of that key, itself or by the one that it is like.
@@ -10,10 +11,14 @@ said_of() {
   if [[ -n $own || -z $like ]]; then echo "$own"; else said_of "$key" "${spec%/*}/$like"; fi
 }
 
+later=()
 for spec in experiments/*.yaml; do
   [[ -z $(said_of benchmarks "$spec") ]] || continue
-  case $(said_of protocol "$spec") in
-    train* | profile*) ;;
-    *) echo "$spec" ;;
+  protocol=$(said_of protocol "$spec")
+  case ${1:-runs},$protocol in
+    runs,train* | runs,profile*) ;;
+    runs,*) echo "$spec" ;;
+    trainings,train*) if grep -q 'stage: reinforced' "$spec"; then later+=("$spec"); else echo "$spec"; fi ;;
   esac
 done
+for spec in "${later[@]}"; do echo "$spec"; done
