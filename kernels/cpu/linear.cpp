@@ -102,12 +102,14 @@ void multiply_many_rows(const LinearArgs& args, const PackedInput& input, const 
 }  // namespace
 
 void linear(const LinearArgs& args) {
-  if (args.rows <= kFewRows) {
-    for (const LinearProduct& product : args.products) multiply_few_rows(args, Operands(product));
-    return;
-  }
+  const auto for_each_product = [&](const auto& multiply) {
+    for (const LinearProduct& product : args.products) {
+      if (product.out > 0) multiply(Operands(product));
+    }
+  };
+  if (args.rows <= kFewRows) return for_each_product([&](const Operands& x) { multiply_few_rows(args, x); });
   const PackedInput input(args.input.as<float>(), args.rows, args.in);
-  for (const LinearProduct& product : args.products) multiply_many_rows(args, input, Operands(product));
+  for_each_product([&](const Operands& x) { multiply_many_rows(args, input, x); });
 }
 
 void linear_backward(const LinearBackwardArgs& args) {
