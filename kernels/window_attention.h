@@ -20,12 +20,12 @@ struct WindowAttentionArgs {
     // over the window's queries.
     // scores[row, 0, slot] as above.                            (004, App. K; the paper sums instead: the same order)
     kGroupMaxProbabilityOlder,
-    // As kPerQueryHead, but sums of it: over the newest suffixes[sequence, k] of the window's queries, k <
-    // suffix_count.
+    // Sums of each query head's probabilities over the newest suffixes[sequence, k] of the window's queries, k <
+    // suffix_count; a probability is one among all that the query saw, whether it is here or not (log_sums).
     // scores[row · planes + k · group + g, slot].                                                    (001's features)
     kSuffixSums,
-    // As kPerQueryHead, but the largest, the smallest and the sum over the window's queries, in this order; a query
-    // that does not see an entry gives it 0.
+    // The largest, the smallest and the sum of such probabilities over the window's queries, in this order; a query that
+    // does not see an entry gives it 0.
     // scores[row · planes + k · group + g, slot], k < 3.                            (features of 001's training code)
     kExtremes,
   };
@@ -37,9 +37,8 @@ struct WindowAttentionArgs {
   // theirs is the window's.
   const int32_t* query_rows = nullptr;
   PagedView cache;
-  // Of kSuffixSums and kExtremes, [as queries, q_heads]: what attend() says of the queries (AttendArgs::log_sums), so
-  // that a probability is one among all that the query saw then, whether it is here or not. +infinity: it saw nothing,
-  // and gives nothing. Null: probabilities are among the slots that are here.
+  // Of kSuffixSums and kExtremes, [as queries, q_heads]: what attend() says of the queries (AttendArgs::log_sums).
+  // +infinity: it saw nothing, and gives nothing.
   const float* log_sums = nullptr;
   int window = 0;  // <= length of every due row; of kSuffixSums that holds for its suffixes, older queries are anything
   int q_heads = 0;
@@ -77,8 +76,8 @@ inline void check_planes(const WindowAttentionArgs& args) {
   const bool sums_suffixes = args.mode == WindowAttentionArgs::Mode::kSuffixSums;
   KV_CHECK(!sums_suffixes || (args.suffixes && (args.suffix_count == 3 || args.suffix_count == 4)));
   KV_CHECK(!args.newest_positions || (sums_suffixes && args.cache.expires));
-  KV_CHECK(!args.log_sums || sums_suffixes || args.mode == WindowAttentionArgs::Mode::kExtremes);
   const int statistics = statistics_of(args);
+  KV_CHECK((statistics > 0) == (args.log_sums != nullptr));
   KV_CHECK(statistics == 0 || args.planes >= statistics * (args.q_heads / args.cache.kv_heads));
 }
 

@@ -50,13 +50,11 @@ void gather_queries(const Slice& slice, float* out) {
   }
 }
 
-// The first `visible` logits of a query become e^(logit − shift); returns what makes them probabilities.
-float exponentials(const Slice& slice, int64_t g, int64_t query, float* logits, int64_t visible) {
+// The first `visible` logits of a query become its probabilities among all that it saw.
+void make_probabilities(const Slice& slice, int64_t g, int64_t query, float* logits, int64_t visible) {
   const WindowAttentionArgs& args = slice.args;
-  if (!args.log_sums) return 1.0f / exp_row(logits, visible, largest(logits, visible));
   const int64_t sequence = slice.row / args.cache.kv_heads, head = slice.row % args.cache.kv_heads * slice.group + g;
   exp_row(logits, visible, args.log_sums[query_row(args, sequence, query) * args.q_heads + head]);
-  return 1.0f;
 }
 
 // sums[j] += p[j], p = softmax of the first `visible` logits (destroyed).
@@ -102,12 +100,12 @@ void score_suffixes(const Slice& slice) {
       const int64_t visible = slice.visible(i);
       KV_CHECK(visible > 0);
       hide_expired(slice, i, p);
-      const float factor = exponentials(slice, g, i, p, visible);
+      make_probabilities(slice, g, i, p, visible);
       for (int k = 0; k < args.suffix_count; ++k) {
         if (i < args.window - suffixes[k]) continue;
         float* sums = args.scores.row(slice.row * args.planes + k * slice.group + g);
 #pragma omp simd
-        for (int64_t j = 0; j < visible; ++j) sums[j] += p[j] * factor;
+        for (int64_t j = 0; j < visible; ++j) sums[j] += p[j];
       }
     }
   }
@@ -122,18 +120,17 @@ void score_extremes(const Slice& slice) {
     for (int64_t i = slice.first; i < slice.end(); ++i) {
       float* p = slice.vector(g, i);
       const int64_t visible = slice.visible(i);
-      const float factor = exponentials(slice, g, i, p, visible);
+      make_probabilities(slice, g, i, p, visible);
       std::fill(p + visible, p + length, 0.0f);
       if (i == 0) {
-        for (int64_t j = 0; j < length; ++j) highest[j] = lowest[j] = sums[j] = p[j] * factor;
+        for (int64_t j = 0; j < length; ++j) highest[j] = lowest[j] = sums[j] = p[j];
         continue;
       }
 #pragma omp simd
       for (int64_t j = 0; j < length; ++j) {
-        const float probability = p[j] * factor;
-        highest[j] = probability > highest[j] ? probability : highest[j];
-        lowest[j] = probability < lowest[j] ? probability : lowest[j];
-        sums[j] += probability;
+        highest[j] = p[j] > highest[j] ? p[j] : highest[j];
+        lowest[j] = p[j] < lowest[j] ? p[j] : lowest[j];
+        sums[j] += p[j];
       }
     }
   }

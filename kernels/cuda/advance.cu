@@ -19,6 +19,7 @@ __global__ void advance_kernel(AdvanceArgs args, int64_t rows_a_segment) {
   const int64_t head = i % args.kv_heads;
   ++args.lengths[layer * args.rows + int64_t{segment.sequence} * args.kv_heads + head];
   if (i % rows_a_segment == 0) args.positions[segment.first_token] = ++segment.first_position;
+  has_settled();
 }
 
 }  // namespace

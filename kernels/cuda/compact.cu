@@ -109,6 +109,7 @@ __global__ void __launch_bounds__(kThreads)
   // Over cache.lengths, too: every thread has read the row's length before the barriers of its first chunk, or none may
   // leave and it stays so.
   if (args.lengths && threadIdx.x == 0) args.lengths[row] = static_cast<int32_t>(kept);
+  has_settled();
 }
 
 template <class Word>

@@ -143,10 +143,10 @@ __global__ void __launch_bounds__(kThreads) scatter(CompactArgs args, Piece<Word
 
 // Lengths may be the cache's own, which the kernels before read.
 __global__ void write_lengths(CompactArgs args, const int* ends) {
-  let_next_start();
   wait_for_previous();
   const int64_t row = blockIdx.x * int64_t{kThreads} + threadIdx.x;
   if (row < args.cache.rows && is_due(args.rows_due, row)) args.lengths[row] = ends[row];
+  has_settled();
 }
 
 template <class Word>

@@ -11,6 +11,9 @@ inline constexpr unsigned kWarp = 0xffffffffu;
 inline constexpr float kInfinity = __builtin_huge_valf();
 
 // For kernels that launch_early() starts. Cards before Hopper start kernels one after the other anyhow.
+// Before it waits a kernel may ask the L2 cache for what it will read, and may read one thing: segments, lengths and
+// page tables. Whoever writes those lets nobody start before its end, and has_settled() is the last that its threads
+// do.
 __device__ inline void wait_for_previous() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -21,6 +24,8 @@ __device__ inline void let_next_start() {
   asm volatile("griddepcontrol.launch_dependents;" :::);
 #endif
 }
+// What this thread has written is there for all, also for those that do not wait.
+__device__ inline void has_settled() { __threadfence(); }
 
 struct Add {
   template <class T>

@@ -13,10 +13,10 @@ namespace kv::cuda {
 namespace {
 
 constexpr int kMaxThreads = 512;
-constexpr int kBlocks = 2;        // a multiprocessor
-constexpr int kWord = 8;          // values of 16 bytes
-constexpr int kTogether = 8;      // outputs whose weights a thread has on the way
-constexpr int kMostOutputs = 64;  // of a block, whose partial sums wait in shared memory
+constexpr int kBlocks = 2;         // a multiprocessor
+constexpr int kWord = 8;           // values of 16 bytes
+constexpr int kTogether = 8;       // outputs whose weights a thread has on the way
+constexpr int kMostOutputs = 128;  // of a block, whose partial sums wait in shared memory
 
 // Sends for the first weights of the block, 4 KB a warp.
 __device__ void prefetch_weights(const bf16* weights, int64_t bytes) {
@@ -74,8 +74,9 @@ __global__ void __launch_bounds__(kMaxThreads, kBlocks) gemv_kernel(const __grid
   for (int64_t first = run; first < end;) {
     const auto* weight =
         reinterpret_cast<const uint4*>(products.of[product].weight) + (first - products.first[product]) * words;
-    const int64_t left = min(end, products.first[product + 1]) - first;
-    const int outputs = static_cast<int>(min(int64_t{kTogether}, left));
+    // As many in each round as in any other, or nearly: a round takes as long as memory answers.
+    const int left = static_cast<int>(min(end, products.first[product + 1]) - first);
+    const int rounds = (left + kTogether - 1) / kTogether, outputs = (left + rounds - 1) / rounds;
     float sums[kTogether] = {};
     for (int i = threadIdx.x; i < words; i += blockDim.x) {
       uint4 w[kTogether];

@@ -93,6 +93,7 @@ __global__ void __launch_bounds__(kThreads) choose_kernel(SelectPagesArgs args, 
         static_cast<int32_t>(int64_t{written} * kPageTokens - (pages * kPageTokens - length));
   }
   for (int64_t page = written + threadIdx.x; page < cache.max_pages; page += kThreads) chosen[page] = -1;
+  has_settled();
 }
 
 }  // namespace

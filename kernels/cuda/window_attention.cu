@@ -1,5 +1,6 @@
 #include "kernels/window_attention.h"
 
+#include "kernels/cuda/attend/expiries.cuh"
 #include "kernels/cuda/window_normalisers.cuh"
 
 namespace kv::cuda {
@@ -12,7 +13,7 @@ constexpr int kTileColumns = KeyTile<128>::kQueries;  // whatever the width
 
 struct Work {
   const bf16* queries;
-  const float* shifts;  // [rows, vectors], window_normalisers.cuh; null where the log sums are known
+  const float* shifts;  // [rows, vectors], window_normalisers.cuh; null where args.log_sums are given
   int64_t tiles;        // of keys, of a row
   int group;
   int vectors;     // a row: group · window, or window where the group's logits are maximised
@@ -42,8 +43,23 @@ struct Logits {
   float (*shifts)[Tile::kQueries];  // of each
   int64_t row;
   int64_t first_slot;
-  int head_tile;  // where nothing is maximised
+  int head_tile;                              // where nothing is maximised
+  int sequence, first_head, length, columns;  // of the row, which is asked about at every step
   HeldRows<D, kM> keys;
+
+  __device__ Logits(const WindowAttentionArgs& args, const Work& work, bf16* staged, float (*shifts)[Tile::kQueries],
+                    int64_t row, int64_t first_slot, int head_tile)
+      : args(args),
+        work(work),
+        staged(staged),
+        shifts(shifts),
+        row(row),
+        first_slot(first_slot),
+        head_tile(head_tile),
+        sequence(static_cast<int>(row) / args.cache.kv_heads),
+        first_head(static_cast<int>(row) % args.cache.kv_heads * work.group),
+        length(args.cache.lengths[row]),
+        columns(static_cast<int>(columns_of<Max>(args, row))) {}
 
   __device__ int steps() const {
     if (Max == GroupMax::kProbabilities) return ((args.window + 15) / 16 * work.group + kSixteens - 1) / kSixteens;
@@ -73,26 +89,24 @@ struct Logits {
     while (head >= work.group) head -= work.group;
     return head;
   }
-  __device__ bf16* queries_of(int step) const { return staged + step % 2 * Tile::kQueries * D; }
+  __device__ bf16* queries_of(int turn) const { return staged + turn % 2 * Tile::kQueries * D; }
 
-  // And stages the first queries.
-  __device__ void hold_keys(int64_t columns) {
+  // And stages the queries of the first turn's step.
+  __device__ void hold_keys(int first_step) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     bf16* tile = staged + Tile::kQueries * D;
-    stage_keys<D, Tile::kKeys>(tile, args.cache, row, static_cast<int>(first_slot), static_cast<int>(columns),
-                               threadIdx.x, Tile::kThreads);
-    stage_queries(0);
+    stage_keys<D, Tile::kKeys>(tile, args.cache, row, static_cast<int>(first_slot), columns, threadIdx.x,
+                               Tile::kThreads);
+    stage_queries(0, first_step);
     wait_copies<0>();
     __syncthreads();
     keys.load(tile, warp * 16 * kM, lane);
     __syncthreads();
   }
 
-  __device__ void stage_queries(int step) const {
+  __device__ void stage_queries(int turn, int step) const {
     const int dim = args.cache.head_dim, first = first_query(step), heads = heads_of(step);
-    const int64_t sequence = row / args.cache.kv_heads;
-    const int64_t first_head = row % args.cache.kv_heads * work.group;
-    stage_rows<D>(queries_of(step), Tile::kQueries, dim, threadIdx.x, Tile::kThreads, [&](int r) {
+    stage_rows<D>(queries_of(turn), Tile::kQueries, dim, threadIdx.x, Tile::kThreads, [&](int r) {
       const int query = query_of(first, heads, r), g = head_of(heads, r);
       return query < args.window && g < work.group
                  ? work.queries + (query_row(args, sequence, query) * args.q_heads + first_head + g) * dim
@@ -100,7 +114,7 @@ struct Logits {
     });
     commit_copies();
     if (threadIdx.x < Tile::kQueries) {
-      shifts[step % 2][threadIdx.x] = shift_of(first, heads, static_cast<int>(threadIdx.x));
+      shifts[turn % 2][threadIdx.x] = shift_of(first, heads, static_cast<int>(threadIdx.x));
     }
   }
 
@@ -109,8 +123,7 @@ struct Logits {
     constexpr bool kOfOneHead = Max != GroupMax::kLogits;
     const int query = query_of(first, heads, column), g = head_of(heads, column);
     if (query >= args.window || (kOfOneHead && g >= work.group)) return kInfinity;
-    if (Max == GroupMax::kNone && args.log_sums) {
-      const int64_t sequence = row / args.cache.kv_heads, first_head = row % args.cache.kv_heads * work.group;
+    if (args.log_sums) {
       return args.log_sums[query_row(args, sequence, query) * args.q_heads + first_head + g] * kLog2E;
     }
     return work.shifts[row * work.vectors + (kOfOneHead ? g * args.window + query : query)];
@@ -122,18 +135,19 @@ struct Logits {
   __device__ static int column(int n, int e) { return n * 8 + threadIdx.x % 4 * 2 + e % 2; }
 
   // visit(n, p): probabilities of the columns of n and n + 1 for each n of the step's tile of queries, where they are
-  // complete; 0 where a query does not see a key.
-  template <class Visit>
-  __device__ void visit_probabilities(int step, float (&largest)[kLargest][kM][4], const Visit& visit) const {
+  // complete; 0 where a query does not see a key. The newest queries come last, or first.
+  template <bool kNewestFirst, class Visit>
+  __device__ void visit_probabilities(int turn, int step, float (&largest)[kLargest][kM][4], const Visit& visit) const {
     const bool is_last = Max != GroupMax::kLogits || heads_of(step) == work.head_tiles - 1;
 #pragma unroll
-    for (int n = 0; n < 8; n += 2) {
+    for (int nth = 0; nth < 8; nth += 2) {
+      const int n = kNewestFirst ? 6 - nth : nth;
       float x[kM][2][4];
-      keys.times_sixteen(queries_of(step), n * 8, threadIdx.x % 32, x);
+      keys.times_sixteen(queries_of(turn), n * 8, threadIdx.x % 32, x);
       if constexpr (Max == GroupMax::kLogits) merge_heads(heads_of(step), n, x, largest);
       if (!is_last) continue;
       mask(first_query(step), n, x);
-      normalise(shifts[step % 2], n, x);
+      normalise(shifts[turn % 2], n, x);
       if constexpr (Max == GroupMax::kProbabilities) {
         const int head = head_of(heads_of(step), n * 8);
         merge_head(head, x, largest);
@@ -187,11 +201,9 @@ struct Logits {
 
   __device__ void mask(int first, int n, float (&x)[kM][2][4]) const {
     // The newest slot that query 0 of the tile sees; later ones of the window see one more each.
-    const int length = args.cache.lengths[row];
     const int newest = length - args.window + (Max == GroupMax::kNone ? first : -1);
-    if (Max == GroupMax::kNone && args.newest_positions) hide_expired(length, first, n, x);
+    if (Max == GroupMax::kNone && args.newest_positions) hide_expired(first, n, x);
     if (static_cast<int>(first_slot) + Tile::kKeys <= newest + 1) return;  // all see all
-    const int columns = static_cast<int>(columns_of<Max>(args, row));
 #pragma unroll
     for (int m = 0; m < kM; ++m) {
 #pragma unroll
@@ -207,11 +219,11 @@ struct Logits {
   }
 
   // What had expired by the queries' positions.
-  __device__ void hide_expired(int length, int first, int n, float (&x)[kM][2][4]) const {
+  __device__ void hide_expired(int first, int n, float (&x)[kM][2][4]) const {
     const Expiries expiries{args.cache, row, length};
     const auto begin = static_cast<int>(first_slot);
     if (!expiries.may(begin, begin + Tile::kKeys)) return;
-    const int position = position_of(args, row, first);
+    const int position = args.newest_positions[sequence] - (args.window - 1 - first);
 #pragma unroll
     for (int m = 0; m < kM; ++m) {
 #pragma unroll
@@ -266,90 +278,98 @@ struct Newer {
 
 // What add_probabilities makes of a slot's probabilities: a mean, sums over several suffixes of the queries, or the
 // largest, the smallest and the sum. A lane's two columns are of the same two heads in all tiles of eight: it combines
-// these; then the lanes that share them combine theirs.
+// these; then the lanes that share them combine theirs, where a statistic is written: write(k, its values).
 template <int M>
 struct Mean {
   static constexpr int kCount = 1;
-  float totals[1][M][4] = {};
+  static constexpr bool kNewestFirst = false;
+  float total[M][4] = {};
 
   __device__ Mean(const WindowAttentionArgs&, int64_t) {}
-  __device__ void take(const WindowAttentionArgs&, const Newer&, const float (&p)[M][2][4]) {
+  // How many of the oldest queries it is not about.
+  __device__ static int skipped(int) { return 0; }
+  template <class Write>
+  __device__ void take(const Newer&, const float (&p)[M][2][4], const Write&) {
 #pragma unroll
     for (int m = 0; m < M; ++m) {
 #pragma unroll
-      for (int e = 0; e < 4; ++e) totals[0][m][e] += p[m][0][e] + p[m][1][e];
+      for (int e = 0; e < 4; ++e) total[m][e] += p[m][0][e] + p[m][1][e];
     }
   }
-  __device__ void finish(const WindowAttentionArgs&) {}
+  template <class Write>
+  __device__ void finish(const Write& write) {
+    write(0, total);
+  }
   __device__ static float combine(int, float a, float b) { return a + b; }
 };
 
-// Queries of the same suffixes are added up once, and to each of these when others follow.
+// From the newest query on one sum grows, and is a suffix's where that begins.
 template <int M, int Suffixes>
 struct SuffixSums {
   static constexpr int kCount = Suffixes;
-  float totals[Suffixes][M][4] = {};
-  float open[M][4] = {};
-  unsigned open_suffixes = 0;
+  static constexpr bool kNewestFirst = true;
+  float total[M][4] = {};
   int32_t queries[Suffixes];
+  unsigned open = (1u << Suffixes) - 1;  // suffixes that are not written
 
   __device__ SuffixSums(const WindowAttentionArgs& args, int64_t row) {
 #pragma unroll
     for (int k = 0; k < Suffixes; ++k) queries[k] = args.suffixes[row / args.cache.kv_heads * Suffixes + k];
   }
-  __device__ unsigned suffixes_of(int newer) const {
-    unsigned suffixes = 0;
+  __device__ int skipped(int window) const {
+    int longest = 1;
 #pragma unroll
-    for (int k = 0; k < Suffixes; ++k) suffixes |= unsigned{newer <= queries[k]} << k;
-    return suffixes;
+    for (int k = 0; k < Suffixes; ++k) longest = max(longest, queries[k]);
+    return max(0, window - longest);
+  }
+  // Those of at most so many queries, which are all in.
+  template <class Write>
+  __device__ void close(int most, const Write& write) {
+    unsigned closed = 0;
+#pragma unroll
+    for (int k = 0; k < Suffixes; ++k) closed |= unsigned{queries[k] <= most} << k;
+    closed &= open;
+    open &= ~closed;
+#pragma unroll 1
+    for (; closed != 0; closed &= closed - 1) write(__ffs(static_cast<int>(closed)) - 1, total);
+  }
+  __device__ bool begins_within(const Newer& newer) const {
+    bool begins = false;
+#pragma unroll
+    for (int k = 0; k < Suffixes; ++k) begins |= queries[k] >= newer.of_last() && queries[k] < newer.of_first;
+    return begins;
   }
 
-  // Queries of no suffix may be no queries at all: what comes of them is dropped.
-  __device__ void take(const WindowAttentionArgs&, const Newer& newer, const float (&p)[M][2][4]) {
-    const unsigned suffixes = suffixes_of(newer.of_first);
-    if (suffixes != open_suffixes) close(suffixes);
-    if (suffixes == suffixes_of(newer.of_last())) {
+  // Queries of no suffix may be no queries at all: nothing comes of them.
+  template <class Write>
+  __device__ void take(const Newer& newer, const float (&p)[M][2][4], const Write& write) {
+    const bool at_once = !begins_within(newer);
+#pragma unroll 1
+    for (int count = newer.of_last(); count <= newer.of_first; ++count) {
+      close(count - 1, write);
+      if (open == 0) return;
 #pragma unroll
       for (int m = 0; m < M; ++m) {
 #pragma unroll
-        for (int e = 0; e < 4; ++e) open[m][e] += p[m][0][e] + p[m][1][e];
+        for (int i = 0; i < 2; ++i) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) total[m][e] += at_once || newer(i, e) == count ? p[m][i][e] : 0.0f;
+        }
       }
-      return;
-    }
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const unsigned of_column = suffixes_of(newer(i, e));
-#pragma unroll
-        for (int m = 0; m < M; ++m) add(of_column, m, e, p[m][i][e]);
-      }
+      if (at_once) return;
     }
   }
-  __device__ void close(unsigned next) {
-#pragma unroll
-    for (int m = 0; m < M; ++m) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        add(open_suffixes, m, e, open[m][e]);
-        open[m][e] = 0;
-      }
-    }
-    open_suffixes = next;
+  template <class Write>
+  __device__ void finish(const Write& write) {
+    close(INT_MAX, write);
   }
-  __device__ void add(unsigned suffixes, int m, int e, float value) {
-#pragma unroll
-    for (int k = 0; k < Suffixes; ++k) {
-      if (suffixes >> k & 1) totals[k][m][e] += value;
-    }
-  }
-  __device__ void finish(const WindowAttentionArgs&) { close(0); }
   __device__ static float combine(int, float a, float b) { return a + b; }
 };
 
 template <int M>
 struct Extremes {
   static constexpr int kCount = WindowAttentionArgs::kExtremeCount;
+  static constexpr bool kNewestFirst = false;
   float totals[kCount][M][4];
 
   __device__ Extremes(const WindowAttentionArgs&, int64_t) {
@@ -359,7 +379,9 @@ struct Extremes {
       for (int i = 0; i < 4 * M; ++i) totals[k][i / 4][i % 4] = k == 1 ? kInfinity : 0;
     }
   }
-  __device__ void take(const WindowAttentionArgs&, const Newer& newer, const float (&p)[M][2][4]) {
+  __device__ static int skipped(int) { return 0; }
+  template <class Write>
+  __device__ void take(const Newer& newer, const float (&p)[M][2][4], const Write&) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
 #pragma unroll
@@ -373,7 +395,11 @@ struct Extremes {
       }
     }
   }
-  __device__ void finish(const WindowAttentionArgs&) {}
+  template <class Write>
+  __device__ void finish(const Write& write) {
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) write(k, totals[k]);
+  }
   __device__ static float combine(int k, float a, float b) {
     return k == 0 ? fmaxf(a, b) : k == 1 ? fminf(a, b) : a + b;
   }
@@ -386,58 +412,68 @@ __device__ int64_t vector_at(const WindowAttentionArgs& args, const Work& work, 
   return Statistics::kCount > 1 ? row * args.planes + k * work.group + g : row * work.group + g;
 }
 
+// Writes the k-th statistic of the block's slots, of what the lanes have of it.
+template <class Statistics, int D, GroupMax Max>
+__device__ void write_statistic(const Logits<D, Max>& logits, int k, const float (&of_lane)[KeyTile<D>::kM][4]) {
+  const WindowAttentionArgs& args = logits.args;
+  const Work& work = logits.work;
+  // Where the group's logits are maximised all heads have the same sum; adding them up is exact, as is their number.
+  constexpr bool kIsMax = Max != GroupMax::kNone;
+  const int heads = kIsMax ? 1 : work.heads();
+  const auto weight = static_cast<float>(Statistics::kCount > 1 ? 1
+                                         : kIsMax               ? args.window << work.head_shift
+                                                                : args.window);
+#pragma unroll
+  for (int m = 0; m < KeyTile<D>::kM; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float a = of_lane[m][2 * half], b = of_lane[m][2 * half + 1];
+      if (heads == 1) a = b = Statistics::combine(k, a, b);
+      for (int lanes = max(1, heads / 2); lanes < 4; lanes *= 2) {
+        a = Statistics::combine(k, a, __shfl_xor_sync(kWarp, a, lanes));
+        b = Statistics::combine(k, b, __shfl_xor_sync(kWarp, b, lanes));
+      }
+      const int64_t slot = logits.slot(m, 2 * half);
+      if (slot >= logits.columns) continue;
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int h = threadIdx.x % 4 * 2 + e, g = (logits.head_tile << work.head_shift) + h;
+        if (h >= heads || (!kIsMax && g >= work.group)) continue;
+        args.scores.row(vector_at<Max, Statistics>(args, work, logits.row, k, g))[slot] = (e == 0 ? a : b) / weight;
+      }
+    }
+  }
+}
+
 // scores = statistics of the window's queries' probabilities.
 template <int D, GroupMax Max, class Statistics>
 __global__ void __launch_bounds__(KeyTile<D>::kThreads, 3) add_probabilities(WindowAttentionArgs args, Work work) {
   using Tile = KeyTile<D>;
-  constexpr int kM = Tile::kM, kCount = Statistics::kCount;
+  constexpr int kM = Tile::kM;
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ __align__(8) float shifts[2][Tile::kQueries];
   int64_t row, tile;
   int head_tile;
   if (!place_block<D, Max>(args, work, row, tile, head_tile)) return;
-  const int64_t columns = columns_of<Max>(args, row);
-  Logits<D, Max> logits{args, work, reinterpret_cast<bf16*>(shared), shifts, row, tile * Tile::kKeys, head_tile, {}};
-  logits.hold_keys(columns);
+  Logits<D, Max> logits(args, work, reinterpret_cast<bf16*>(shared), shifts, row, tile * Tile::kKeys, head_tile);
   Statistics statistics(args, row);
+  const auto write = [&](int k, const float(&of_lane)[kM][4]) { write_statistic<Statistics>(logits, k, of_lane); };
   float largest[Logits<D, Max>::kLargest][kM][4];
-  for (int step = 0; step < logits.steps(); ++step) {
-    if (step + 1 < logits.steps()) logits.stage_queries(step + 1);
-    logits.visit_probabilities(step, largest, [&](int n, const float(&p)[kM][2][4]) {
-      const int first = logits.first_query(step) + (n * 8 >> work.head_shift);
-      statistics.take(args, {args.window - first, work.head_shift}, p);
-    });
+  const int first_step = statistics.skipped(args.window) / work.tile_queries(), steps = logits.steps() - first_step;
+  const auto step_of = [&](int turn) { return first_step + (Statistics::kNewestFirst ? steps - 1 - turn : turn); };
+  logits.hold_keys(step_of(0));
+  for (int turn = 0; turn < steps; ++turn) {
+    if (turn + 1 < steps) logits.stage_queries(turn + 1, step_of(turn + 1));
+    const int step = step_of(turn);
+    logits.template visit_probabilities<Statistics::kNewestFirst>(
+        turn, step, largest, [&](int n, const float(&p)[kM][2][4]) {
+          const int first = logits.first_query(step) + (n * 8 >> work.head_shift);
+          statistics.take({args.window - first, work.head_shift}, p, write);
+        });
     wait_copies<0>();
     __syncthreads();
   }
-  statistics.finish(args);
-  // Where the group's logits are maximised all heads have the same sum; adding them up is exact, as is their number.
-  constexpr bool kIsMax = Max != GroupMax::kNone;
-  const int heads = kIsMax ? 1 : work.heads();
-  const auto weight = static_cast<float>(kCount > 1 ? 1 : kIsMax ? args.window << work.head_shift : args.window);
-#pragma unroll
-  for (int k = 0; k < kCount; ++k) {
-#pragma unroll
-    for (int m = 0; m < kM; ++m) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        float a = statistics.totals[k][m][2 * half], b = statistics.totals[k][m][2 * half + 1];
-        if (heads == 1) a = b = Statistics::combine(k, a, b);
-        for (int lanes = max(1, heads / 2); lanes < 4; lanes *= 2) {
-          a = Statistics::combine(k, a, __shfl_xor_sync(kWarp, a, lanes));
-          b = Statistics::combine(k, b, __shfl_xor_sync(kWarp, b, lanes));
-        }
-        const int64_t slot = logits.slot(m, 2 * half);
-        if (slot >= columns) continue;
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const int h = threadIdx.x % 4 * 2 + e, g = (head_tile << work.head_shift) + h;
-          if (h >= heads || (!kIsMax && g >= work.group)) continue;
-          args.scores.row(vector_at<Max, Statistics>(args, work, row, k, g))[slot] = (e == 0 ? a : b) / weight;
-        }
-      }
-    }
-  }
+  statistics.finish(write);
 }
 
 template <int D, GroupMax Max, class Statistics = Mean<KeyTile<D>::kM>>
@@ -461,9 +497,8 @@ void score(const WindowAttentionArgs& args) {
                                        : 3,
             .head_tiles = 0};
   work.head_tiles = static_cast<int>(ceil_div(group, work.heads()));
-  const bool are_known = Max == GroupMax::kNone && args.log_sums;
-  const Scratch<float> shifts(are_known ? 0 : args.cache.rows * work.vectors);
-  if (!are_known) find_shifts<D, Max>(args, shifts.data());
+  const Scratch<float> shifts(args.log_sums ? 0 : args.cache.rows * work.vectors);
+  if (!args.log_sums) find_shifts<D, Max>(args, shifts.data());
   work.shifts = shifts.data();
   const int64_t blocks = args.cache.rows * work.tiles * (Max == GroupMax::kNone ? work.head_tiles : 1);
   launch(add_probabilities<D, Max, Statistics>, blocks, Tile::kThreads, Logits<D, Max>::kSharedBytes, args, work);

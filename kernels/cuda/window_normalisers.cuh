@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/attend/expiries.cuh"
 #include "kernels/cuda/stage_keys.cuh"
 #include "kernels/window_attention.h"
 
@@ -24,11 +23,6 @@ enum class GroupMax : uint8_t { kNone, kLogits, kProbabilities };
 template <GroupMax Max>
 __device__ int64_t columns_of(const WindowAttentionArgs& args, int64_t row) {
   return args.cache.lengths[row] - (Max == GroupMax::kNone ? 0 : args.window);
-}
-
-// Where query `query` of the window stands, where that is known.
-__device__ inline int position_of(const WindowAttentionArgs& args, int64_t row, int query) {
-  return args.newest_positions[row / args.cache.kv_heads] - (args.window - 1 - query);
 }
 
 // A unit is the 16·M rows of queries that a warp holds, in eights of one head and eight queries: 2^head_shift heads,
@@ -204,22 +198,6 @@ struct UnitLogits {
     }
   }
 
-  // What had expired by the queries' positions.
-  __device__ void hide_expired(float (&x)[kM][2][4], int slot, const Expiries& expiries) const {
-    const int lane = threadIdx.x % 32;
-    if (!expiries.may(slot, slot + 16)) return;
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      const int32_t until = expiries.of(slot + k / 2 * 8 + lane % 4 * 2 + k % 2);
-#pragma unroll
-      for (int j = 0; j < kEights; ++j) {
-        if (until <= position_of(args, expiries.row, rows.query(j, lane / 4))) {
-          x[j / 2][k / 2][j % 2 * 2 + k % 2] = -kInfinity;
-        }
-      }
-    }
-  }
-
   // `slot` is that of the first key.
   __device__ void mask(float (&x)[kM][2][4], int slot, int columns, int length) const {
     const int lane = threadIdx.x % 32;
@@ -247,7 +225,7 @@ __global__ void __launch_bounds__(NormaliserWork::kThreads, D <= 128 ? 3 : 2)
   const int64_t span = blockIdx.x / groups % work.spans, row = blockIdx.x / groups / work.spans;
   if (!is_due(args.rows_due, row)) return;
   const int length = args.cache.lengths[row];
-  KV_DEVICE_CHECK(args.window <= length || args.mode == WindowAttentionArgs::Mode::kSuffixSums);
+  KV_DEVICE_CHECK(args.window <= length);
   const auto columns = static_cast<int>(columns_of<Max>(args, row));
   const int first = static_cast<int>(span) * kSpanKeys, end = min(first + kSpanKeys, columns);
   if (first >= columns) return;
@@ -281,9 +259,6 @@ __global__ void __launch_bounds__(NormaliserWork::kThreads, D <= 128 ? 3 : 2)
     for (int piece = way * 16; piece < kStageKeys; piece += work.ways() * 16) {
       float x[QueryUnit<D>::kM][2][4];
       logits.of(keys, piece, x);
-      if (Max == GroupMax::kNone && args.newest_positions) {
-        logits.hide_expired(x, from + piece, Expiries(args.cache, row, length));
-      }
       logits.mask(x, from + piece, columns, length);
       running.take(x, work, scale);
     }

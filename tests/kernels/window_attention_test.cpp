@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "kernels/expiry.h"
-#include "tests/ref/attend.h"
 #include "tests/ref/window_attention.h"
 #include "tests/support/close.h"
 #include "tests/support/paged_cache.h"
@@ -44,17 +43,45 @@ int64_t vectors_of(const Case& c) {
   return 0;
 }
 
-// What may be known of the queries.
+// What is known of the queries.
 struct Known {
-  std::vector<float> log_sums = {};  // as AttendArgs has them; empty: they are not known
+  std::vector<float> log_sums = {};  // as AttendArgs has them; empty: they saw what is here, and no more
   std::vector<int32_t> rows = {};    // empty: as the queries lie
 };
+
+// What attend() would have said of queries that saw what is here: [sequence, query, query head]. A query that nothing
+// is left of has no number.
+std::vector<float> log_sums_of(const Case& c, const std::vector<float>& queries, const ref::CacheRows& rows,
+                               const std::vector<int32_t>& newest) {
+  std::vector<float> log_sums;
+  const double scale = 1 / std::sqrt(static_cast<float>(c.dim));
+  for (int64_t s = 0; s < rows.rows() / c.kv_heads; ++s) {
+    for (int i = 0; i < c.window; ++i) {
+      for (int head = 0; head < c.kv_heads * c.group; ++head) {
+        const int64_t row = s * c.kv_heads + head / c.group, age = c.window - 1 - i;
+        const float* query = queries.data() + (s * c.window + i) * c.kv_heads * c.group * c.dim + head * c.dim;
+        double sum = 0;
+        for (int64_t slot = 0; slot < rows.length(row) - age; ++slot) {
+          if (!newest.empty() && rows.expires[row][slot] <= newest[s] - age) continue;
+          const float* key = rows.keys[row].data() + slot * c.dim;
+          double logit = 0;
+          for (int d = 0; d < c.dim; ++d) logit += scale * double{query[d]} * double{key[d]};
+          sum += std::exp(logit);
+        }
+        log_sums.push_back(sum == 0 ? NAN : static_cast<float>(std::log(sum)));
+      }
+    }
+  }
+  return log_sums;
+}
 
 std::vector<float> window_attention(Backend& backend, const Case& c, const ref::PagedCache& cache,
                                     const std::vector<float>& queries, int64_t pitch, const std::vector<uint8_t>& due,
                                     std::vector<int32_t> suffixes = {}, const std::vector<int32_t>& newest = {},
-                                    const Known& known = {}) {
+                                    Known known = {}) {
   const int64_t vectors = vectors_of(c);
+  const bool has_planes = c.mode == Mode::kSuffixSums || c.mode == Mode::kExtremes;
+  if (has_planes && known.log_sums.empty()) known.log_sums = log_sums_of(c, queries, cache.rows(), newest);
   if (suffixes.empty()) {
     for (int64_t s = 0; s < cache.rows().rows() / c.kv_heads; ++s) {
       suffixes.insert(suffixes.end(), kTestedSuffixes, kTestedSuffixes + c.suffixes);
@@ -314,26 +341,6 @@ TEST_P(WindowAttention, AgreesWithDoubleArithmeticForExtremes) {
   }
 }
 
-// As attend() would have said them: [sequence, query, query head].
-std::vector<float> log_sums_of(const Case& c, const std::vector<float>& queries, const ref::CacheRows& rows) {
-  std::vector<float> log_sums;
-  const int heads = c.kv_heads * c.group;
-  const std::vector<float> no_values(static_cast<size_t>(rows.max_length() * c.dim), 0.0F);
-  for (int64_t s = 0; s < rows.rows() / c.kv_heads; ++s) {
-    for (int64_t i = 0; i < c.window; ++i) {
-      for (int64_t head = 0; head < heads; ++head) {
-        const int64_t row = s * c.kv_heads + head / c.group;
-        const float* query = queries.data() + ((s * c.window + i) * heads + head) * c.dim;
-        const ref::AttendedRow attended =
-            ref::attend_row(query, rows.keys[row].data(), no_values.data(), rows.length(row) - c.window + i + 1, c.dim,
-                            1 / std::sqrt(static_cast<float>(c.dim)));
-        log_sums.push_back(static_cast<float>(attended.log_sum));
-      }
-    }
-  }
-  return log_sums;
-}
-
 // Queries that lie in another order, and had seen twice as much as is here, or nothing.
 TEST_P(WindowAttention, GivesTheProbabilityAmongAllThatAQuerySaw) {
   KV_BACKEND_OR_SKIP(backend);
@@ -343,7 +350,7 @@ TEST_P(WindowAttention, GivesTheProbabilityAmongAllThatAQuerySaw) {
       const ref::PagedCache cache(*backend, ref::random_rows({37, 40, 64, 100, 47, 600}, 2, c.dim, 5), 1);
       const int64_t heads = int64_t{c.kv_heads} * group, vector = heads * c.dim, count = 3 * c.window, pitch = 603;
       const std::vector<float> queries = ref::rounded(*backend, ref::random_values(count * vector, 6));
-      const std::vector<float> log_sums = log_sums_of(c, queries, cache.rows());
+      const std::vector<float> log_sums = log_sums_of(c, queries, cache.rows(), {});
       Known known, nothing;
       std::vector<float> reversed;
       for (int64_t i = count - 1; i >= 0; --i) {

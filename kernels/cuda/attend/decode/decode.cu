@@ -95,10 +95,13 @@ __global__ void __launch_bounds__(kMaxThreads, 1) attend_decode(AttendArgs args,
   Shares shares;
   Window window;
   let_next_start();
-  wait_for_previous();
   prefetch_tables(args.cache);
   do {
     window = list_parts(args, layout.rows_a_thread, done, shared.parts(), shares);
+    if (done == 0) {
+      prefetch_pages<D>(args.cache, shared.parts(), window, dim);
+      wait_for_previous();
+    }
     if (window.pages() == 0) return;
     done += window.pages();
     Pages<D> pages{

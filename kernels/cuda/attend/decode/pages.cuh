@@ -96,6 +96,25 @@ struct Pages {
   }
 };
 
+// Asks the L2 cache for the first pages of each warp's run, while the previous kernel is still at work: memory is idle
+// then. What that one writes there the cache has anyhow.
+template <int D>
+__device__ void prefetch_pages(const PagedView& cache, const Part* parts, const Window& window, int dim) {
+#if __CUDA_ARCH__ >= 900
+  constexpr int kBytes = 24 * 1024, kPages = kBytes / (2 * StageShape<D>::kPageValues * static_cast<int>(sizeof(bf16)));
+  const Run run = window.run_of(static_cast<int>(threadIdx.x) / 32);
+  const int at = run.first + static_cast<int>(threadIdx.x) % 32;
+  if (at >= min(run.end, run.first + min(32, kPages))) return;
+  const Part& part = parts[part_at(parts, window, at)];
+  const int64_t page = cache.page_table[part.row * cache.max_pages + at - part.row_first()];
+  const uint32_t bytes = static_cast<uint32_t>(kPageTokens * dim) * sizeof(bf16);
+  for (const void* pool : {static_cast<const void*>(cache.keys.data), static_cast<const void*>(cache.values.data)}) {
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(static_cast<const char*>(pool) + page * bytes),
+                 "r"(bytes));
+  }
+#endif
+}
+
 // What a warp has of a part's pairs: lane / 4 and lane / 4 + 8 are the lane's two.
 template <int D>
 struct Attended {
