@@ -224,7 +224,7 @@ TEST(PlotLayout, OfARooflineKeepsTextsApart) {
 }
 
 // What is committed, as it would be drawn today.
-TEST(PlotLayout, OfCommittedResultsKeepsTextsApart) {
+TEST(PlotLayoutSlow, OfCommittedResultsKeepsTextsApart) {
   for (const char* name : {"quickstart", "001-table1-cuda", "001-table2-cuda", "001-table7-cuda", "001-figure1-cuda",
                            "003-figure2-cuda"}) {
     const std::string folder = ref::source_path(std::string("results/") + name);

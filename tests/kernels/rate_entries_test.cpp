@@ -166,16 +166,17 @@ TEST_P(RateEntries, BackwardIsTheSlopeOfTheReference) {
     const int64_t parameters = rated.parameter_count();
     for (const int64_t row : {0, 3, 7, 8, 9}) {
       const int64_t count = kRows.due[row] ? kRows.rated(row) : 0;
+      const std::vector<double> at_row = rated.parameters(row);
       std::vector<std::vector<double>> x;
       for (int64_t slot = 0; slot < count; ++slot) x.push_back(rated.inputs(row, slot));
       // A sample of the parameters, the last ones (biases and output weights) all.
       for (int64_t p = 0; p < parameters; p += p < parameters - 2 * shape.hidden - 2 ? 37 : 1) {
         constexpr double kStep = 1e-5;
+        std::vector<double> ahead = at_row, behind = at_row;
+        ahead[p] += kStep;
+        behind[p] -= kStep;
         double slope = 0;
         for (int64_t slot = 0; slot < count; ++slot) {
-          std::vector<double> ahead = rated.parameters(row), behind = ahead;
-          ahead[p] += kStep;
-          behind[p] -= kStep;
           slope += output_gradient[row * kPitch + slot] *
                    (ref::rate_entry(ahead, x[slot], shape.hidden) - ref::rate_entry(behind, x[slot], shape.hidden)) /
                    (2 * kStep);

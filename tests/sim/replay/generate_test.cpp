@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <optional>
 #include <thread>
 
 #include "kernels/error.h"
@@ -75,7 +76,8 @@ struct Bench {
   explicit Bench(Backend& on) : Bench(on, load_model(ref::source_path(kModel))) {}
   Bench(Backend& on, const Weights& weights) : backend(on), source(on, weights) {}
 
-  GenerateResult generate(const Ask& ask, Policy& policy, std::span<Observer* const> observers = {}) {
+  GenerateResult generate(const Ask& ask, Policy& policy, std::span<Observer* const> observers = {},
+                          std::optional<LoopState>* left = nullptr) {
     const std::vector<std::span<const int32_t>> prompts(ask.prompts.begin(), ask.prompts.end());
     return kv::generate({.backend = backend,
                          .source = source,
@@ -84,6 +86,8 @@ struct Bench {
                          .budget = ask.budget,
                          .interval = ask.interval,
                          .keep = ask.keep,
+                         .until_first_end = left != nullptr,
+                         .left = left,
                          .max_new_tokens = ask.max_new_tokens,
                          .stop_ids = ask.stop_ids,
                          .sampling = ask.sampling,
@@ -93,10 +97,11 @@ struct Bench {
                          .observers = observers,
                          .count_pairs = true});
   }
-  GenerateResult generate(const Ask& ask, std::span<Observer* const> observers = {}) {
+  GenerateResult generate(const Ask& ask, std::span<Observer* const> observers = {},
+                          std::optional<LoopState>* left = nullptr) {
     Policy policy = make_policy(ask.policy, {}, {.admission = ask.admission});
     ref::use_initial_weights(policy, source.info());
-    return generate(ask, policy, observers);
+    return generate(ask, policy, observers, left);
   }
 
   // The most likely token after each of `ids`, in these steps.
@@ -307,8 +312,42 @@ TEST_P(GenerateSlow, RecordedStepsEqualEagerOnes) {
   }
 }
 
+// What is in a cache, in order of layers, rows and slots: bytes of each key and value, and positions.
+struct Entries {
+  Entries(Backend& backend, const Cache& cache) {
+    for (int layer = 0; layer < cache.shape().layers; ++layer) add_layer(backend, cache.view(layer));
+  }
+  bool operator==(const Entries&) const = default;
+
+  std::vector<uint8_t> bytes;
+  Ids positions;
+
+ private:
+  void add_layer(Backend& backend, const PagedView& view) {
+    const int64_t slots = view.pool_pages * kPageTokens;
+    const size_t entry = static_cast<size_t>(view.head_dim) * bytes_of(view.keys.dtype);
+    std::vector<uint8_t> keys(slots * entry), values(slots * entry);
+    Ids pages(view.rows * view.max_pages), lengths(view.rows), places(slots);
+    backend.download(keys.data(), view.keys.data, keys.size());
+    backend.download(values.data(), view.values.data, values.size());
+    backend.download(places.data(), view.positions, slots * sizeof(int32_t));
+    backend.download(pages.data(), view.page_table, pages.size() * sizeof(int32_t));
+    backend.download(lengths.data(), view.lengths, lengths.size() * sizeof(int32_t));
+    for (int64_t row = 0; row < view.rows; ++row) {
+      for (int64_t slot = 0; slot < lengths[row]; ++slot) {
+        const int64_t at = int64_t{pages[row * view.max_pages + slot / kPageTokens]} * kPageTokens + slot % kPageTokens;
+        positions.push_back(places[at]);
+        for (const std::vector<uint8_t>* pool : {&keys, &values}) {
+          bytes.insert(bytes.end(), pool->begin() + at * entry, pool->begin() + (at + 1) * entry);
+        }
+      }
+    }
+  }
+};
+
 // Swept every 16 tokens, whoever watches, and whatever the host hears of it meanwhile: at the end a head has the sinks
-// and the window, or what gates and a draw let in.
+// and the window, or what gates and a draw let in, and each layer's keys and values, which hang on all attention before
+// it, are the same to the last bit.
 TEST_P(GenerateSlow, EntriesExpireInRecordedStepsAsInEagerOnes) {
   KV_BACKEND_OR_SKIP(backend);
   Bench bench(*backend);
@@ -318,7 +357,13 @@ TEST_P(GenerateSlow, EntriesExpireInRecordedStepsAsInEagerOnes) {
   for (const SlotChoice& admission : {local, SlotChoice{"wg-kv", {{"drop", "0.5", ""}, {"window", "24", ""}}}}) {
     SCOPED_TRACE(admission.name);
     Ask ask{.prompts = {text("code0", 0, 90), text("book0", 0, 75)}, .admission = admission, .max_new_tokens = 300};
-    const GenerateResult recorded = bench.generate(ask), eager = bench.generate(ask, observers);
+    std::optional<LoopState> of_recorded, of_eager;
+    const GenerateResult recorded = bench.generate(ask, {}, &of_recorded);
+    const GenerateResult eager = bench.generate(ask, observers, &of_eager);
+    EXPECT_TRUE(recorded.stretches.back().recorded && !eager.stretches.back().recorded);
+    const Entries entries(bench.backend, of_recorded->cache);
+    EXPECT_FALSE(entries.positions.empty());
+    EXPECT_EQ(entries, Entries(bench.backend, of_eager->cache));
     const SourceInfo& info = bench.source.info();
     for (size_t s = 0; s < 2; ++s) {
       EXPECT_EQ(recorded.sequences[s].ids, eager.sequences[s].ids);
