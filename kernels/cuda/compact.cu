@@ -54,9 +54,10 @@ __device__ void move_columns(const CompactArgs& args, const int64_t* from, const
 }
 
 // One block a row walks its slots in chunks. A chunk is read into registers before any of it is written; entries only
-// move towards slot 0, so what is overwritten has been read.
-template <class Word>
-__global__ void __launch_bounds__(kThreads)
+// move towards slot 0, so what is overwritten has been read. What moves columns needs registers that let fewer blocks
+// run at a time.
+template <class Word, bool kColumns>
+__global__ void __launch_bounds__(kThreads, 4)
     compact_kernel(CompactArgs args, Word* keys, Word* values, int words, int chunk) {
   __shared__ int rank[kThreads];
   __shared__ int64_t from[kThreads], to[kThreads];
@@ -104,7 +105,7 @@ __global__ void __launch_bounds__(kThreads)
     }
     if (moves) args.pool_positions[to[slot]] = position;
     if (moves && args.pool_expires) args.pool_expires[to[slot]] = expires;
-    if (args.pool_columns) move_columns(args, from, to, count);
+    if constexpr (kColumns) move_columns(args, from, to, count);
   }
   // Over cache.lengths, too: every thread has read the row's length before the barriers of its first chunk, or none may
   // leave and it stays so.
@@ -117,8 +118,9 @@ void compact_words(const CompactArgs& args) {
   const int words = args.cache.head_dim / static_cast<int>(sizeof(Word) / sizeof(bf16));
   const int chunk = std::min(kThreads, kThreads * kHeldWords / (2 * words));
   KV_CHECK(chunk > 0);
-  launch(compact_kernel<Word>, args.cache.rows, kThreads, 0, args, reinterpret_cast<Word*>(args.pool_keys.as<bf16>()),
-         reinterpret_cast<Word*>(args.pool_values.as<bf16>()), words, chunk);
+  launch(args.pool_columns ? compact_kernel<Word, true> : compact_kernel<Word, false>, args.cache.rows, kThreads, 0,
+         args, reinterpret_cast<Word*>(args.pool_keys.as<bf16>()), reinterpret_cast<Word*>(args.pool_values.as<bf16>()),
+         words, chunk);
 }
 
 }  // namespace
