@@ -24,8 +24,8 @@ struct WindowAttentionArgs {
     // suffix_count; a probability is one among all that the query saw, whether it is here or not (log_sums).
     // scores[row · planes + k · group + g, slot].                                                    (001's features)
     kSuffixSums,
-    // The largest, the smallest and the sum of such probabilities over the window's queries, in this order; a query that
-    // does not see an entry gives it 0.
+    // The largest, the smallest and the sum of such probabilities over the window's queries, in this order; a query
+    // that does not see an entry gives it 0.
     // scores[row · planes + k · group + g, slot], k < 3.                            (features of 001's training code)
     kExtremes,
   };
