@@ -54,8 +54,8 @@ __device__ void move_columns(const CompactArgs& args, const int64_t* from, const
 }
 
 // One block a row walks its slots in chunks. A chunk is read into registers before any of it is written; entries only
-// move towards slot 0, so what is overwritten has been read. What moves columns needs registers that let fewer blocks
-// run at a time.
+// move towards slot 0, so what is overwritten has been read. Two forms, so that entries without columns do not pay for
+// the registers that columns need.
 template <class Word, bool kColumns>
 __global__ void __launch_bounds__(kThreads, 4)
     compact_kernel(CompactArgs args, Word* keys, Word* values, int words, int chunk) {

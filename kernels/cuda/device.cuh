@@ -24,7 +24,9 @@ __device__ inline void let_next_start() {
   asm volatile("griddepcontrol.launch_dependents;" :::);
 #endif
 }
-// What this thread has written is there for all, also for those that do not wait.
+// What this thread has written is in the L2 cache before anybody starts who does not wait. Such a reader's own L1 cache
+// is taken to be empty when it starts, as it is where a kernel starts after the end of another; CUDA promises it after
+// the wait alone.
 __device__ inline void has_settled() { __threadfence(); }
 
 struct Add {

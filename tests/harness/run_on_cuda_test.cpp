@@ -41,7 +41,8 @@ class SlowRunOnCuda : public RunFixture, public testing::WithParamInterface<std:
   // Counts are exact. Values move with the roundings of bf16, which also turn what nearly ties: on the CPU noise of
   // half a unit in the last place of every weight, about as much, moves these rows by up to 1.2 % under the full cache
   // and 6 % under a policy, of the value or a half, whichever is larger.
-  // What a policy's words turn on may nearly tie: all answers together are compared (expect_same_sums).
+  // The next word of a greedy answer may be a near tie, which roundings decide: of policies all answers together are
+  // compared (expect_same_sums).
   static void expect_same(const Row& cpu, const Row& cuda, bool are_answers) {
     const std::set<std::string> of_words = {"answer", "accuracy", "answer_tokens", "truncation_rate"};
     EXPECT_EQ(cpu.skipped, cuda.skipped);
@@ -149,7 +150,7 @@ TEST_P(SlowRunOnCuda, SchedulesByCapacityMakeTheSameRows) {
       "metrics: [loss, cache_size, admission_rate]\n");
 }
 
-TEST_P(SlowRunOnCuda, AnswersUnderAdmissionsAndSelectionsAreTheSame) {
+TEST_P(SlowRunOnCuda, AnswersUnderAdmissionsAndSelectionsAgree) {
   if (!ref::try_backend(GetParam())) GTEST_SKIP() << GetParam() << " is not here";
   expect_same_rows(
       "protocol: answer\n"

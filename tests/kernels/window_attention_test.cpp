@@ -49,8 +49,8 @@ struct Known {
   std::vector<int32_t> rows = {};    // empty: as the queries lie
 };
 
-// What attend() would have said of queries that saw what is here: [sequence, query, query head]. A query that nothing
-// is left of has no number.
+// What attend() would have said of queries that saw what is here: [sequence, query, query head]. One that sees
+// nothing is in no suffix here, and has NaN, which nobody may read.
 std::vector<float> log_sums_of(const Case& c, const std::vector<float>& queries, const ref::CacheRows& rows,
                                const std::vector<int32_t>& newest) {
   std::vector<float> log_sums;

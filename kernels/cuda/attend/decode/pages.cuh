@@ -97,7 +97,7 @@ struct Pages {
 };
 
 // Asks the L2 cache for the first pages of each warp's run, while the previous kernel is still at work: memory is idle
-// then. What that one writes there the cache has anyhow.
+// then. A hint alone, and what that kernel writes there goes through the same cache.
 template <int D>
 __device__ void prefetch_pages(const PagedView& cache, const Part* parts, const Window& window, int dim) {
 #if __CUDA_ARCH__ >= 900
