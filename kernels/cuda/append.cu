@@ -27,19 +27,20 @@ __device__ void copy_vector(const bf16* from, bf16* to, int dim, int lane) {
 template <class Word>
 __global__ void append_kernel(AppendArgs args, const bf16* keys, const bf16* values, Pools pools, int64_t tiles) {
   let_next_start();
-  wait_for_previous();
   const RowTile at = row_tile(tiles, kTokens);  // row: (segment, KV head)
   const PagedView& cache = args.cache;
   const Segment segment = args.segments[at.row / cache.kv_heads];
   const int64_t head = at.row % cache.kv_heads;
   const int64_t i = at.first + threadIdx.x / 32;
-  if (i >= segment.count) return;
+  const bool has_token = i < segment.count;
   const int lane = threadIdx.x % 32;
   const int64_t row = int64_t{segment.sequence} * cache.kv_heads + head;
   const int64_t first_slot = cache.lengths[row] - segment.count;
   KV_DEVICE_CHECK(first_slot >= 0);
-  const int64_t place = place_of(cache, row, first_slot + i);
+  const int64_t place = has_token ? place_of(cache, row, first_slot + i) : 0;
   const int64_t from = ((segment.first_token + i) * cache.kv_heads + head) * cache.head_dim;
+  wait_for_previous();  // all threads do: who waits for this kernel relies on those before it
+  if (!has_token) return;
   copy_vector<Word>(keys + from, pools.keys + place * cache.head_dim, cache.head_dim, lane);
   copy_vector<Word>(values + from, pools.values + place * cache.head_dim, cache.head_dim, lane);
   if (lane == 0) args.pool_positions[place] = segment.first_position + static_cast<int32_t>(i);

@@ -3,10 +3,9 @@
 
 // Products of a single row, as a decode step of one sequence has them: all that counts is how fast the weights stream.
 // Each block takes an equal run of outputs, all its threads work on each of them, and every thread has the weights of
-// several outputs on the way at once; sums meet in a fixed order, first in a warp, then among warps. The kernel starts
-// early and sends for its first weights before it waits for its input, so that memory is not idle between two products.
-// It only asks the L2 cache for them, where whoever has just written weights leaves them: a hint cannot read what is
-// out of date.
+// several outputs on the way at once, and sends for the next before it adds up what the last have given; sums meet in a
+// fixed order, first in a warp, then among warps. The kernel starts early and loads its first weights before it waits
+// for its input, so that memory is not idle between two products: no kernel of a step writes weights (device.cuh).
 
 namespace kv::cuda {
 
@@ -17,18 +16,6 @@ constexpr int kBlocks = 2;         // a multiprocessor
 constexpr int kWord = 8;           // values of 16 bytes
 constexpr int kTogether = 8;       // outputs whose weights a thread has on the way
 constexpr int kMostOutputs = 128;  // of a block, whose partial sums wait in shared memory
-
-// Sends for the first weights of the block, 4 KB a warp.
-__device__ void prefetch_weights(const bf16* weights, int64_t bytes) {
-#if __CUDA_ARCH__ >= 900
-  constexpr int64_t kBytes = 4096;
-  const int64_t from = threadIdx.x / 32 * kBytes;
-  const int64_t count = min(kBytes, bytes - from);
-  if (threadIdx.x % 32 > 0 || count <= 0) return;
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(reinterpret_cast<const char*>(weights) + from),
-               "r"(static_cast<int>(count)));
-#endif
-}
 
 __device__ float low(uint32_t pair) { return __uint_as_float(pair << 16); }
 __device__ float high(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
@@ -58,54 +45,96 @@ struct Products {
   int count = 0;
 };
 
+// What a block multiplies at once: of some outputs of one product a word a thread.
+struct Piece {
+  int64_t first = 0;  // of the outputs
+  int outputs = 0;    // at most kTogether; 0 after the run
+  int word = 0;       // of the block's first thread
+  int product = 0;
+  const uint4* weight = nullptr;  // of the first output
+};
+
+// A block's outputs, piece by piece: all words of some outputs, then those of the next.
+struct Run {
+  const Products& products;
+  int64_t end;
+  int words;  // of an output
+
+  __device__ Piece begin_at(int64_t first, int product) const {
+    Piece piece{.first = first, .product = product};
+    if (first >= end) return piece;
+    while (products.first[piece.product + 1] <= first) ++piece.product;
+    // As many in each round as in any other, or nearly: a round takes as long as memory answers.
+    const auto left = static_cast<int>(min(end, products.first[piece.product + 1]) - first);
+    const int rounds = (left + kTogether - 1) / kTogether;
+    piece.outputs = (left + rounds - 1) / rounds;
+    piece.weight = reinterpret_cast<const uint4*>(products.of[piece.product].weight) +
+                   (first - products.first[piece.product]) * words;
+    return piece;
+  }
+  __device__ bool is_last_of_outputs(const Piece& piece) const {
+    return piece.word + static_cast<int>(blockDim.x) >= words;
+  }
+  __device__ Piece after(Piece piece) const {
+    if (is_last_of_outputs(piece)) return begin_at(piece.first + piece.outputs, piece.product);
+    piece.word += static_cast<int>(blockDim.x);
+    return piece;
+  }
+  __device__ void load(const Piece& piece, uint4 (&weights)[kTogether]) const {
+    const int i = piece.word + static_cast<int>(threadIdx.x);
+#pragma unroll
+    for (int u = 0; u < kTogether; ++u) {
+      weights[u] = u < piece.outputs && i < words ? __ldcs(piece.weight + u * words + i) : uint4{};
+    }
+  }
+};
+
 __global__ void __launch_bounds__(kMaxThreads, kBlocks) gemv_kernel(const __grid_constant__ Products products) {
   __shared__ float partial[kMostOutputs][kMaxThreads / 32];
-  const int64_t in = products.of[0].in, all = products.first[products.count];
-  const int64_t run = blockIdx.x * all / gridDim.x, end = (blockIdx.x + 1) * all / gridDim.x;
-  const int words = static_cast<int>(in / kWord);
+  const int64_t all = products.first[products.count];
+  const int64_t first = blockIdx.x * all / gridDim.x, end = (blockIdx.x + 1) * all / gridDim.x;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  int product = 0;
-  while (products.first[product + 1] <= run) ++product;
-  let_next_start();
-  prefetch_weights(products.of[product].weight + (run - products.first[product]) * in,
-                   (min(end, products.first[product + 1]) - run) * in * sizeof(bf16));
-  wait_for_previous();
+  const Run run{.products = products, .end = end, .words = static_cast<int>(products.of[0].in / kWord)};
   const auto* input = reinterpret_cast<const uint4*>(products.of[0].input);
-  for (int64_t first = run; first < end;) {
-    const auto* weight =
-        reinterpret_cast<const uint4*>(products.of[product].weight) + (first - products.first[product]) * words;
-    // As many in each round as in any other, or nearly: a round takes as long as memory answers.
-    const int left = static_cast<int>(min(end, products.first[product + 1]) - first);
-    const int rounds = (left + kTogether - 1) / kTogether, outputs = (left + rounds - 1) / rounds;
-    float sums[kTogether] = {};
-    for (int i = threadIdx.x; i < words; i += blockDim.x) {
-      uint4 w[kTogether];
+  uint4 weights[kTogether];
+  float sums[kTogether] = {};
+  let_next_start();
+  Piece piece = run.begin_at(first, 0);
+  run.load(piece, weights);
+  wait_for_previous();
+  while (piece.outputs > 0) {
+    const int i = piece.word + static_cast<int>(threadIdx.x);
+    const uint4 x = i < run.words ? input[i] : uint4{};
 #pragma unroll
-      for (int u = 0; u < kTogether; ++u) w[u] = u < outputs ? __ldcs(weight + u * words + i) : uint4{};
-      const uint4 x = input[i];
-#pragma unroll
-      for (int u = 0; u < kTogether; ++u) {
-        sums[u] = multiply_add(w[u].x, x.x, sums[u]);
-        sums[u] = multiply_add(w[u].y, x.y, sums[u]);
-        sums[u] = multiply_add(w[u].z, x.z, sums[u]);
-        sums[u] = multiply_add(w[u].w, x.w, sums[u]);
-      }
+    for (int u = 0; u < kTogether; ++u) {
+      sums[u] = multiply_add(weights[u].x, x.x, sums[u]);
+      sums[u] = multiply_add(weights[u].y, x.y, sums[u]);
+      sums[u] = multiply_add(weights[u].z, x.z, sums[u]);
+      sums[u] = multiply_add(weights[u].w, x.w, sums[u]);
     }
+    const Piece done = piece;
+    piece = run.after(done);
+    run.load(piece, weights);
+    if (!run.is_last_of_outputs(done)) continue;
     constexpr int kLanes = 32 / kTogether;
     const float sum = fold(sums, lane);
-    if (lane % kLanes == 0 && lane / kLanes < outputs) partial[first - run + lane / kLanes][warp] = sum;
-    first += outputs;
-    if (outputs == left) ++product;
+    if (lane % kLanes == 0 && lane / kLanes < done.outputs) partial[done.first - first + lane / kLanes][warp] = sum;
+#pragma unroll
+    for (float& of_output : sums) of_output = 0;
   }
   __syncthreads();
-  for (int64_t at = run + threadIdx.x; at < end; at += blockDim.x) {
+  for (int64_t at = first + threadIdx.x; at < end; at += blockDim.x) {
     float sum = 0;
-    for (int k = 0; k < static_cast<int>(blockDim.x / 32); ++k) sum += partial[at - run][k];
+    for (int k = 0; k < static_cast<int>(blockDim.x / 32); ++k) sum += partial[at - first][k];
     int of = 0;
     while (products.first[of + 1] <= at) ++of;
     finish(products.of[of], 0, at - products.first[of], sum);
   }
 }
+
+// More than a third of what a multiprocessor has: it takes as many blocks as it is to have, not more where another has
+// none yet.
+size_t shared_bytes() { return shared_bytes_a_block() / (kBlocks + 1); }
 
 }  // namespace
 
@@ -125,7 +154,7 @@ void gemv(std::span<const Gemm> products) {
   const int64_t threads = ceil_div(ceil_div(words, ceil_div(words, kMaxThreads)), 32) * 32;
   const int64_t at_once = int64_t{kBlocks} * multiprocessors();
   const int64_t blocks = std::min(out, at_once * ceil_div(out, at_once * kMostOutputs));
-  launch_early(gemv_kernel, blocks, static_cast<int>(threads), 0, all);
+  launch_early(gemv_kernel, blocks, static_cast<int>(threads), shared_bytes(), all);
 }
 
 }  // namespace kv::cuda

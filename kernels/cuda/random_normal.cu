@@ -1,6 +1,6 @@
 #include "kernels/random_normal.h"
 
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/device.cuh"
 
 namespace kv::cuda {
 
@@ -27,9 +27,10 @@ __global__ void random_normal_values(T* output, int64_t count, uint64_t seed, ui
 #pragma unroll
   for (int e = 0; e < kValues; ++e) {
     const int64_t i = begin + e * kThreads;
-    if (i >= count) return;
+    if (i >= count) break;
     store(output + i, static_cast<float>(byte_sum(seed, first + static_cast<uint64_t>(i)) - 1020) * scale);
   }
+  has_settled();  // a model's weights
 }
 
 template <class T>

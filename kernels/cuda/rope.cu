@@ -13,7 +13,8 @@ namespace kv::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kTogether = 2;  // words of either half that a thread has on the way
+constexpr int kStepThreads = 128;  // of a single token's block, which leaves room for attention's (attend/decode)
+constexpr int kTogether = 2;       // words of either half that a thread has on the way
 
 // i / by as a product, where i · by < 2^32: quotients of numbers that only a launch knows take longer than to turn.
 struct Quotient {
@@ -116,24 +117,46 @@ __device__ void norm_head(uint4 (&held)[2], const uint4 (&weights_held)[2], bool
   for (int e = 0; e < 16; ++e) values[e] = to_bf16(to_f32(values[e]) * scale * to_f32(weights[e]));
 }
 
-// A block has some tokens, whose angles it takes once for all heads, a thread an angle; meanwhile the first words are
-// on their way. Each thread writes the places it has read, so that the output may be the input.
+// Cosines and sines of the angles of so many tokens, a thread an angle.
+__device__ void fill_turns(const RopeArgs& args, int64_t first_token, int tokens, float* cosines, float* sines) {
+  const int half = args.head_dim / 2;
+  // Back is the turn by −angle, whose sine is the other way round.
+  const float factor = args.attention_factor;
+  const float sine_factor = args.direction == RopeDirection::kBackward ? -factor : factor;
+#pragma unroll 1
+  for (auto i = static_cast<int>(threadIdx.x); i < tokens * half; i += static_cast<int>(blockDim.x)) {
+    // Not contracted into a fused operation, and with the full range reduction: positions reach 500,000.
+    const float angle = __fmul_rn(static_cast<float>(args.positions[first_token + i / half]), args.inv_freq[i % half]);
+    float sine, cosine;
+    sincosf(angle, &sine, &cosine);
+    cosines[i] = factor * cosine;
+    sines[i] = sine_factor * sine;
+  }
+  __syncthreads();
+}
+
+// A block has some tokens, whose angles it takes once for all heads: a step's few while the kernel before it is still
+// at work, which all blocks see, else while the first words are on their way. Each thread writes the places it has
+// read, so that the output may be the input.
 template <class Word, bool kNorms>
 __global__ void __launch_bounds__(kThreads, kNorms ? 4 : 5) rope_kernel(Both<Word> both, RopeArgs args, Block block) {
-  extern __shared__ __align__(16) float turns[];  // cosines by token, then sines
-  let_next_start();
-  wait_for_previous();
+  extern __shared__ __align__(16) float turns[];                     // cosines by token, then sines
   const int half = args.head_dim / 2, words = half / kValues<Word>;  // of half a vector
   const int64_t first_token = int64_t{blockIdx.x} * block.tokens;
   const int tokens = static_cast<int>(min(int64_t{block.tokens}, args.tokens - first_token));
   const int count = tokens * both.heads() * words;
   float* sines = turns + block.tokens * half;
   const auto place_of = [&](int i) { return Place<Word>(both, block, first_token, words, i); };
-  for (int first = 0; first < count; first += kThreads * kTogether) {
+  const bool is_step = block.tokens == 1;
+  const auto threads = static_cast<int>(blockDim.x);
+  let_next_start();
+  if (is_step) fill_turns(args, first_token, tokens, turns, sines);
+  wait_for_previous();
+  for (int first = 0; first < count; first += threads * kTogether) {
     Word held[kTogether][2], weights[kNorms ? kTogether : 1][2];  // the norm's, on their way with what they scale
 #pragma unroll
     for (int k = 0; k < kTogether; ++k) {
-      const int i = first + k * kThreads + static_cast<int>(threadIdx.x);
+      const int i = first + k * threads + static_cast<int>(threadIdx.x);
       held[k][0] = held[k][1] = Word{};
       if (i >= count) continue;
       const Place<Word> place = place_of(i);
@@ -144,25 +167,10 @@ __global__ void __launch_bounds__(kThreads, kNorms ? 4 : 5) rope_kernel(Both<Wor
         if (norm) weights[k][0] = norm[place.word], weights[k][1] = norm[place.word + words];
       }
     }
-    if (first == 0) {
-      // Back is the turn by −angle, whose sine is the other way round.
-      const float factor = args.attention_factor;
-      const float sine_factor = args.direction == RopeDirection::kBackward ? -factor : factor;
-#pragma unroll 1
-      for (int i = threadIdx.x; i < tokens * half; i += kThreads) {
-        // Not contracted into a fused operation, and with the full range reduction: positions reach 500,000.
-        const float angle =
-            __fmul_rn(static_cast<float>(args.positions[first_token + i / half]), args.inv_freq[i % half]);
-        float sine, cosine;
-        sincosf(angle, &sine, &cosine);
-        turns[i] = factor * cosine;
-        sines[i] = sine_factor * sine;
-      }
-      __syncthreads();
-    }
+    if (first == 0 && !is_step) fill_turns(args, first_token, tokens, turns, sines);
 #pragma unroll
     for (int k = 0; k < kTogether; ++k) {
-      const int i = first + k * kThreads + static_cast<int>(threadIdx.x);
+      const int i = first + k * threads + static_cast<int>(threadIdx.x);
       const Place<Word> place = place_of(min(i, count - 1));
       if constexpr (kNorms) {
         const bool has_norm = place.of(both.first.norm, both.second.norm) != nullptr;
@@ -207,7 +215,7 @@ void run(const RopeArgs& args) {
                     .by_words = Quotient(words),
                     .by_heads = Quotient(heads),
                     .inverse_dim = 1.0f / static_cast<float>(args.head_dim)};
-  launch_early(rope_kernel<Word, kNorms>, ceil_div(args.tokens, tokens), kThreads,
+  launch_early(rope_kernel<Word, kNorms>, ceil_div(args.tokens, tokens), tokens == 1 ? kStepThreads : kThreads,
                size_t{2} * tokens * half * sizeof(float), both, args, block);
 }
 

@@ -8,7 +8,7 @@ namespace {
 
 // One block a row.
 template <class Key>
-__global__ void __launch_bounds__(kSelectThreads) select_top_kernel(SelectTopArgs args) {
+__global__ void __launch_bounds__(kSelectThreads, 2) select_top_kernel(SelectTopArgs args) {
   let_next_start();
   wait_for_previous();
   const int64_t row = blockIdx.x;

@@ -1,5 +1,7 @@
 #include "kernels/window_attention.h"
 
+#include <algorithm>
+
 #include "kernels/cuda/attend/expiries.cuh"
 #include "kernels/cuda/window_normalisers.cuh"
 
@@ -282,6 +284,7 @@ struct Newer {
 template <int M>
 struct Mean {
   static constexpr int kCount = 1;
+  static constexpr int kBlocks = 3;  // that a multiprocessor should hold
   static constexpr bool kNewestFirst = false;
   float total[M][4] = {};
 
@@ -307,6 +310,7 @@ struct Mean {
 template <int M, int Suffixes>
 struct SuffixSums {
   static constexpr int kCount = Suffixes;
+  static constexpr int kBlocks = 5;
   static constexpr bool kNewestFirst = true;
   float total[M][4] = {};
   int32_t queries[Suffixes];
@@ -369,6 +373,7 @@ struct SuffixSums {
 template <int M>
 struct Extremes {
   static constexpr int kCount = WindowAttentionArgs::kExtremeCount;
+  static constexpr int kBlocks = 3;  // that a multiprocessor should hold
   static constexpr bool kNewestFirst = false;
   float totals[kCount][M][4];
 
@@ -447,11 +452,14 @@ __device__ void write_statistic(const Logits<D, Max>& logits, int k, const float
 
 // scores = statistics of the window's queries' probabilities.
 template <int D, GroupMax Max, class Statistics>
-__global__ void __launch_bounds__(KeyTile<D>::kThreads, 3) add_probabilities(WindowAttentionArgs args, Work work) {
+__global__ void __launch_bounds__(KeyTile<D>::kThreads, std::min(D <= 64 ? 5 : 3, Statistics::kBlocks))
+    add_probabilities(WindowAttentionArgs args, Work work) {
   using Tile = KeyTile<D>;
   constexpr int kM = Tile::kM;
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ __align__(8) float shifts[2][Tile::kQueries];
+  let_next_start();
+  wait_for_previous();
   int64_t row, tile;
   int head_tile;
   if (!place_block<D, Max>(args, work, row, tile, head_tile)) return;
@@ -501,7 +509,7 @@ void score(const WindowAttentionArgs& args) {
   if (!args.log_sums) find_shifts<D, Max>(args, shifts.data());
   work.shifts = shifts.data();
   const int64_t blocks = args.cache.rows * work.tiles * (Max == GroupMax::kNone ? work.head_tiles : 1);
-  launch(add_probabilities<D, Max, Statistics>, blocks, Tile::kThreads, Logits<D, Max>::kSharedBytes, args, work);
+  launch_early(add_probabilities<D, Max, Statistics>, blocks, Tile::kThreads, Logits<D, Max>::kSharedBytes, args, work);
 }
 
 }  // namespace

@@ -23,6 +23,7 @@ void EvictionDraw::begin(const BatchShape& shape, bool every_layer) {
   interval_ = shape.interval;
   seed_ = shape.seed;
   layer_numbers_ = shape.source->layer_numbers;
+  counts_uploaded_.clear();
   numbers_ = Tensor(*shape.backend, DType::kI32, std::ssize(shape.sample_numbers));
   numbers_.upload(shape.sample_numbers.data(), shape.sample_numbers.size_bytes());
 }
@@ -34,8 +35,11 @@ void EvictionDraw::choose_candidates(const LayerView& view, const ScoreOutput& o
     const int32_t drop = std::max(0, length - budget_);
     counts.push_back(std::max(interval_, length - 2 * drop));
   }
-  counts_.reserve(view.backend, DType::kI32, std::ssize(counts));
-  counts_.upload(counts.data(), counts.size() * sizeof(int32_t));
+  if (counts != counts_uploaded_) {  // layers have the same, nearly always
+    counts_.reserve(view.backend, DType::kI32, std::ssize(counts));
+    counts_.upload(counts.data(), counts.size() * sizeof(int32_t));
+    counts_uploaded_ = std::move(counts);
+  }
   const Slots<uint8_t> keep = keep_[index(view.layer)].reserve_slots<uint8_t>(view.backend, view.rows(), view.pitch);
   view.backend.select_top({.cache = view.cache,
                            .scores = out.ties,

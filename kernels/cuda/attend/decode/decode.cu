@@ -16,7 +16,10 @@ namespace {
 
 using namespace decode;
 
-constexpr int kMaxThreads = kMaxWarps * 32;
+// Of a thread. It leaves registers for a block of the kernels before, which turn and append a step's keys: where it had
+// to wait for theirs, a block would be behind all others to the end.
+template <int D>
+constexpr int kRegisters = D <= 128 ? 224 : 255;
 constexpr int kMaxBlocks = 1024;
 constexpr size_t kStaticBytes = 1024;  // more than the kernel's fixed shared variables take
 
@@ -85,7 +88,7 @@ __device__ inline void arrive(Meeting& meeting) {
 
 // Each warp streams the pages of its run through stages of its own, without a barrier among warps until all are done.
 template <int D, bool kWhole>
-__global__ void __launch_bounds__(kMaxThreads, 1) attend_decode(AttendArgs args, AttendWork work, Layout layout) {
+__global__ void __maxnreg__(kRegisters<D>) attend_decode(AttendArgs args, AttendWork work, Layout layout) {
   extern __shared__ __align__(128) unsigned char memory[];
   __shared__ Plan plan;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -98,17 +101,16 @@ __global__ void __launch_bounds__(kMaxThreads, 1) attend_decode(AttendArgs args,
   prefetch_tables(args.cache);
   do {
     window = list_parts(args, layout.rows_a_thread, done, shared.parts(), shares);
-    if (done == 0) {
-      prefetch_pages<D>(args.cache, shared.parts(), window, dim);
-      wait_for_previous();
-    }
-    if (window.pages() == 0) return;
-    done += window.pages();
     Pages<D> pages{
         args.cache, shared.parts(), window, window.run_of(warp), reinterpret_cast<bf16*>(shared.stages(warp)), dim,
         lane};
+    pages.next = pages.look_up(0);
+    if (done == 0) prefetch_pages<D>(args.cache, shared.parts(), window, dim);
+    if (window.pages() > 0) plan_joins(shared.parts(), window, shares, plan);
+    wait_for_previous();
+    if (window.pages() == 0) return;
+    done += window.pages();
     pages.begin();
-    plan_joins(shared.parts(), window, shares, plan);
     attend_run<D>(args, work, shared, window, pages, dim);
     __syncthreads();
     join_warps<D>(args, work, layout, shared, plan, dim);

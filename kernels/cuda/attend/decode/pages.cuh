@@ -47,8 +47,8 @@ struct Pages {
     return ahead;
   }
 
+  // Sends for the first pages, which next = look_up(0) has named.
   __device__ void begin() {
-    next = look_up(0);
 #pragma unroll 1
     for (int t = 0; t < Shape::kStages - 1; ++t) load(t);
   }
