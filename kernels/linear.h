@@ -15,11 +15,19 @@ struct LinearProduct {
   int64_t out = 0;
 };
 
+// The RMS norm (kernels/rms_norm.h) that an input goes through before it is multiplied.
+struct LinearNorm {
+  ConstRef weight;  // [in]; null: there is none
+  Ref output;       // [rows, in], not the input; written, and what the products are of
+  float epsilon = 1e-6f;
+};
+
 // An input's products with several weights, as queries, keys and values are: each the same bits as alone, but the input
 // is prepared once, and a step's single row waits once.
 struct LinearArgs {
   static constexpr int kMost = 3;
-  ConstRef input;                 // [rows, in]
+  ConstRef input;  // [rows, in]
+  LinearNorm norm = {};
   LinearProduct products[kMost];  // those without outputs are none
   int64_t rows = 0;
   int64_t in = 0;

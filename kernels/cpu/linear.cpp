@@ -6,6 +6,7 @@
 #include "kernels/cpu/packed_input.h"
 #include "kernels/cpu/panel.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/rms_norm.h"
 
 namespace kv::cpu {
 
@@ -99,9 +100,24 @@ void multiply_many_rows(const LinearArgs& args, const PackedInput& input, const 
   });
 }
 
+// What is left when the norm is done.
+LinearArgs after_norm(const LinearArgs& args) {
+  rms_norm({.input = args.input,
+            .weight = args.norm.weight,
+            .output = args.norm.output,
+            .rows = args.rows,
+            .width = args.in,
+            .epsilon = args.norm.epsilon});
+  LinearArgs after = args;
+  after.input = args.norm.output;
+  after.norm = {};
+  return after;
+}
+
 }  // namespace
 
 void linear(const LinearArgs& args) {
+  if (args.norm.weight) return linear(after_norm(args));
   const auto for_each_product = [&](const auto& multiply) {
     for (const LinearProduct& product : args.products) {
       if (product.out > 0) multiply(Operands(product));

@@ -151,10 +151,6 @@ bool has_words(const Gemm& args) {
   return args.in > 0 && args.in % 8 == 0 && is_aligned(args.input, 16) && is_aligned(args.weight, 16);
 }
 
-bool streams_weights(const Gemm& args) {
-  return has_words(args) && args.rows == 1 && args.weight_rows == WeightRows::kOutputs;
-}
-
 void multiply(const Gemm& args) {
   if (args.rows == 0 || args.out == 0) return;
   if (has_words(args) && args.out % 8 == 0 && is_aligned(args.output, 16) && is_aligned(args.addend, 16) &&
@@ -167,6 +163,10 @@ void multiply(const Gemm& args) {
 }
 
 }  // namespace
+
+bool streams_weights(const Gemm& args) {
+  return has_words(args) && args.rows == 1 && args.weight_rows == WeightRows::kOutputs;
+}
 
 void gemm(const Gemm& args) { gemm(std::span(&args, 1)); }
 

@@ -33,9 +33,20 @@ void gemm(std::span<const Gemm> products);
 
 constexpr size_t kMostProducts = LinearArgs::kMost;
 
-// Products of one input, at most so many. For a single row and weights [out, in], where input and weights are aligned
-// to 16 bytes and `in` is a multiple of eight.
-void gemv(std::span<const Gemm> products);
+// Whether gemv() takes it: a single row and weights [out, in], where input and weights are aligned to 16 bytes and `in`
+// is a multiple of eight.
+bool streams_weights(const Gemm& product);
+
+// What an input goes through first (LinearNorm).
+struct InputNorm {
+  const bf16* weight = nullptr;  // none where null
+  bf16* output = nullptr;
+  float epsilon = 0;
+};
+// What lies in a block's shared memory, and so does the norm's weight.
+constexpr int64_t kWidestNorm = 16384;
+// Products of one input, at most so many. A norm's weight and output are aligned to 16 bytes, too.
+void gemv(std::span<const Gemm> products, const InputNorm& norm = {});
 
 // What a product's kernel does with the sum of one output.
 __device__ inline void finish(const Gemm& args, int64_t row, int64_t out, float sum) {

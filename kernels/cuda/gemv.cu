@@ -1,5 +1,6 @@
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/gemm.cuh"
+#include "kernels/cuda/inverse_rms.cuh"
 
 // Products of a single row, as a decode step of one sequence has them: all that counts is how fast the weights stream.
 // Each block takes an equal run of outputs, all its threads work on each of them, and every thread has the weights of
@@ -43,6 +44,8 @@ struct Products {
   Gemm of[kMostProducts];
   int64_t first[kMostProducts + 1] = {};  // output of each, then how many there are
   int count = 0;
+  InputNorm norm;
+  float inverse_width = 0;
 };
 
 // What a block multiplies at once: of some outputs of one product a word a thread.
@@ -89,7 +92,36 @@ struct Run {
   }
 };
 
+// What the norm makes of the input, each thread the words that it multiplies itself. One block writes it for others.
+__device__ void norm_input(const Products& products, int words, const uint4* weights, uint4* normed) {
+  const auto* input = reinterpret_cast<const uint4*>(products.of[0].input);
+  const auto thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+  float sum = 0;
+  for (int i = thread; i < words; i += threads) {
+    const uint4 held = normed[i] = input[i];
+#pragma unroll
+    for (int e = 0; e < kWord; ++e) {
+      const float value = to_f32(reinterpret_cast<const bf16*>(&held)[e]);
+      sum += value * value;
+    }
+  }
+  const float scale = inverse_rms(block_reduce(sum, 0.0f, Add()), products.inverse_width, products.norm.epsilon);
+  for (int i = thread; i < words; i += threads) {
+    uint4 held = normed[i];
+    const uint4 weight = weights[i];
+#pragma unroll
+    for (int e = 0; e < kWord; ++e) {
+      bf16& value = reinterpret_cast<bf16*>(&held)[e];
+      value = to_bf16(to_f32(value) * scale * to_f32(reinterpret_cast<const bf16*>(&weight)[e]));
+    }
+    normed[i] = held;
+    if (blockIdx.x == 0) reinterpret_cast<uint4*>(products.norm.output)[i] = held;
+  }
+}
+
+template <bool kNorms>
 __global__ void __launch_bounds__(kMaxThreads, kBlocks) gemv_kernel(const __grid_constant__ Products products) {
+  extern __shared__ __align__(16) uint4 normed[];  // [words], then the norm's weights
   __shared__ float partial[kMostOutputs][kMaxThreads / 32];
   const int64_t all = products.first[products.count];
   const int64_t first = blockIdx.x * all / gridDim.x, end = (blockIdx.x + 1) * all / gridDim.x;
@@ -101,10 +133,19 @@ __global__ void __launch_bounds__(kMaxThreads, kBlocks) gemv_kernel(const __grid
   let_next_start();
   Piece piece = run.begin_at(first, 0);
   run.load(piece, weights);
-  wait_for_previous();
+  if constexpr (kNorms) {
+    uint4* norm_weights = normed + run.words;
+    for (auto i = static_cast<int>(threadIdx.x); i < run.words; i += static_cast<int>(blockDim.x)) {
+      norm_weights[i] = reinterpret_cast<const uint4*>(products.norm.weight)[i];
+    }
+    wait_for_previous();
+    norm_input(products, run.words, norm_weights, normed);
+  } else {
+    wait_for_previous();
+  }
   while (piece.outputs > 0) {
     const int i = piece.word + static_cast<int>(threadIdx.x);
-    const uint4 x = i < run.words ? input[i] : uint4{};
+    const uint4 x = i < run.words ? (kNorms ? normed : input)[i] : uint4{};
 #pragma unroll
     for (int u = 0; u < kTogether; ++u) {
       sums[u] = multiply_add(weights[u].x, x.x, sums[u]);
@@ -134,12 +175,17 @@ __global__ void __launch_bounds__(kMaxThreads, kBlocks) gemv_kernel(const __grid
 
 // More than a third of what a multiprocessor has: it takes as many blocks as it is to have, not more where another has
 // none yet.
-size_t shared_bytes() { return shared_bytes_a_block() / (kBlocks + 1); }
+size_t shared_bytes(const Products& products) {
+  const size_t bytes = shared_bytes_a_block() / (kBlocks + 1);
+  KV_CHECK(!products.norm.weight || 2 * static_cast<size_t>(products.of[0].in) * sizeof(bf16) <= bytes);
+  return bytes;
+}
 
 }  // namespace
 
-void gemv(std::span<const Gemm> products) {
+void gemv(std::span<const Gemm> products, const InputNorm& norm) {
   Products all;
+  all.norm = norm;
   for (const Gemm& product : products) {
     KV_CHECK(product.rows == 1 && product.input == products[0].input && product.in == products[0].in);
     if (product.out == 0) continue;
@@ -154,7 +200,9 @@ void gemv(std::span<const Gemm> products) {
   const int64_t threads = ceil_div(ceil_div(words, ceil_div(words, kMaxThreads)), 32) * 32;
   const int64_t at_once = int64_t{kBlocks} * multiprocessors();
   const int64_t blocks = std::min(out, at_once * ceil_div(out, at_once * kMostOutputs));
-  launch_early(gemv_kernel, blocks, static_cast<int>(threads), shared_bytes(), all);
+  all.inverse_width = 1.0f / static_cast<float>(products[0].in);
+  launch_early(norm.weight ? gemv_kernel<true> : gemv_kernel<false>, blocks, static_cast<int>(threads),
+               shared_bytes(all), all);
 }
 
 }  // namespace kv::cuda

@@ -1,6 +1,9 @@
 #include "kernels/linear.h"
 
+#include <algorithm>
+
 #include "kernels/cuda/gemm.cuh"
+#include "kernels/rms_norm.h"
 
 namespace kv::cuda {
 
@@ -20,6 +23,13 @@ Gemm gemm_of(const LinearArgs& args, const LinearProduct& product) {
           .out = product.out};
 }
 
+// The norm as an op of its own, or, where a single row's products stream, before each block's: all the same to the
+// products, but a step waits for one kernel less.
+bool norms_itself(std::span<const Gemm> products, const LinearNorm& norm) {
+  return std::ranges::all_of(products, streams_weights) && products[0].in <= kWidestNorm &&
+         is_aligned(norm.weight.data, 16) && is_aligned(norm.output.data, 16);
+}
+
 }  // namespace
 
 void linear(const LinearArgs& args) {
@@ -28,7 +38,19 @@ void linear(const LinearArgs& args) {
   for (const LinearProduct& product : args.products) {
     if (product.out > 0) products[count++] = gemm_of(args, product);
   }
-  gemm(std::span(products, count));
+  const std::span all(products, count);
+  if (!args.norm.weight) return gemm(all);
+  if (!all.empty() && norms_itself(all, args.norm)) {
+    return gemv(all, {args.norm.weight.as<bf16>(), args.norm.output.as<bf16>(), args.norm.epsilon});
+  }
+  rms_norm({.input = args.input,
+            .weight = args.norm.weight,
+            .output = args.norm.output,
+            .rows = args.rows,
+            .width = args.in,
+            .epsilon = args.norm.epsilon});
+  for (Gemm& product : all) product.input = args.norm.output.as<bf16>();
+  gemm(all);
 }
 
 void linear_backward(const LinearBackwardArgs& args) {

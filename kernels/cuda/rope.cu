@@ -13,8 +13,7 @@ namespace kv::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kStepThreads = 128;  // of a single token's block, which leaves room for attention's (attend/decode)
-constexpr int kTogether = 2;       // words of either half that a thread has on the way
+constexpr int kTogether = 2;  // words of either half that a thread has on the way
 
 // i / by as a product, where i · by < 2^32: quotients of numbers that only a launch knows take longer than to turn.
 struct Quotient {
@@ -124,7 +123,7 @@ __device__ void fill_turns(const RopeArgs& args, int64_t first_token, int tokens
   const float factor = args.attention_factor;
   const float sine_factor = args.direction == RopeDirection::kBackward ? -factor : factor;
 #pragma unroll 1
-  for (auto i = static_cast<int>(threadIdx.x); i < tokens * half; i += static_cast<int>(blockDim.x)) {
+  for (auto i = static_cast<int>(threadIdx.x); i < tokens * half; i += kThreads) {
     // Not contracted into a fused operation, and with the full range reduction: positions reach 500,000.
     const float angle = __fmul_rn(static_cast<float>(args.positions[first_token + i / half]), args.inv_freq[i % half]);
     float sine, cosine;
@@ -148,15 +147,14 @@ __global__ void __launch_bounds__(kThreads, kNorms ? 4 : 5) rope_kernel(Both<Wor
   float* sines = turns + block.tokens * half;
   const auto place_of = [&](int i) { return Place<Word>(both, block, first_token, words, i); };
   const bool is_step = block.tokens == 1;
-  const auto threads = static_cast<int>(blockDim.x);
   let_next_start();
   if (is_step) fill_turns(args, first_token, tokens, turns, sines);
   wait_for_previous();
-  for (int first = 0; first < count; first += threads * kTogether) {
+  for (int first = 0; first < count; first += kThreads * kTogether) {
     Word held[kTogether][2], weights[kNorms ? kTogether : 1][2];  // the norm's, on their way with what they scale
 #pragma unroll
     for (int k = 0; k < kTogether; ++k) {
-      const int i = first + k * threads + static_cast<int>(threadIdx.x);
+      const int i = first + k * kThreads + static_cast<int>(threadIdx.x);
       held[k][0] = held[k][1] = Word{};
       if (i >= count) continue;
       const Place<Word> place = place_of(i);
@@ -170,7 +168,7 @@ __global__ void __launch_bounds__(kThreads, kNorms ? 4 : 5) rope_kernel(Both<Wor
     if (first == 0 && !is_step) fill_turns(args, first_token, tokens, turns, sines);
 #pragma unroll
     for (int k = 0; k < kTogether; ++k) {
-      const int i = first + k * threads + static_cast<int>(threadIdx.x);
+      const int i = first + k * kThreads + static_cast<int>(threadIdx.x);
       const Place<Word> place = place_of(min(i, count - 1));
       if constexpr (kNorms) {
         const bool has_norm = place.of(both.first.norm, both.second.norm) != nullptr;
@@ -215,7 +213,7 @@ void run(const RopeArgs& args) {
                     .by_words = Quotient(words),
                     .by_heads = Quotient(heads),
                     .inverse_dim = 1.0f / static_cast<float>(args.head_dim)};
-  launch_early(rope_kernel<Word, kNorms>, ceil_div(args.tokens, tokens), tokens == 1 ? kStepThreads : kThreads,
+  launch_early(rope_kernel<Word, kNorms>, ceil_div(args.tokens, tokens), kThreads,
                size_t{2} * tokens * half * sizeof(float), both, args, block);
 }
 

@@ -19,13 +19,8 @@ LinearProduct product(const Tensor& weight, const Tensor& bias, int64_t out, Ref
   return {.weight = weight.ref(), .bias = bias.ref(), .addend = addend, .output = output, .out = out};
 }
 
-void norm(const ForwardModel& model, ConstRef input, const Tensor& weight, Ref output, int64_t rows, int64_t width) {
-  model.backend.rms_norm({.input = input,
-                          .weight = weight.ref(),
-                          .output = output,
-                          .rows = rows,
-                          .width = width,
-                          .epsilon = static_cast<float>(model.config.rms_norm_eps)});
+LinearNorm norm_before(const ForwardModel& model, const Tensor& weight, Ref output) {
+  return {.weight = weight.ref(), .output = output, .epsilon = static_cast<float>(model.config.rms_norm_eps)};
 }
 
 // Every head's norm, where the family has one; without it projections are what it would give.
@@ -105,8 +100,8 @@ void embed_tokens(const ForwardModel& model, const ForwardBlock& block, const in
 Projections project_layer(const ForwardModel& model, const ForwardBlock& block, int index, const LayerActivations& to) {
   const LayerTensors& layer = model.weights.layers[static_cast<size_t>(index)];
   const ModelConfig& config = model.config;
-  norm(model, to.input, layer.input_norm, to.normed, block.tokens, config.hidden_size);
-  model.backend.linear({.input = to.normed,
+  model.backend.linear({.input = to.input,
+                        .norm = norm_before(model, layer.input_norm, to.normed),
                         .products = {product(layer.q, layer.q_bias, config.q_size(), to.raw_q),
                                      product(layer.k, layer.k_bias, config.kv_size(), to.raw_k),
                                      product(layer.v, layer.v_bias, config.kv_size(), to.v)},
@@ -140,8 +135,8 @@ void absorb_up_to_mixed(const ForwardModel& model, const ForwardBlock& block, in
                         .products = {product(layer.o, layer.o_bias, hidden, to.middle, to.input)},
                         .rows = block.tokens,
                         .in = model.config.q_size()});
-  norm(model, to.middle, layer.post_norm, to.normed_middle, block.tokens, hidden);
-  model.backend.linear({.input = to.normed_middle,
+  model.backend.linear({.input = to.middle,
+                        .norm = norm_before(model, layer.post_norm, to.normed_middle),
                         .products = {product(layer.gate, kNoBias, intermediate, to.gate),
                                      product(layer.up, kNoBias, intermediate, to.up)},
                         .rows = block.tokens,
@@ -161,7 +156,12 @@ void absorb_layer(const ForwardModel& model, const ForwardBlock& block, int inde
 }
 
 void norm_head(const ForwardModel& model, ConstRef hidden, int64_t rows, Ref normed) {
-  norm(model, hidden, model.weights.final_norm, normed, rows, model.config.hidden_size);
+  model.backend.rms_norm({.input = hidden,
+                          .weight = model.weights.final_norm.ref(),
+                          .output = normed,
+                          .rows = rows,
+                          .width = model.config.hidden_size,
+                          .epsilon = static_cast<float>(model.config.rms_norm_eps)});
 }
 
 void head_logits(const ForwardModel& model, ConstRef normed, int64_t rows, float* logits) {

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "tests/ref/linear.h"
+#include "tests/ref/rms_norm.h"
 #include "tests/support/close.h"
 #include "tests/support/slices.h"
 #include "tests/support/threads.h"
@@ -131,6 +132,44 @@ TEST_P(Linear, ProductsOfOneInputAreThoseOfEachAlone) {
       for (size_t p = 0; p < 3; ++p) {
         EXPECT_EQ(ref::download_activations(outputs[p]), run(*backend, {rows, in, outs[p]}, operands[p])) << p;
       }
+    }
+  }
+}
+
+// Widths that a GPU's kernel for a single row normalises itself, one word a thread and several, and those that are too
+// odd or too wide for it.
+TEST_P(Linear, ProductsOfANormAreThoseOfWhatItWrites) {
+  KV_BACKEND_OR_SKIP(backend);
+  for (const auto& [rows, in] : std::vector<std::pair<int64_t, int64_t>>{
+           {1, 8}, {1, 65}, {1, 384}, {1, 2560}, {1, 14336}, {1, 20000}, {3, 384}, {7, 65}}) {
+    SCOPED_TRACE(::testing::Message() << rows << " x " << in);
+    const int64_t outs[2] = {300, 5};
+    std::vector<Operands> operands;
+    std::vector<Tensor> weights, outputs;
+    for (const int64_t out : outs) {
+      operands.emplace_back(*backend, Shape{rows, in, out});
+      operands.back().bias = operands.back().addend = {};
+      weights.push_back(ref::upload_activations(*backend, operands.back().weight));
+      outputs.emplace_back(*backend, backend->activation_type(), rows * out);
+    }
+    const std::vector<float> norm_weight = ref::rounded(*backend, ref::random_values(in, 7));
+    const Tensor input = ref::upload_activations(*backend, operands[0].input),
+                 of_norm = ref::upload_activations(*backend, norm_weight);
+    Tensor normed(*backend, backend->activation_type(), rows * in);
+    backend->linear({.input = input.ref(),
+                     .norm = {.weight = of_norm.ref(), .output = normed.ref(), .epsilon = 1e-3f},
+                     .products = {{.weight = weights[0].ref(), .output = outputs[0].ref(), .out = outs[0]},
+                                  {.weight = weights[1].ref(), .output = outputs[1].ref(), .out = outs[1]}},
+                     .rows = rows,
+                     .in = in});
+    backend->synchronize();
+    const std::vector<float> got = ref::download_activations(normed);
+    ref::expect_close(
+        got, ref::rms_norm(std::vector<double>(operands[0].input.begin(), operands[0].input.end()), norm_weight, 1e-3),
+        {.roundings = static_cast<double>(in) / 2 + 5 + ref::storage_roundings(*backend), .magnitude = 2});
+    for (size_t p = 0; p < 2; ++p) {
+      operands[p].input = got;
+      EXPECT_EQ(ref::download_activations(outputs[p]), run(*backend, {rows, in, outs[p]}, operands[p])) << p;
     }
   }
 }

@@ -16,10 +16,7 @@ namespace {
 
 using namespace decode;
 
-// Of a thread. It leaves registers for a block of the kernels before, which turn and append a step's keys: where it had
-// to wait for theirs, a block would be behind all others to the end.
-template <int D>
-constexpr int kRegisters = D <= 128 ? 224 : 255;
+constexpr int kMaxThreads = kMaxWarps * 32;
 constexpr int kMaxBlocks = 1024;
 constexpr size_t kStaticBytes = 1024;  // more than the kernel's fixed shared variables take
 
@@ -40,17 +37,21 @@ __device__ void attend_run(const AttendArgs& args, const AttendWork& work, const
     HeldRows<D, 1> queries;
     load_queries<D>(queries, args, work, part, dim, lane);
     Attended<D> attended;
+    const auto slot_of = [&](int t) { return (run.first + t - part.row_first()) * kPageTokens; };
+    int32_t until = part.until_in_page(args, slot_of(t), lane);
     for (const int end = min(part.row_end(), run.end) - run.first; t < end; ++t) {
+      // On its way while this page is waited for: a row's newest pages would take twice as long as all others.
+      const int32_t until_next = t + 1 < end ? part.until_in_page(args, slot_of(t + 1), lane) : kNeverExpires;
       const bf16* keys = pages.take(t);
-      const int first_slot = (run.first + t - part.row_first()) * kPageTokens;
+      const int first_slot = slot_of(t);
       int seen[2];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int query = min(lane / 4 + 8 * half, pairs - 1) / work.group;
         seen[half] = part.length - part.count + query + 1 - first_slot;
       }
-      const unsigned expired = part.expired_in_page(args, first_slot, work.group, pairs, lane);
-      attended.add_page(queries, keys, seen, expired, scale, lane);
+      attended.add_page(queries, keys, seen, part.expired(until, work.group, pairs, lane), scale, lane);
+      until = until_next;
     }
     __syncwarp();  // all are done with the stages
     if (run.holds(part)) {
@@ -88,7 +89,7 @@ __device__ inline void arrive(Meeting& meeting) {
 
 // Each warp streams the pages of its run through stages of its own, without a barrier among warps until all are done.
 template <int D, bool kWhole>
-__global__ void __maxnreg__(kRegisters<D>) attend_decode(AttendArgs args, AttendWork work, Layout layout) {
+__global__ void __launch_bounds__(kMaxThreads, 1) attend_decode(AttendArgs args, AttendWork work, Layout layout) {
   extern __shared__ __align__(128) unsigned char memory[];
   __shared__ Plan plan;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;

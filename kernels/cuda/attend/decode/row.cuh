@@ -27,18 +27,23 @@ struct Row {
 
   __device__ Expiries expiries(const AttendArgs& args) const { return {args.cache, row, length}; }
 
-  // Which of a lane's logits of a page are of entries that have expired by their query: bit n · 4 + e (pages.cuh).
-  __device__ unsigned expired_in_page(const AttendArgs& args, int first_slot, int group, int pairs, int lane) const {
+  // Until when the page's slot lane % 16 is seen. Asked a page ahead: two reads, one after the other.
+  __device__ int32_t until_in_page(const AttendArgs& args, int first_slot, int lane) const {
     const Expiries until = expiries(args);
-    if (!until.may(first_slot, first_slot + kPageTokens)) return 0;
+    if (!until.may(first_slot, first_slot + kPageTokens)) return kNeverExpires;
+    return until.of(first_slot + lane % kPageTokens);
+  }
+  // Which of a lane's logits of that page are of entries that have expired by their query: bit n · 4 + e (pages.cuh).
+  __device__ unsigned expired(int32_t until, int group, int pairs, int lane) const {
+    if (!__any_sync(kWarp, until != kNeverExpires)) return 0;
     unsigned expired = 0;
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int query = min(lane / 4 + e / 2 * 8, pairs - 1) / group;
-        const bool is_expired = until.of(first_slot + n * 8 + lane % 4 * 2 + e % 2) <= position + query;
-        expired |= unsigned{is_expired} << (n * 4 + e);
+        const int32_t of_slot = __shfl_sync(kWarp, until, n * 8 + lane % 4 * 2 + e % 2);
+        expired |= unsigned{of_slot <= position + query} << (n * 4 + e);
       }
     }
     return expired;
