@@ -20,7 +20,8 @@ struct RunOptions {
   Draw draw = Draw::kNow;  // kLater: no tables, plots and index.html until write_report (harness/report/report.h)
   Verbosity verbosity = Verbosity::kNormal;
   double checkpoint_seconds = 15;            // of a training: what a kill loses at most
-  std::filesystem::path weights{};           // where protocol train puts what it learned; empty: the model's folder
+  std::filesystem::path weights{};           // where protocol train puts what it learned; empty: the model's folder,
+  bool keeps_beside = false;                 // or out/learned where that has others' weights, which stay
   std::vector<std::string> overrides{};      // as given to parse_spec, for the manifest
   Ranks* ranks = nullptr;                    // who share the work (harness/ranks/ranks.h); null: this process alone
   std::function<void()> after_case = [] {};  // called when a case is safe on disk, or a checkpoint

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 
@@ -13,6 +14,7 @@
 #include "harness/input_hashes.h"
 #include "harness/learned_weights.h"
 #include "harness/manifest.h"
+#include "harness/notice.h"
 #include "harness/protocols/train.h"
 #include "harness/protocols/unit.h"
 #include "harness/ranks/agreement.h"
@@ -100,7 +102,7 @@ class Trainings {
       learner.load(policy_case.files);
       Training training(options, learner, {learner.parts(info), info.layers, info.kv_heads},
                         learner.initial(info, options.seed));  // refuses weights of another shape
-      if (options_.start != Start::kFresh) keep_others(policy_case, model, training);
+      choose_place(policy_case, model, training);
       least_tokens = std::max(least_tokens, learner.least_tokens());
     }
     TrainingTexts(subject, spec_, grid_, model).check(least_tokens);
@@ -114,25 +116,51 @@ class Trainings {
   }
 
   // Weights that are there are somebody's work, but where this training was let to write over them when it began, or
-  // wrote them before the checkpoint of its last step.
-  void keep_others(const Case& policy_case, int model, Training& training) {
-    const bool has_begun = restore(checkpoint_of(policy_case, model), training).has_value();
-    if (has_begun && !training.is_done()) return;
+  // wrote them before the checkpoint of its last step. So they stay, and its own go to the result folder, or nowhere.
+  void choose_place(const Case& policy_case, int model, Training& training) {
+    fs::path& place = places_[checkpoint_of(policy_case, model)];
+    place = usual_place(policy_case, model);
+    if (options_.start == Start::kFresh) return;
+    const std::optional<Checkpoint> begun = restore(checkpoint_of(policy_case, model), training);
+    if (begun && begun->in_results) place = in_results(place);
+    if (begun && !training.is_done()) return;
     const LearnedFile learned = learned_file(policy_case, model, training);
-    const WeightsThere there = weights_there(weights_of(policy_case, model), learned);
-    if (there == WeightsThere::kNone || there == WeightsThere::kSame) return;
+    if (!is_others(place, learned)) return;
+    if (begun || !options_.keeps_beside || !options_.weights.empty() || models() > 1) {
+      refuse_place(policy_case, place, learned);
+    }
+    const fs::path theirs = std::exchange(place, in_results(place));
+    if (is_others(place, learned)) refuse_place(policy_case, place, learned);
+    std::error_code error;  // a folder that cannot be made is one that cannot be written to
+    fs::create_directories(place.parent_path(), error);
+    if (!ranks_.is_first()) return;
+    notice(fmt::format("{} stays as it is: what is learned goes to {} (--fresh writes over the former)",
+                       theirs.string(), place.string()));
+  }
+
+  static bool is_others(const fs::path& place, const LearnedFile& learned) {
+    const WeightsThere there = weights_there(place, learned);
+    return there != WeightsThere::kNone && there != WeightsThere::kSame;
+  }
+
+  [[noreturn]] void refuse_place(const Case& policy_case, const fs::path& place, const LearnedFile& learned) const {
     const Component& component = spec_.policies[static_cast<size_t>(policy_case.policy)];
     throw UserError(fmt::format(
         "{}: policy '{}' would write over weights that {}, {}; expected another option 'weights', another --weights "
         "DIR, or --fresh",
         component.where, component.label,
-        there == WeightsThere::kOfAnotherRun ? "another run has learned" : "were learned otherwise",
-        weights_of(policy_case, model).string()));
+        weights_there(place, learned) == WeightsThere::kOfAnotherRun ? "another run has learned"
+                                                                     : "were learned otherwise",
+        place.string()));
   }
 
-  fs::path weights_of(const Case& policy_case, int model) const {
+  fs::path usual_place(const Case& policy_case, int model) const {
     Policy policy = make_case_policy(spec_, policy_case);
     return weights_path(learner_of(policy), policy_case, grid_.models[static_cast<size_t>(model)], options_);
+  }
+  fs::path in_results(const fs::path& usual) const { return options_.out / "learned" / usual.filename(); }
+  const fs::path& weights_of(const Case& policy_case, int model) const {
+    return places_.at(checkpoint_of(policy_case, model));
   }
 
   LearnedFile learned_file(const Case& policy_case, int model, const Training& training) {
@@ -215,7 +243,9 @@ class Trainings {
     require_same(ranks_, "checkpoints", std::to_string(training.steps_done()));
     const std::string label = label_of(policy_case);
     progress_.doing(fmt::format("{} on {}", label, subject.name()));
-    const fs::path weights = weights_of(policy_case, model);
+    const fs::path& weights = weights_of(policy_case, model);
+    done.in_results = weights != usual_place(policy_case, model);
+    require_same(ranks_, "places of the weights", done.in_results ? "results" : "model");
     const auto keep = [&] {
       if (ranks_.is_first()) keep_learned(weights, learned_file(policy_case, model, training));
     };
@@ -396,7 +426,8 @@ class Trainings {
   std::optional<StepTexts> next_;       // between two steps of a training
   std::optional<ResultFolder> folder_;  // the first rank's
   InputHashes hashes_;
-  std::unique_ptr<Subject> subject_;  // of model open_
+  std::map<fs::path, fs::path> places_;  // of the weights, by the checkpoint of their training
+  std::unique_ptr<Subject> subject_;     // of model open_
   int open_ = 0;
   Progress progress_;
   std::vector<Row> rows_;

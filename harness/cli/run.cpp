@@ -83,6 +83,7 @@ void run_file(const std::string& file, const RunArguments& arguments, bool learn
   require_same(ranks, file + ": specs", sha256_hex(spec->resolved));
   RunOptions options = options_of(*spec, arguments);
   options.ranks = &ranks;
+  options.keeps_beside = learn;
   if (!ranks.is_first()) options.verbosity = Verbosity::kQuiet;
   run_spec(*spec, options, verbs);
   verbs.exit_code = std::stoi(ranks.gather(std::to_string(verbs.exit_code)).front());
@@ -153,7 +154,9 @@ void add_train(CLI::App& app, Verbs& verbs) {
   CLI::App* verb = app.add_subcommand("train", "Trains what a policy decides by: its weights, and the curves of it");
   verb->add_option("SPEC", arguments->specs, "file (YAML) with protocol: train")->required()->expected(1);
   verb->add_option("--out", arguments->out, "result folder (default: results/<spec name>)");
-  verb->add_option("--weights", arguments->weights, "folder of the weights (default: learned/ in the model's)");
+  verb->add_option("--weights", arguments->weights,
+                   "folder of the weights (default: learned/ in the model's; in the result folder where the model has "
+                   "others already)");
   add_override_options(*verb, arguments->overrides);
   verb->add_flag("--fresh", arguments->fresh,
                  "starts over instead of going on from the last checkpoint, and writes over weights that are there");
@@ -164,7 +167,7 @@ void add_train(CLI::App& app, Verbs& verbs) {
   verb->add_flag("--quiet", arguments->quiet, "no progress and no tables");
   verb->footer(
       "Examples:\n"
-      "  kvlab train experiments/foresight-kv.yaml --weights /tmp/weights\n"
+      "  kvlab train experiments/foresight-kv.yaml --out /tmp/curves\n"
       "  kvlab train my.yaml --set learn.steps=50 --out /tmp/curves --weights /tmp/weights\n"
       "A killed training goes on from its last checkpoint when it is started again. Weights of another one are\n"
       "written over with --fresh alone.");

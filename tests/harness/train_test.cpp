@@ -420,6 +420,74 @@ TEST_F(Train, GoesOnWhereItWasToldToWriteOverOthers) {
   EXPECT_EQ(made_of("out")["learn"]["margin"], "0.5");
 }
 
+// Of a model that comes with weights, as those of this repository do: they stay, whoever trains the like again.
+class TrainAShippedModel : public Train {
+ protected:
+  TrainAShippedModel() {
+    std::filesystem::copy(ref::source_path("tests/data/llama"), model(), std::filesystem::copy_options::recursive);
+    RunOptions first = beside("first");
+    train(spec(of_model()), first);
+    shipped_ = test::read_file(shipped());
+  }
+  std::filesystem::path model() const { return folder_ / "model"; }
+  std::filesystem::path shipped() const { return model() / "learned/foresight-kv.safetensors"; }
+  std::filesystem::path own(const std::string& out) const { return folder_ / out / "learned/foresight-kv.safetensors"; }
+  std::vector<std::string> of_model(const std::string& margin = "0.01") const {
+    return {"model=" + model().string(), "learn.margin=" + margin};
+  }
+  RunOptions beside(const std::string& out) const {
+    RunOptions options = Train::options(out);
+    options.weights.clear();
+    options.keeps_beside = true;
+    return options;
+  }
+  void expect_shipped_stays() const { EXPECT_EQ(test::read_file(shipped()), shipped_); }
+  static nlohmann::json made(const std::filesystem::path& file) {
+    return nlohmann::json::parse(SafetensorsFile::open(file).metadata().at("made"));
+  }
+
+  std::string shipped_;
+};
+
+TEST_F(TrainAShippedModel, PutsWhatItLearnsIntoItsResults) {
+  EXPECT_FALSE(std::filesystem::exists(own("first"))) << "its place was free";
+  const RunSummary summary = train(spec(of_model("0.5")), beside("again"));
+  EXPECT_EQ(summary.weights, std::vector{own("again")});
+  EXPECT_EQ(made(own("again"))["learn"]["margin"], "0.5");
+  expect_shipped_stays();
+  // Started again it is done; another one finds that place taken, too.
+  const auto written = std::filesystem::last_write_time(own("again"));
+  EXPECT_EQ(train(spec(of_model("0.5")), beside("again")).reused, kSteps);
+  EXPECT_EQ(std::filesystem::last_write_time(own("again")), written);
+  const std::string message = refusal(of_model("0.25"), beside("again"));
+  EXPECT_NE(message.find("would write over weights that were learned otherwise, " + own("again").string()),
+            std::string::npos)
+      << message;
+  expect_shipped_stays();
+}
+
+TEST_F(TrainAShippedModel, GoesOnThereAfterAKill) {
+  RunOptions stopping = beside("killed");
+  stopping.after_case = [] { throw std::runtime_error("stopped"); };
+  EXPECT_THROW(train(spec(of_model("0.5")), stopping), std::runtime_error);
+  EXPECT_FALSE(std::filesystem::exists(own("killed")));
+  EXPECT_EQ(train(spec(of_model("0.5")), beside("killed")).reused, 1);
+  EXPECT_EQ(made(own("killed"))["learn"]["margin"], "0.5");
+  expect_shipped_stays();
+}
+
+TEST_F(TrainAShippedModel, WritesOverItsWeightsWithFreshAlone) {
+  RunOptions plain = beside("plain");
+  plain.keeps_beside = false;
+  EXPECT_NE(refusal(of_model("0.5"), plain).find("would write over weights that were learned otherwise, "),
+            std::string::npos);
+  expect_shipped_stays();
+  RunOptions fresh = beside("fresh");
+  fresh.start = Start::kFresh;
+  EXPECT_EQ(train(spec(of_model("0.5")), fresh).weights, std::vector{shipped()});
+  EXPECT_EQ(made(shipped())["learn"]["margin"], "0.5");
+}
+
 TEST_F(Train, ItsResultIsFreshUntilWhatItBeganWithChanges) {
   train(spec(), options("first"));
   const Spec second = spec(reinforced(weights_of("first")));
