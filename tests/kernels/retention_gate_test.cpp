@@ -4,9 +4,13 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <memory>
 
+#include "kernels/backend.h"
+#include "sim/io/safetensors.h"
 #include "tests/ref/retention_gate.h"
 #include "tests/support/close.h"
+#include "tests/support/paths.h"
 #include "tests/support/slices.h"
 #include "tests/support/threads.h"
 
@@ -219,6 +223,31 @@ TEST_P(RetentionGate, AgreesWithDoubleArithmetic) {
     }
     ref::expect_untouched(got, shape.tokens * shape.kv_heads, std::ssize(got));
   }
+}
+
+// On the CPU, where activations are not rounded: the stored gates are those of TRIM-KV's released class, in double
+// (tests/data/gates/make.py).
+TEST(RetentionGateOnTheCpu, OfOneLayerIsTrimKvs) {
+  const std::unique_ptr<Backend> backend = make_backend("cpu");
+  const SafetensorsFile file = SafetensorsFile::open(ref::source_path("tests/data/gates/one_layer.safetensors"));
+  const std::vector<int64_t> shape = file.require("inputs").shape;
+  const auto upload = [&](const char* name) { return ref::upload_array(*backend, file.read_f32(file.require(name))); };
+  const Tensor inputs = upload("inputs"), input_weights = upload("linear1.weight");
+  Tensor input_bias = upload("linear1.bias"), output_weights = upload("linear2.weight"), output_bias = upload("bias");
+  const std::vector<float> want = file.read_f32(file.require("log_beta"));
+  Tensor got(*backend, DType::kF32, std::ssize(want));
+  backend->retention_gate({.inputs = inputs.ref(),
+                           .tokens = shape[0],
+                           .width = shape[1],
+                           .kv_heads = static_cast<int>(file.require("bias").shape[0]),
+                           .hidden = static_cast<int>(file.require("linear1.bias").shape[0]),
+                           .input_weights = input_weights.ref(),
+                           .input_bias = ref::data_of<float>(input_bias),
+                           .output_weights = ref::data_of<float>(output_weights),
+                           .output_bias = ref::data_of<float>(output_bias),
+                           .log_retention = ref::data_of<float>(got)});
+  const std::vector<float> gates = ref::download_array<float>(got);
+  for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(gates[i], want[i], -4e-6F * want[i]) << i;
 }
 
 // Gradient by gradient within its roundings: those of the logit's own gradient and of a chain of two layers (8), and of

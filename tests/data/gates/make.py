@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Makes expected.safetensors of this folder: one step of training gates on tests/data/llama, by torch's autograd.
+"""Makes expected.safetensors of this folder: one step of training gates on tests/data/llama, by torch's autograd; and
+one_layer.safetensors: what TRIM-KV's gate of one layer makes of drawn inputs.
 
 Needs torch, numpy and safetensors. The model is written out below, in f64, from what papers and released codes say;
 nothing of kvlab or transformers runs. Parameters are drawn, rounded to bf16 and of the layout that the released
@@ -11,7 +12,7 @@ loss, by central differences. Two texts of different length make the batch, and 
   make.py [GATING_PREDICTOR.py RETENTION_GATE.py]
 
 With the files that hold the released classes (WG-KV's src/modeling_layers.py and, of TRIM-KV, a modeling_trimkv_*.py with
-RetentionGate10) these run, too, with the same parameters on what the gates read, and nothing is written: their gates
+RetentionGate10 and RetentionGate) these run, too, with the same parameters on what the gates read, and nothing is written: their gates
 are the stored ones, or this fails.
 
 - wg_kv: the logit of query i and key j has log(max(g_j, 1e-3)) added where i - j >= WINDOW. The loss is the mean over
@@ -44,6 +45,7 @@ TEXTS = (48, 33)  # tokens
 WINDOW, SINKS = 4, 2
 EXPAND, LEAST, SPARSITY = 1.5, 1e-3, 0.04
 RETENTION_UNITS, CAPACITY = 8, 4
+ONE_LAYER = 24, 8, 3, 40  # width, units, heads, tokens
 LOCALITY = 0.05
 STEP = 1e-6  # of differences
 MARGIN = 1e-3  # relative, of what a threshold parts, so that f32 parts it alike
@@ -152,6 +154,19 @@ class RetentionGate(nn.Module):
     def forward(self, x):
         hidden = nn.functional.silu(self.linear2(nn.functional.silu(self.linear1(x))))
         return nn.functional.logsigmoid(self.linear3(hidden) + self.bias)
+
+
+class OneLayerGate(nn.Module):
+    """TRIM-KV's RetentionGate ("rg"), without linear2 of the other: log beta [tokens, kv_heads]."""
+
+    def __init__(self, width, units, heads):
+        super().__init__()
+        self.linear1 = nn.Linear(width, units, dtype=torch.float64)
+        self.linear2 = nn.Linear(units, heads, bias=False, dtype=torch.float64)
+        self.bias = nn.Parameter(torch.zeros(heads, dtype=torch.float64))
+
+    def forward(self, x):
+        return nn.functional.logsigmoid(self.linear2(nn.functional.silu(self.linear1(x))) + self.bias)
 
 
 def draw(parameter, generator, scale, middle=0.0):
@@ -476,6 +491,40 @@ def check_released_retention(step, path: Path) -> None:
     check_released(step, step.gates, run)
 
 
+def one_layer():
+    """A gate of one layer and the inputs that it is asked about."""
+    width, units, heads, tokens = ONE_LAYER
+    generator = torch.Generator().manual_seed(13)
+    gate, inputs = OneLayerGate(width, units, heads), torch.empty(tokens, width, dtype=torch.float64)
+    draw(gate.linear1.weight, generator, 0.5)
+    draw(gate.linear1.bias, generator, 0.5)
+    draw(gate.linear2.weight, generator, 1.0)
+    draw(gate.bias, generator, 1.0, middle=3.0)
+    draw(inputs, generator, 1.0)
+    return gate, inputs
+
+
+def check_released_one_layer(path: Path) -> None:
+    (gate_class,) = released_classes(path, "RetentionGate", ACT2FN={"silu": nn.functional.silu})
+    gate, inputs = one_layer()
+    width, units, heads, _ = ONE_LAYER
+    released = gate_class(SimpleNamespace(hidden_size=width, retention_gate_intermediate_size=units,
+                                          num_key_value_heads=heads, hidden_act="silu",
+                                          retention_gate_bias_init=0.0)).double()
+    released.load_state_dict(gate.state_dict())
+    made, theirs = gate(inputs), released(inputs)
+    furthest = ((theirs - made).abs() / made.abs()).max().item()
+    print(f"one_layer: the released class, gates at most {furthest:.1e} of themselves away")
+    assert furthest < 1e-12
+
+
+def save_one_layer() -> None:
+    gate, inputs = one_layer()
+    tensors = {"inputs": inputs, "log_beta": gate(inputs)} | gate.state_dict()
+    save_file({name: tensor.detach().float().contiguous() for name, tensor in tensors.items()},
+              HERE / "one_layer.safetensors")
+
+
 def main() -> None:
     torch.set_num_threads(1)
     model = Model(MODEL)
@@ -485,7 +534,9 @@ def main() -> None:
     if len(sys.argv) > 1:
         check_released_predictor(WgKv(model, batch, generator), Path(sys.argv[1]))
         check_released_retention(Retention(model, batch, generator), Path(sys.argv[2]))
+        check_released_one_layer(Path(sys.argv[2]))
         return
+    save_one_layer()
     for kind in (WgKv, Retention, Duo):
         step = kind(model, batch, generator)
         stored = step.results()
