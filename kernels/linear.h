@@ -18,7 +18,7 @@ struct LinearProduct {
 // The RMS norm (kernels/rms_norm.h) that an input goes through before it is multiplied.
 struct LinearNorm {
   ConstRef weight;  // [in]; null: there is none
-  Ref output;       // [rows, in], not the input; written, and what the products are of
+  Ref output;       // [rows, in], neither the input nor a product's output or addend; what the products are of
   float epsilon = 1e-6f;
 };
 

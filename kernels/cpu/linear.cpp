@@ -102,6 +102,7 @@ void multiply_many_rows(const LinearArgs& args, const PackedInput& input, const 
 
 // What is left when the norm is done.
 LinearArgs after_norm(const LinearArgs& args) {
+  KV_CHECK(args.norm.output.data != args.input.data);
   rms_norm({.input = args.input,
             .weight = args.norm.weight,
             .output = args.norm.output,

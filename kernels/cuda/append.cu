@@ -7,7 +7,8 @@ namespace kv::cuda {
 
 namespace {
 
-constexpr int kThreads = 128;  // one warp a (KV head, token); so few that a block of decode attention fits beside them
+constexpr int kThreads =
+    128;  // one warp a (KV head, token); so few that decode attention of 128 dimensions finds registers beside them
 
 struct Pools {
   bf16* keys;
@@ -28,10 +29,10 @@ __global__ void append_kernel(AppendArgs args, const bf16* keys, const bf16* val
   let_next_start();
   const PagedView& cache = args.cache;
   const unsigned nth = blockIdx.x * (kThreads / 32) + threadIdx.x / 32, vector = min(nth, vectors - 1);
-  const unsigned row_of_segments = vector / static_cast<unsigned>(args.max_count);
+  const unsigned segment_head = vector / static_cast<unsigned>(args.max_count);
   const auto i = static_cast<int>(vector % static_cast<unsigned>(args.max_count));
-  const Segment segment = args.segments[row_of_segments / static_cast<unsigned>(cache.kv_heads)];
-  const auto head = static_cast<int>(row_of_segments % static_cast<unsigned>(cache.kv_heads));
+  const Segment segment = args.segments[segment_head / static_cast<unsigned>(cache.kv_heads)];
+  const auto head = static_cast<int>(segment_head % static_cast<unsigned>(cache.kv_heads));
   const bool has_token = nth < vectors && i < segment.count;
   const int lane = threadIdx.x % 32;
   const int64_t row = int64_t{segment.sequence} * cache.kv_heads + head;

@@ -11,10 +11,10 @@ inline constexpr unsigned kWarp = 0xffffffffu;
 inline constexpr float kInfinity = __builtin_huge_valf();
 
 // For kernels that launch_early() starts. Cards before Hopper start kernels one after the other anyhow.
-// Before it waits a kernel may ask the L2 cache for what it will read, and may read two things: a model's weights,
-// which no step writes, and segments, positions, lengths and page tables. Whoever writes those, or weights, lets nobody
-// start before its end, and has_settled() is the last that its threads do. Every kernel waits, in all its blocks:
-// whoever waits for it relies on all that came before.
+// Before it waits a kernel may ask the L2 cache for what it will read, and may read two things: a model's weights
+// and rope's frequencies, which no step writes, and segments, positions, lengths and page tables. Whoever writes those,
+// or weights, lets nobody start before its end, and has_settled() is the last that its threads do. Every kernel waits,
+// in all its blocks: whoever waits for it relies on all that came before.
 __device__ inline void wait_for_previous() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -43,9 +43,10 @@ struct InputNorm {
   bf16* output = nullptr;
   float epsilon = 0;
 };
-// What lies in a block's shared memory, and so does the norm's weight.
-constexpr int64_t kWidestNorm = 16384;
-// Products of one input, at most so many. A norm's weight and output are aligned to 16 bytes, too.
+// Whether gemv() can take the norm of so wide an input upon itself: input and weight lie in shared memory.
+bool norms_input(int64_t in);
+// Products of one input, at most so many, whose weights are read before the kernel waits (device.cuh). A norm's weight
+// and output are aligned to 16 bytes, too; the output is written by one block while others read the input.
 void gemv(std::span<const Gemm> products, const InputNorm& norm = {});
 
 // What a product's kernel does with the sum of one output.

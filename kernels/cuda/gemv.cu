@@ -4,8 +4,8 @@
 
 // Products of a single row, as a decode step of one sequence has them: all that counts is how fast the weights stream.
 // Each block takes an equal run of outputs, all its threads work on each of them, and every thread has the weights of
-// several outputs on the way at once, and sends for the next before it adds up what the last have given; sums meet in a
-// fixed order, first in a warp, then among warps. The kernel starts early and loads its first weights before it waits
+// several outputs on the way at once, and sends for the next before it folds the last ones' sums; sums meet in a fixed
+// order, first in a warp, then among warps. The kernel starts early and loads its first weights before it waits
 // for its input, so that memory is not idle between two products: no kernel of a step writes weights (device.cuh).
 
 namespace kv::cuda {
@@ -173,15 +173,14 @@ __global__ void __launch_bounds__(kMaxThreads, kBlocks) gemv_kernel(const __grid
   }
 }
 
-// More than a third of what a multiprocessor has: it takes as many blocks as it is to have, not more where another has
-// none yet.
-size_t shared_bytes(const Products& products) {
-  const size_t bytes = shared_bytes_a_block() / (kBlocks + 1);
-  KV_CHECK(!products.norm.weight || 2 * static_cast<size_t>(products.of[0].in) * sizeof(bf16) <= bytes);
-  return bytes;
-}
+// With what is static more than a third of a multiprocessor's: it takes as many blocks as it is to have, not more where
+// another has none yet.
+size_t shared_bytes() { return shared_bytes_a_block() / (kBlocks + 1); }
+static_assert(sizeof(float) * kMostOutputs * kMaxThreads / 32 >= 4096);
 
 }  // namespace
+
+bool norms_input(int64_t in) { return 2 * static_cast<size_t>(in) * sizeof(bf16) <= shared_bytes(); }
 
 void gemv(std::span<const Gemm> products, const InputNorm& norm) {
   Products all;
@@ -195,14 +194,15 @@ void gemv(std::span<const Gemm> products, const InputNorm& norm) {
   }
   const int64_t out = all.first[all.count];
   if (out == 0) return;
+  KV_CHECK(!norm.weight || norms_input(products[0].in));
   // Every thread has as many words of an output as any other, or nearly; and so has every multiprocessor outputs.
   const int64_t words = products[0].in / kWord;
   const int64_t threads = ceil_div(ceil_div(words, ceil_div(words, kMaxThreads)), 32) * 32;
   const int64_t at_once = int64_t{kBlocks} * multiprocessors();
   const int64_t blocks = std::min(out, at_once * ceil_div(out, at_once * kMostOutputs));
   all.inverse_width = 1.0f / static_cast<float>(products[0].in);
-  launch_early(norm.weight ? gemv_kernel<true> : gemv_kernel<false>, blocks, static_cast<int>(threads),
-               shared_bytes(all), all);
+  launch_early(norm.weight ? gemv_kernel<true> : gemv_kernel<false>, blocks, static_cast<int>(threads), shared_bytes(),
+               all);
 }
 
 }  // namespace kv::cuda

@@ -145,8 +145,9 @@ void launch(void (*kernel)(Params...), int64_t blocks, int threads, size_t share
   KV_CUDA_CHECK(cudaGetLastError());
 }
 
-// The same for a kernel that begins with wait_for_previous(): it may start while the one before is still at work, if
-// that one has said let_next_start(), and has its blocks in place, or its constants on their way, when that one ends.
+// The same for a kernel that waits in all its blocks (device.cuh): it may start while the one before is still at work,
+// if that one has said let_next_start(), and has its blocks in place, or its constants on their way, when that one
+// ends.
 template <class... Params, class... Args>
 void launch_early(void (*kernel)(Params...), int64_t blocks, int threads, size_t shared_bytes, const Args&... args) {
   if (blocks == 0) return;

@@ -23,10 +23,10 @@ Gemm gemm_of(const LinearArgs& args, const LinearProduct& product) {
           .out = product.out};
 }
 
-// The norm as an op of its own, or, where a single row's products stream, before each block's: all the same to the
-// products, but a step waits for one kernel less.
+// Whether a single row's products take the norm upon themselves, so that a step waits for one kernel less. Squares are
+// summed in another order than rms_norm's.
 bool norms_itself(std::span<const Gemm> products, const LinearNorm& norm) {
-  return std::ranges::all_of(products, streams_weights) && products[0].in <= kWidestNorm &&
+  return std::ranges::all_of(products, streams_weights) && norms_input(products[0].in) &&
          is_aligned(norm.weight.data, 16) && is_aligned(norm.output.data, 16);
 }
 
@@ -40,6 +40,7 @@ void linear(const LinearArgs& args) {
   }
   const std::span all(products, count);
   if (!args.norm.weight) return gemm(all);
+  KV_CHECK(args.norm.output.data != args.input.data);
   if (!all.empty() && norms_itself(all, args.norm)) {
     return gemv(all, {args.norm.weight.as<bf16>(), args.norm.output.as<bf16>(), args.norm.epsilon});
   }

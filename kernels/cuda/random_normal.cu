@@ -30,7 +30,7 @@ __global__ void random_normal_values(T* output, int64_t count, uint64_t seed, ui
     if (i >= count) break;
     store(output + i, static_cast<float>(byte_sum(seed, first + static_cast<uint64_t>(i)) - 1020) * scale);
   }
-  has_settled();  // a model's weights
+  has_settled();  // what it fills may be a model's weights (device.cuh)
 }
 
 template <class T>

@@ -134,9 +134,9 @@ __device__ void fill_turns(const RopeArgs& args, int64_t first_token, int tokens
   __syncthreads();
 }
 
-// A block has some tokens, whose angles it takes once for all heads: a step's few while the kernel before it is still
-// at work, which all blocks see, else while the first words are on their way. Each thread writes the places it has
-// read, so that the output may be the input.
+// A block has some tokens, whose angles it takes once for all heads: that of a single token, as a step's are, while the
+// kernel before it is still at work, others while the first words are on their way. Each thread writes the places it
+// has read, so that the output may be the input.
 template <class Word, bool kNorms>
 __global__ void __launch_bounds__(kThreads, kNorms ? 4 : 5) rope_kernel(Both<Word> both, RopeArgs args, Block block) {
   extern __shared__ __align__(16) float turns[];                     // cosines by token, then sines
@@ -146,9 +146,9 @@ __global__ void __launch_bounds__(kThreads, kNorms ? 4 : 5) rope_kernel(Both<Wor
   const int count = tokens * both.heads() * words;
   float* sines = turns + block.tokens * half;
   const auto place_of = [&](int i) { return Place<Word>(both, block, first_token, words, i); };
-  const bool is_step = block.tokens == 1;
+  const bool has_one_token = block.tokens == 1;
   let_next_start();
-  if (is_step) fill_turns(args, first_token, tokens, turns, sines);
+  if (has_one_token) fill_turns(args, first_token, tokens, turns, sines);
   wait_for_previous();
   for (int first = 0; first < count; first += kThreads * kTogether) {
     Word held[kTogether][2], weights[kNorms ? kTogether : 1][2];  // the norm's, on their way with what they scale
@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(kThreads, kNorms ? 4 : 5) rope_kernel(Both<Wor
         if (norm) weights[k][0] = norm[place.word], weights[k][1] = norm[place.word + words];
       }
     }
-    if (first == 0 && !is_step) fill_turns(args, first_token, tokens, turns, sines);
+    if (first == 0 && !has_one_token) fill_turns(args, first_token, tokens, turns, sines);
 #pragma unroll
     for (int k = 0; k < kTogether; ++k) {
       const int i = first + k * kThreads + static_cast<int>(threadIdx.x);

@@ -35,7 +35,8 @@ void EvictionDraw::choose_candidates(const LayerView& view, const ScoreOutput& o
     const int32_t drop = std::max(0, length - budget_);
     counts.push_back(std::max(interval_, length - 2 * drop));
   }
-  if (counts != counts_uploaded_) {  // layers have the same, nearly always
+  if (counts_uploaded_.empty() || counts != counts_uploaded_) {  // layers have the same, nearly always
+    counts_uploaded_.clear();
     counts_.reserve(view.backend, DType::kI32, std::ssize(counts));
     counts_.upload(counts.data(), counts.size() * sizeof(int32_t));
     counts_uploaded_ = std::move(counts);

@@ -46,7 +46,7 @@ class EvictionDraw {
   std::vector<int> layer_numbers_;
   Tensor numbers_;                           // [sequences], of their samples
   Tensor counts_;                            // [rows]
-  std::vector<int32_t> counts_uploaded_;     // to them
+  std::vector<int32_t> counts_uploaded_;     // what they are; empty: nothing yet
   std::vector<Tensor> keep_;                 // [layers], or one for all, of [rows, pitch]
   std::vector<Slots<const uint8_t>> stays_;  // of them
 };

@@ -2,8 +2,8 @@
 
 #include "kernels/cuda/attend/decode/list.cuh"
 
-// Who joins what when the pages are done. It follows from the list of parts, and is worked out while the first pages
-// are on their way: at the end every multiprocessor would wait for it.
+// Who joins what when the pages are done. It follows from the list of parts, and is worked out before the kernel waits
+// for the one before it: at the end every multiprocessor would wait for it.
 
 namespace kv::cuda::decode {
 
