@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <cstring>
-#include <map>
 #include <nlohmann/json.hpp>
 
 #include "harness/rows.h"
@@ -16,7 +15,7 @@ namespace kv {
 namespace {
 
 constexpr const char* kFormat = "kvlab-checkpoint";
-constexpr const char* kInResults = "weights_in_results";
+constexpr const char* kWeights = "weights";
 
 [[noreturn]] void refuse(const SafetensorsFile& file, const std::string& what) {
   throw UserError(fmt::format("{}: {}", file.name(), what));
@@ -60,7 +59,9 @@ Checkpoint parse(const SafetensorsFile& file) {
     refuse(file, "is no checkpoint");
   }
   Checkpoint checkpoint{.metrics = names(file), .seconds = number(file, "seconds")};
-  checkpoint.in_results = file.metadata().contains(kInResults);
+  if (const auto found = file.metadata().find(kWeights); found != file.metadata().end()) {
+    checkpoint.weights = found->second;
+  }
   Training::State& state = checkpoint.state;
   state.step = static_cast<int64_t>(number(file, "step"));
   state.adam.steps = static_cast<int64_t>(number(file, "adam_steps"));
@@ -86,13 +87,13 @@ void write_checkpoint(const std::filesystem::path& path, const Checkpoint& check
       {.name = "parameters", .dtype = Dtype::kF32, .shape = {count}, .data = state.parameters.data()},
       {.name = "adam.mean", .dtype = Dtype::kF32, .shape = {count}, .data = state.adam.mean.data()},
       {.name = "adam.square", .dtype = Dtype::kF32, .shape = {count}, .data = state.adam.square.data()}};
-  std::map<std::string, std::string> metadata = {{"format", kFormat},
-                                                 {"step", std::to_string(state.step)},
-                                                 {"adam_steps", std::to_string(state.adam.steps)},
-                                                 {"metrics", nlohmann::json(checkpoint.metrics).dump()},
-                                                 {"seconds", shortest(checkpoint.seconds)}};
-  if (checkpoint.in_results) metadata.emplace(kInResults, "yes");
-  write_safetensors(path, tensors, metadata);
+  write_safetensors(path, tensors,
+                    {{"format", kFormat},
+                     {"step", std::to_string(state.step)},
+                     {"adam_steps", std::to_string(state.adam.steps)},
+                     {"metrics", nlohmann::json(checkpoint.metrics).dump()},
+                     {"seconds", shortest(checkpoint.seconds)},
+                     {kWeights, checkpoint.weights}});
 }
 
 std::optional<Checkpoint> read_checkpoint(const std::filesystem::path& path) {

@@ -15,7 +15,7 @@ struct Checkpoint {
   std::vector<std::string> metrics;
   std::vector<std::vector<double>> values;  // [steps done][metrics]
   double seconds = 0;                       // that it has taken
-  bool in_results = false;                  // its weights go to the result folder (RunOptions::keeps_beside)
+  std::string weights;                      // the file that it was let to write, spelled by one_spelling()
 };
 
 // Replaces the file as a whole: there is the old one or the new one, never a part.

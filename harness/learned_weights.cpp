@@ -37,13 +37,6 @@ std::string name_part(std::string_view value) {
   return part;
 }
 
-// The same for every way to write the path of a file.
-fs::path one_spelling(const fs::path& path) {
-  std::error_code error;
-  const fs::path canonical = fs::weakly_canonical(fs::absolute(path, error), error);
-  return error ? path : canonical;
-}
-
 // Whether both say the same of how they were trained; who says nothing of it, as files of an earlier version, may have
 // been trained in any way.
 bool trained_alike(const std::string& there, const std::string& here) {
@@ -156,6 +149,12 @@ bool is_same(const LearnedFile& there, const LearnedFile& learned) {
 }
 
 }  // namespace
+
+fs::path one_spelling(const fs::path& path) {
+  std::error_code error;
+  const fs::path canonical = fs::weakly_canonical(fs::absolute(path, error), error);
+  return error ? path : canonical;
+}
 
 fs::path weights_path(const Learner& learner, const Case& policy_case, const ModelIdentity& identity,
                       const RunOptions& options) {

@@ -19,6 +19,9 @@ namespace kv {
 std::filesystem::path weights_path(const Learner& learner, const Case& policy_case, const ModelIdentity& identity,
                                    const RunOptions& options);
 
+// The same for every way to write the path of a file.
+std::filesystem::path one_spelling(const std::filesystem::path& path);
+
 // What would be found out only after hours: weights that one training writes over another's, or over those that one
 // begins with, or cannot write. UserError names the policy. Makes the folders that the files go to.
 void check_weights(const Spec& spec, const Grid& grid, const RunOptions& options);

@@ -115,24 +115,22 @@ class Trainings {
                     spec_.file, batch, ranks_.size()));
   }
 
-  // Weights that are there are somebody's work, but where this training was let to write over them when it began, or
-  // wrote them before the checkpoint of its last step. So they stay, and its own go to the result folder, or nowhere.
+  // Weights that are there are somebody's work. They stay, and what is learned goes to the result folder or nowhere.
   void choose_place(const Case& policy_case, int model, Training& training) {
     fs::path& place = places_[checkpoint_of(policy_case, model)];
-    place = usual_place(policy_case, model);
+    place = place_by(options_, policy_case, model);
     if (options_.start == Start::kFresh) return;
     const std::optional<Checkpoint> begun = restore(checkpoint_of(policy_case, model), training);
-    if (begun && begun->in_results) place = in_results(place);
-    if (begun && !training.is_done()) return;
+    // Where it was let to write when it began it may, until it has written there and said so in its last checkpoint.
+    const std::string let = begun && !training.is_done() ? begun->weights : "";
     const LearnedFile learned = learned_file(policy_case, model, training);
-    if (!is_others(place, learned)) return;
-    if (begun || !options_.keeps_beside || !options_.weights.empty() || models() > 1) {
-      refuse_place(policy_case, place, learned);
-    }
-    const fs::path theirs = std::exchange(place, in_results(place));
-    if (is_others(place, learned)) refuse_place(policy_case, place, learned);
-    std::error_code error;  // a folder that cannot be made is one that cannot be written to
-    fs::create_directories(place.parent_path(), error);
+    if (one_spelling(place) == let || !is_others(place, learned)) return;
+    if (!options_.keeps_beside || !options_.weights.empty()) refuse_place(policy_case, place, learned);
+    RunOptions beside = options_;
+    beside.weights = options_.out / "learned";
+    check_weights(spec_, grid_, beside);
+    const fs::path theirs = std::exchange(place, place_by(beside, policy_case, model));
+    if (one_spelling(place) != let && is_others(place, learned)) refuse_place(policy_case, place, learned);
     if (!ranks_.is_first()) return;
     notice(fmt::format("{} stays as it is: what is learned goes to {} (--fresh writes over the former)",
                        theirs.string(), place.string()));
@@ -154,11 +152,10 @@ class Trainings {
         place.string()));
   }
 
-  fs::path usual_place(const Case& policy_case, int model) const {
+  fs::path place_by(const RunOptions& options, const Case& policy_case, int model) const {
     Policy policy = make_case_policy(spec_, policy_case);
-    return weights_path(learner_of(policy), policy_case, grid_.models[static_cast<size_t>(model)], options_);
+    return weights_path(learner_of(policy), policy_case, grid_.models[static_cast<size_t>(model)], options);
   }
-  fs::path in_results(const fs::path& usual) const { return options_.out / "learned" / usual.filename(); }
   const fs::path& weights_of(const Case& policy_case, int model) const {
     return places_.at(checkpoint_of(policy_case, model));
   }
@@ -244,8 +241,8 @@ class Trainings {
     const std::string label = label_of(policy_case);
     progress_.doing(fmt::format("{} on {}", label, subject.name()));
     const fs::path& weights = weights_of(policy_case, model);
-    done.in_results = weights != usual_place(policy_case, model);
-    require_same(ranks_, "places of the weights", done.in_results ? "results" : "model");
+    done.weights = one_spelling(weights).string();
+    require_same(ranks_, "places of the weights", done.weights);
     const auto keep = [&] {
       if (ranks_.is_first()) keep_learned(weights, learned_file(policy_case, model, training));
     };

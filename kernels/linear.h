@@ -1,6 +1,8 @@
 #pragma once
 
+#include "kernels/check.h"
 #include "kernels/element.h"
+#include "kernels/rms_norm.h"
 
 namespace kv {
 
@@ -32,6 +34,17 @@ struct LinearArgs {
   int64_t rows = 0;
   int64_t in = 0;
 };
+
+// The norm of the products' input as an op of its own.
+inline RmsNormArgs norm_of(const LinearArgs& args) {
+  KV_CHECK(args.norm.output.data != args.input.data);
+  return {.input = args.input,
+          .weight = args.norm.weight,
+          .output = args.norm.output,
+          .rows = args.rows,
+          .width = args.in,
+          .epsilon = args.norm.epsilon};
+}
 
 // Backward, weight and bias frozen:
 //   input_gradient[r, i] = Σ_o output_gradient[r, o] · weight[o, i] (+ addend[r, i])

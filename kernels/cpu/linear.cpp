@@ -6,7 +6,6 @@
 #include "kernels/cpu/packed_input.h"
 #include "kernels/cpu/panel.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/rms_norm.h"
 
 namespace kv::cpu {
 
@@ -102,13 +101,7 @@ void multiply_many_rows(const LinearArgs& args, const PackedInput& input, const 
 
 // What is left when the norm is done.
 LinearArgs after_norm(const LinearArgs& args) {
-  KV_CHECK(args.norm.output.data != args.input.data);
-  rms_norm({.input = args.input,
-            .weight = args.norm.weight,
-            .output = args.norm.output,
-            .rows = args.rows,
-            .width = args.in,
-            .epsilon = args.norm.epsilon});
+  rms_norm(norm_of(args));
   LinearArgs after = args;
   after.input = args.norm.output;
   after.norm = {};

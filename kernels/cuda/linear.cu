@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "kernels/cuda/gemm.cuh"
-#include "kernels/rms_norm.h"
 
 namespace kv::cuda {
 
@@ -40,16 +39,11 @@ void linear(const LinearArgs& args) {
   }
   const std::span all(products, count);
   if (!args.norm.weight) return gemm(all);
-  KV_CHECK(args.norm.output.data != args.input.data);
+  const RmsNormArgs norm = norm_of(args);
   if (!all.empty() && norms_itself(all, args.norm)) {
-    return gemv(all, {args.norm.weight.as<bf16>(), args.norm.output.as<bf16>(), args.norm.epsilon});
+    return gemv(all, {norm.weight.as<bf16>(), norm.output.as<bf16>(), norm.epsilon});
   }
-  rms_norm({.input = args.input,
-            .weight = args.norm.weight,
-            .output = args.norm.output,
-            .rows = args.rows,
-            .width = args.in,
-            .epsilon = args.norm.epsilon});
+  rms_norm(norm);
   for (Gemm& product : all) product.input = args.norm.output.as<bf16>();
   gemm(all);
 }

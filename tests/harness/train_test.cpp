@@ -431,7 +431,9 @@ class TrainAShippedModel : public Train {
   }
   std::filesystem::path model() const { return folder_ / "model"; }
   std::filesystem::path shipped() const { return model() / "learned/foresight-kv.safetensors"; }
-  std::filesystem::path own(const std::string& out) const { return folder_ / out / "learned/foresight-kv.safetensors"; }
+  std::filesystem::path beside_of(const std::string& out) const {
+    return folder_ / out / "learned/foresight-kv.safetensors";
+  }
   std::vector<std::string> of_model(const std::string& margin = "0.01") const {
     return {"model=" + model().string(), "learn.margin=" + margin};
   }
@@ -441,8 +443,14 @@ class TrainAShippedModel : public Train {
     options.keeps_beside = true;
     return options;
   }
+  // As beside, but for a kill after the first step.
+  RunOptions stopping(const std::string& out) const {
+    RunOptions stopping = beside(out);
+    stopping.after_case = [] { throw std::runtime_error("stopped"); };
+    return stopping;
+  }
   void expect_shipped_stays() const { EXPECT_EQ(test::read_file(shipped()), shipped_); }
-  static nlohmann::json made(const std::filesystem::path& file) {
+  static nlohmann::json origin_of(const std::filesystem::path& file) {
     return nlohmann::json::parse(SafetensorsFile::open(file).metadata().at("made"));
   }
 
@@ -450,29 +458,85 @@ class TrainAShippedModel : public Train {
 };
 
 TEST_F(TrainAShippedModel, PutsWhatItLearnsIntoItsResults) {
-  EXPECT_FALSE(std::filesystem::exists(own("first"))) << "its place was free";
+  EXPECT_FALSE(std::filesystem::exists(beside_of("first"))) << "its place was free";
   const RunSummary summary = train(spec(of_model("0.5")), beside("again"));
-  EXPECT_EQ(summary.weights, std::vector{own("again")});
-  EXPECT_EQ(made(own("again"))["learn"]["margin"], "0.5");
+  EXPECT_EQ(summary.weights, std::vector{beside_of("again")});
+  EXPECT_EQ(origin_of(beside_of("again"))["learn"]["margin"], "0.5");
   expect_shipped_stays();
   // Started again it is done; another one finds that place taken, too.
-  const auto written = std::filesystem::last_write_time(own("again"));
+  const auto written = std::filesystem::last_write_time(beside_of("again"));
   EXPECT_EQ(train(spec(of_model("0.5")), beside("again")).reused, kSteps);
-  EXPECT_EQ(std::filesystem::last_write_time(own("again")), written);
+  EXPECT_EQ(std::filesystem::last_write_time(beside_of("again")), written);
   const std::string message = refusal(of_model("0.25"), beside("again"));
-  EXPECT_NE(message.find("would write over weights that were learned otherwise, " + own("again").string()),
+  EXPECT_NE(message.find("would write over weights that were learned otherwise, " + beside_of("again").string()),
             std::string::npos)
       << message;
   expect_shipped_stays();
 }
 
 TEST_F(TrainAShippedModel, GoesOnThereAfterAKill) {
-  RunOptions stopping = beside("killed");
-  stopping.after_case = [] { throw std::runtime_error("stopped"); };
-  EXPECT_THROW(train(spec(of_model("0.5")), stopping), std::runtime_error);
-  EXPECT_FALSE(std::filesystem::exists(own("killed")));
+  EXPECT_THROW(train(spec(of_model("0.5")), stopping("killed")), std::runtime_error);
+  EXPECT_FALSE(std::filesystem::exists(beside_of("killed")));
   EXPECT_EQ(train(spec(of_model("0.5")), beside("killed")).reused, 1);
-  EXPECT_EQ(made(own("killed"))["learn"]["margin"], "0.5");
+  EXPECT_EQ(origin_of(beside_of("killed"))["learn"]["margin"], "0.5");
+  expect_shipped_stays();
+}
+
+TEST_F(TrainAShippedModel, ThatIsKilledWithWeightsOfItsOwnWritesOverNobodysWithout) {
+  RunOptions told = stopping("killed");
+  told.weights = folder_ / "told";
+  EXPECT_THROW(train(spec(of_model("0.5")), told), std::runtime_error);
+  EXPECT_EQ(train(spec(of_model("0.5")), beside("killed")).weights, std::vector{beside_of("killed")});
+  expect_shipped_stays();
+}
+
+TEST_F(TrainAShippedModel, GoesWhereItIsToldToAfterItWentToItsResults) {
+  for (const bool is_killed : {false, true}) {
+    const std::string out = is_killed ? "killed" : "done";
+    if (is_killed) {
+      EXPECT_THROW(train(spec(of_model("0.5")), stopping(out)), std::runtime_error);
+    } else {
+      train(spec(of_model("0.5")), beside(out));
+    }
+    RunOptions told = beside(out);
+    told.weights = folder_ / ("told-" + out);
+    EXPECT_EQ(train(spec(of_model("0.5")), told).weights, std::vector{told.weights / "foresight-kv.safetensors"});
+    EXPECT_TRUE(std::filesystem::exists(told.weights / "foresight-kv.safetensors"));
+    expect_shipped_stays();
+  }
+}
+
+// As `kvlab run --stale` does, whose result would describe other weights than those that policies read.
+TEST_F(TrainAShippedModel, DoesNotGoOnInItsResultsForWhoAsksNobody) {
+  EXPECT_THROW(train(spec(of_model("0.5")), stopping("killed")), std::runtime_error);
+  RunOptions plain = beside("killed");
+  plain.keeps_beside = false;
+  EXPECT_NE(refusal(of_model("0.5"), plain)
+                .find("would write over weights that were learned otherwise, " + shipped().string()),
+            std::string::npos);
+  expect_shipped_stays();
+}
+
+TEST_F(TrainAShippedModel, PutsNoTwoFilesIntoOnePlaceOfItsResults) {
+  const std::filesystem::path first = folder_ / "a/x.safetensors", second = folder_ / "b/x.safetensors";
+  const std::vector<std::string> two = {"model=" + model().string(),
+                                        "policies=[{policy: foresight-kv, label: a, weights: " + first.string() +
+                                            "}, {policy: foresight-kv, label: b, weights: " + second.string() + "}]"};
+  train(spec(two), beside("two"));
+  const std::string before = test::read_file(first);
+  std::vector<std::string> others = two;
+  others.emplace_back("learn.margin=0.5");
+  const std::string message = refusal(others, beside("others"));
+  EXPECT_NE(message.find("policy 'b' would write over the weights of 'a', "), std::string::npos) << message;
+  EXPECT_EQ(test::read_file(first), before);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "others/learned/x.safetensors"));
+}
+
+TEST_F(TrainAShippedModel, SaysBeforeTheFirstStepThatItsPlaceIsNoFile) {
+  std::filesystem::create_directories(beside_of("again"));
+  RunOptions none = beside("again");
+  none.after_case = [] { FAIL() << "a step was made"; };
+  EXPECT_NE(refusal(of_model("0.5"), none).find(beside_of("again").string()), std::string::npos);
   expect_shipped_stays();
 }
 
@@ -485,7 +549,7 @@ TEST_F(TrainAShippedModel, WritesOverItsWeightsWithFreshAlone) {
   RunOptions fresh = beside("fresh");
   fresh.start = Start::kFresh;
   EXPECT_EQ(train(spec(of_model("0.5")), fresh).weights, std::vector{shipped()});
-  EXPECT_EQ(made(shipped())["learn"]["margin"], "0.5");
+  EXPECT_EQ(origin_of(shipped())["learn"]["margin"], "0.5");
 }
 
 TEST_F(Train, ItsResultIsFreshUntilWhatItBeganWithChanges) {
