@@ -11,6 +11,7 @@ namespace kv {
 GoldenLesson::GoldenLesson(Policy onlooker) : golden_(make_policy("golden", {})), onlooker_(std::move(onlooker)) {}
 
 void GoldenLesson::teach(const LearnBatch& batch, int budget, int interval, Observer& observer) {
+  check_decode(golden_, budget, interval);
   BaselineNeeds needs = golden_.future_needs();
   needs.merge({.statistics_block = interval});
   const Baseline baseline = compute_baseline(batch.backend, batch.source, batch.sequences, needs);

@@ -13,6 +13,7 @@ class GoldenLesson {
  public:
   explicit GoldenLesson(Policy onlooker);
 
+  // UserError where Golden cannot cut so.
   void teach(const LearnBatch& batch, int budget, int interval, Observer& observer);
 
  private:
