@@ -19,14 +19,15 @@ namespace kv::cuda {
 // What the numbers of a row's pieces are XORed with.
 template <int D>
 __device__ constexpr int twist(int row) {
-  constexpr int kRowsALine = D < 64 ? 64 / D : 1, kPieces = D < 64 ? D / 8 : 8;
-  return row / kRowsALine % kPieces;
+  constexpr unsigned kRowsALine = D < 64 ? 64 / D : 1, kPieces = D < 64 ? D / 8 : 8;
+  return static_cast<int>(static_cast<unsigned>(row) / kRowsALine % kPieces);
 }
 
 // Where a tile has value d of a row.
 template <int D>
 __device__ constexpr int place(int row, int d) {
-  return row * D + ((d / 8) ^ twist<D>(row)) * 8 + d % 8;
+  return row * D + (static_cast<int>(static_cast<unsigned>(d) / 8) ^ twist<D>(row)) * 8 +
+         static_cast<int>(static_cast<unsigned>(d) % 8);
 }
 
 __device__ inline uint32_t shared_address(const void* data) {
@@ -80,21 +81,28 @@ __device__ inline float exp2_fast(float x) {
 }
 
 // Starts copying `count` rows into a tile: row r comes from source(r), a pointer to `dim` <= D values or null. What has
-// no source is zero, because a poisoned value times a zero weight would still be NaN.
+// no source is zero, because a poisoned value times a zero weight would still be NaN. `threads`: a multiple of a warp.
 template <int D, class Source>
 __device__ void stage_rows(bf16* tile, int count, int dim, int thread, int threads, const Source& source) {
-  constexpr int kPieces = D / 8;
-  for (int piece = thread; piece < count * kPieces; piece += threads) {
-    const int row = piece / kPieces;
-    const int first = piece % kPieces * 8;
-    const bf16* from = source(row);
-    bf16* to = tile + place<D>(row, first);
-    if (!from || first >= dim) {
-      *reinterpret_cast<uint4*>(to) = uint4{};
-    } else if (dim % 8 == 0) {
-      copy_async(to, from + first);
-    } else {
-      for (int e = 0; e < 8; ++e) to[e] = first + e < dim ? from[first + e] : to_bf16(0.0f);
+  constexpr unsigned kPieces = D / 8;
+  const unsigned rows_at_once = static_cast<unsigned>(threads) / kPieces;
+  const auto first = static_cast<int>(static_cast<unsigned>(thread) % kPieces * 8);
+  const auto nth = static_cast<int>(static_cast<unsigned>(thread) / kPieces % rows_at_once);
+  if (dim % 8 == 0) {
+#pragma unroll 8
+    for (int from = 0; from < count; from += static_cast<int>(rows_at_once)) {
+      const int row = from + nth;
+      if (row >= count) break;
+      const bf16* const values = source(row);
+      copy_or_zero(tile + place<D>(row, first), values + first, values && first < dim);
+    }
+  } else {
+#pragma unroll 1
+    for (int row = nth; row < count; row += static_cast<int>(rows_at_once)) {
+      const bf16* const values = source(row);
+      bf16* const to = tile + place<D>(row, first);
+#pragma unroll 1
+      for (int e = 0; e < 8; ++e) to[e] = values && first + e < dim ? values[first + e] : to_bf16(0.0f);
     }
   }
 }

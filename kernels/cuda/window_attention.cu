@@ -26,6 +26,12 @@ struct Work {
   __host__ __device__ int tile_queries() const { return kTileColumns >> head_shift; }  // of a tile
 };
 
+// What the columns of a tile of queries are.
+struct Columns {
+  alignas(8) float shifts[kTileColumns];  // infinity: of no query
+  int vectors[kTileColumns];              // of the queries, counted from Logits::first_vector; −1: none
+};
+
 // A tile of keys, which a thread block holds, against tiles of the window's queries, which stream by: while one is
 // used, the next is on its way. The 64 columns of such a tile are pairs (query, head), heads fastest, so that a short
 // window, too, fills them and the keys are read once for the group. Where the group's logits are maximised, tiles of
@@ -41,25 +47,28 @@ struct Logits {
   static constexpr size_t kSharedBytes = (Tile::kKeys + Tile::kQueries) * D * sizeof(bf16);
   const WindowAttentionArgs& args;
   const Work& work;
-  bf16* staged;                     // two tiles of queries; the second lies where the keys were until they are held
-  float (*shifts)[Tile::kQueries];  // of each
+  bf16* staged;       // two tiles of queries; the second lies where the keys were until they are held
+  Columns* of_turns;  // two: what is used, and what is on its way
   int64_t row;
   int64_t first_slot;
-  int head_tile;                              // where nothing is maximised
-  int sequence, first_head, length, columns;  // of the row, which is asked about at every step
+  int head_tile;  // where nothing is maximised
+  int sequence;
+  int64_t first_vector;  // of queries: of the sequence's window, or of all where rows are given; the group's first head
+  int length, columns;   // of the row, which is asked about at every step
   HeldRows<D, kM> keys;
 
-  __device__ Logits(const WindowAttentionArgs& args, const Work& work, bf16* staged, float (*shifts)[Tile::kQueries],
-                    int64_t row, int64_t first_slot, int head_tile)
+  __device__ Logits(const WindowAttentionArgs& args, const Work& work, bf16* staged, Columns* of_turns, int64_t row,
+                    int64_t first_slot, int head_tile)
       : args(args),
         work(work),
         staged(staged),
-        shifts(shifts),
+        of_turns(of_turns),
         row(row),
         first_slot(first_slot),
         head_tile(head_tile),
         sequence(static_cast<int>(row) / args.cache.kv_heads),
-        first_head(static_cast<int>(row) % args.cache.kv_heads * work.group),
+        first_vector((args.query_rows ? 0 : int64_t{sequence} * args.window * args.q_heads) +
+                     row % args.cache.kv_heads * work.group),
         length(args.cache.lengths[row]),
         columns(static_cast<int>(columns_of<Max>(args, row))) {}
 
@@ -93,42 +102,52 @@ struct Logits {
   }
   __device__ bf16* queries_of(int turn) const { return staged + turn % 2 * Tile::kQueries * D; }
 
-  // And stages the queries of the first turn's step.
-  __device__ void hold_keys(int first_step) {
+  // With the queries of the first turn, whose columns are known.
+  __device__ void hold_keys() {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     bf16* tile = staged + Tile::kQueries * D;
     stage_keys<D, Tile::kKeys>(tile, args.cache, row, static_cast<int>(first_slot), columns, threadIdx.x,
                                Tile::kThreads);
-    stage_queries(0, first_step);
+    stage_queries(0);
     wait_copies<0>();
     __syncthreads();
     keys.load(tile, warp * 16 * kM, lane);
     __syncthreads();
   }
 
-  __device__ void stage_queries(int turn, int step) const {
-    const int dim = args.cache.head_dim, first = first_query(step), heads = heads_of(step);
-    stage_rows<D>(queries_of(turn), Tile::kQueries, dim, threadIdx.x, Tile::kThreads, [&](int r) {
-      const int query = query_of(first, heads, r), g = head_of(heads, r);
-      return query < args.window && g < work.group
-                 ? work.queries + (query_row(args, sequence, query) * args.q_heads + first_head + g) * dim
-                 : nullptr;
-    });
+  __device__ Columns& columns_of_turn(int turn) const { return of_turns[turn % 2]; }
+  __device__ void stage_queries(int turn) const {
+    const int dim = args.cache.head_dim;
+    const bf16* const first = work.queries + first_vector * dim;
+    const int* const vectors = columns_of_turn(turn).vectors;
+    stage_rows<D>(queries_of(turn), Tile::kQueries, dim, threadIdx.x, Tile::kThreads,
+                  [&](int r) { return vectors[r] >= 0 ? first + int64_t{vectors[r]} * dim : nullptr; });
     commit_copies();
-    if (threadIdx.x < Tile::kQueries) {
-      shifts[turn % 2][threadIdx.x] = shift_of(first, heads, static_cast<int>(threadIdx.x));
-    }
   }
 
-  // What is beyond the window weighs nothing. Of a group whose logits are maximised, one head stands for all.
-  __device__ float shift_of(int first, int heads, int column) const {
+  // Of a step's columns, one a thread, and none of what is beyond the window.
+  __device__ static bool has_column() { return threadIdx.x < Tile::kQueries; }
+  __device__ int vector_of(int step) const {
+    const auto column = static_cast<int>(threadIdx.x);
+    const int query = query_of(first_query(step), heads_of(step), column), g = head_of(heads_of(step), column);
+    if (!has_column() || query >= args.window || g >= work.group) return -1;
+    const int row = args.query_rows ? args.query_rows[sequence * args.window + query] : query;
+    return row * args.q_heads + g;
+  }
+  // Of a group whose logits are maximised, one head stands for all.
+  __device__ float shift_of(int turn, int step) const {
     constexpr bool kOfOneHead = Max != GroupMax::kLogits;
-    const int query = query_of(first, heads, column), g = head_of(heads, column);
-    if (query >= args.window || (kOfOneHead && g >= work.group)) return kInfinity;
-    if (args.log_sums) {
-      return args.log_sums[query_row(args, sequence, query) * args.q_heads + first_head + g] * kLog2E;
-    }
+    const auto column = static_cast<int>(threadIdx.x);
+    const int query = query_of(first_query(step), heads_of(step), column), g = head_of(heads_of(step), column);
+    if (!has_column() || query >= args.window || (kOfOneHead && g >= work.group)) return kInfinity;
+    if (args.log_sums) return args.log_sums[first_vector + columns_of_turn(turn).vectors[column]] * kLog2E;
     return work.shifts[row * work.vectors + (kOfOneHead ? g * args.window + query : query)];
+  }
+  __device__ void keep_vector(int turn, int vector) const {
+    if (has_column()) columns_of_turn(turn).vectors[threadIdx.x] = vector;
+  }
+  __device__ void keep_shift(int turn, float shift) const {
+    if (has_column()) columns_of_turn(turn).shifts[threadIdx.x] = shift;
   }
 
   __device__ int64_t slot(int m, int e) const {
@@ -137,8 +156,8 @@ struct Logits {
   __device__ static int column(int n, int e) { return n * 8 + threadIdx.x % 4 * 2 + e % 2; }
 
   // visit(n, p): probabilities of the columns of n and n + 1 for each n of the step's tile of queries, where they are
-  // complete; 0 where a query does not see a key. The newest queries come last, or first.
-  template <bool kNewestFirst, class Visit>
+  // complete; 0 where a query does not see a key, unless all see all. The newest queries come last, or first.
+  template <bool kNewestFirst, bool kSeesAll, class Visit>
   __device__ void visit_probabilities(int turn, int step, float (&largest)[kLargest][kM][4], const Visit& visit) const {
     const bool is_last = Max != GroupMax::kLogits || heads_of(step) == work.head_tiles - 1;
 #pragma unroll
@@ -148,8 +167,8 @@ struct Logits {
       keys.times_sixteen(queries_of(turn), n * 8, threadIdx.x % 32, x);
       if constexpr (Max == GroupMax::kLogits) merge_heads(heads_of(step), n, x, largest);
       if (!is_last) continue;
-      mask(first_query(step), n, x);
-      normalise(shifts[turn % 2], n, x);
+      if constexpr (!kSeesAll) mask(first_query(step), n, x);
+      normalise(columns_of_turn(turn).shifts, n, x);
       if constexpr (Max == GroupMax::kProbabilities) {
         const int head = head_of(heads_of(step), n * 8);
         merge_head(head, x, largest);
@@ -201,11 +220,19 @@ struct Logits {
     for (int shift = 1; shift < work.head_shift; ++shift) a = b = fmaxf(a, __shfl_xor_sync(kWarp, a, shift));
   }
 
+  // The newest slot that the step's first query sees; later ones of the window see one more each.
+  __device__ int newest_of(int first) const { return length - args.window + (Max == GroupMax::kNone ? first : -1); }
+  __device__ bool sees_all(int step) const {
+    const auto begin = static_cast<int>(first_slot), end = begin + Tile::kKeys;
+    if (Max == GroupMax::kNone && args.newest_positions && Expiries{args.cache, row, length}.may(begin, end)) {
+      return false;
+    }
+    return end <= newest_of(first_query(step)) + 1;
+  }
+
   __device__ void mask(int first, int n, float (&x)[kM][2][4]) const {
-    // The newest slot that query 0 of the tile sees; later ones of the window see one more each.
-    const int newest = length - args.window + (Max == GroupMax::kNone ? first : -1);
+    const int newest = newest_of(first);
     if (Max == GroupMax::kNone && args.newest_positions) hide_expired(first, n, x);
-    if (static_cast<int>(first_slot) + Tile::kKeys <= newest + 1) return;  // all see all
 #pragma unroll
     for (int m = 0; m < kM; ++m) {
 #pragma unroll
@@ -267,12 +294,13 @@ __device__ bool place_block(const WindowAttentionArgs& args, const Work& work, i
   return is_due(args.rows_due, row) && tile * KeyTile<D>::kKeys < columns_of<Max>(args, row);
 }
 
-// Sixteen columns: how many queries are as new or newer than each one's.
+// So many columns: how many queries are as new or newer than each one's.
 struct Newer {
   int of_first;
   int head_shift;
+  int columns;
 
-  __device__ int of_last() const { return of_first - (15 >> head_shift); }
+  __device__ int of_last() const { return of_first - ((columns - 1) >> head_shift); }
   __device__ int operator()(int i, int e) const {
     return of_first - ((i * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + e % 2) >> head_shift);
   }
@@ -281,6 +309,7 @@ struct Newer {
 // What add_probabilities makes of a slot's probabilities: a mean, sums over several suffixes of the queries, or the
 // largest, the smallest and the sum. A lane's two columns are of the same two heads in all tiles of eight: it combines
 // these; then the lanes that share them combine theirs, where a statistic is written: write(k, its values).
+// Columns that it takes as a whole are added, sixteen at a time; others it splits.
 template <int M>
 struct Mean {
   static constexpr int kCount = 1;
@@ -292,13 +321,18 @@ struct Mean {
   // How many of the oldest queries it is not about.
   __device__ static int skipped(int) { return 0; }
   template <class Write>
-  __device__ void take(const Newer&, const float (&p)[M][2][4], const Write&) {
+  __device__ static bool takes_whole(const Newer&, const Write&) {
+    return true;
+  }
+  __device__ void add(const float (&p)[M][2][4]) {
 #pragma unroll
     for (int m = 0; m < M; ++m) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) total[m][e] += p[m][0][e] + p[m][1][e];
     }
   }
+  template <class Write>
+  __device__ void split(const Newer&, const float (&)[M][2][4], const Write&) {}
   template <class Write>
   __device__ void finish(const Write& write) {
     write(0, total);
@@ -310,7 +344,7 @@ struct Mean {
 template <int M, int Suffixes>
 struct SuffixSums {
   static constexpr int kCount = Suffixes;
-  static constexpr int kBlocks = 5;
+  static constexpr int kBlocks = 4;
   static constexpr bool kNewestFirst = true;
   float total[M][4] = {};
   int32_t queries[Suffixes];
@@ -337,17 +371,25 @@ struct SuffixSums {
 #pragma unroll 1
     for (; closed != 0; closed &= closed - 1) write(__ffs(static_cast<int>(closed)) - 1, total);
   }
-  __device__ bool begins_within(const Newer& newer) const {
+  // Unless one begins between them.
+  template <class Write>
+  __device__ bool takes_whole(const Newer& newer, const Write& write) {
     bool begins = false;
 #pragma unroll
     for (int k = 0; k < Suffixes; ++k) begins |= queries[k] >= newer.of_last() && queries[k] < newer.of_first;
-    return begins;
+    if (!begins) close(newer.of_last() - 1, write);
+    return !begins;
   }
-
+  __device__ void add(const float (&p)[M][2][4]) {
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) total[m][e] = total[m][e] + p[m][0][e] + p[m][1][e];
+    }
+  }
   // Queries of no suffix may be no queries at all: nothing comes of them.
   template <class Write>
-  __device__ void take(const Newer& newer, const float (&p)[M][2][4], const Write& write) {
-    const bool at_once = !begins_within(newer);
+  __device__ void split(const Newer& newer, const float (&p)[M][2][4], const Write& write) {
 #pragma unroll 1
     for (int count = newer.of_last(); count <= newer.of_first; ++count) {
       close(count - 1, write);
@@ -357,10 +399,9 @@ struct SuffixSums {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
 #pragma unroll
-          for (int e = 0; e < 4; ++e) total[m][e] += at_once || newer(i, e) == count ? p[m][i][e] : 0.0f;
+          for (int e = 0; e < 4; ++e) total[m][e] += newer(i, e) == count ? p[m][i][e] : 0.0f;
         }
       }
-      if (at_once) return;
     }
   }
   template <class Write>
@@ -385,18 +426,25 @@ struct Extremes {
     }
   }
   __device__ static int skipped(int) { return 0; }
+  // Unless some are beyond the window.
   template <class Write>
-  __device__ void take(const Newer& newer, const float (&p)[M][2][4], const Write&) {
+  __device__ static bool takes_whole(const Newer& newer, const Write&) {
+    return newer.of_last() > 0;
+  }
+  __device__ void add(const float (&p)[M][2][4]) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) add(p, i, e);
+    }
+  }
+  template <class Write>
+  __device__ void split(const Newer& newer, const float (&p)[M][2][4], const Write&) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        if (newer(i, e) <= 0) continue;  // beyond the window
-#pragma unroll
-        for (int m = 0; m < M; ++m) {
-#pragma unroll
-          for (int k = 0; k < kCount; ++k) totals[k][m][e] = combine(k, totals[k][m][e], p[m][i][e]);
-        }
+        if (newer(i, e) > 0) add(p, i, e);
       }
     }
   }
@@ -407,6 +455,15 @@ struct Extremes {
   }
   __device__ static float combine(int k, float a, float b) {
     return k == 0 ? fmaxf(a, b) : k == 1 ? fminf(a, b) : a + b;
+  }
+
+ private:
+  __device__ void add(const float (&p)[M][2][4], int i, int e) {
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+#pragma unroll
+      for (int k = 0; k < kCount; ++k) totals[k][m][e] = combine(k, totals[k][m][e], p[m][i][e]);
+    }
   }
 };
 
@@ -457,27 +514,50 @@ __global__ void __launch_bounds__(KeyTile<D>::kThreads, std::min(D <= 64 ? 5 : 3
   using Tile = KeyTile<D>;
   constexpr int kM = Tile::kM;
   extern __shared__ __align__(128) unsigned char shared[];
-  __shared__ __align__(8) float shifts[2][Tile::kQueries];
+  __shared__ Columns of_turns[2];
   let_next_start();
   wait_for_previous();
   int64_t row, tile;
   int head_tile;
   if (!place_block<D, Max>(args, work, row, tile, head_tile)) return;
-  Logits<D, Max> logits(args, work, reinterpret_cast<bf16*>(shared), shifts, row, tile * Tile::kKeys, head_tile);
+  Logits<D, Max> logits(args, work, reinterpret_cast<bf16*>(shared), of_turns, row, tile * Tile::kKeys, head_tile);
   Statistics statistics(args, row);
   const auto write = [&](int k, const float(&of_lane)[kM][4]) { write_statistic<Statistics>(logits, k, of_lane); };
   float largest[Logits<D, Max>::kLargest][kM][4];
   const int first_step = statistics.skipped(args.window) / work.tile_queries(), steps = logits.steps() - first_step;
   const auto step_of = [&](int turn) { return first_step + (Statistics::kNewestFirst ? steps - 1 - turn : turn); };
-  logits.hold_keys(step_of(0));
+  // What a column needs is asked for a turn before it is used, its query's place two turns before.
+  const auto vector_of = [&](int turn) { return turn < steps ? logits.vector_of(step_of(turn)) : -1; };
+  const auto shift_of = [&](int turn) { return turn < steps ? logits.shift_of(turn, step_of(turn)) : 0; };
+  logits.keep_vector(0, vector_of(0));
+  logits.keep_vector(1, vector_of(1));
+  __syncthreads();
+  logits.keep_shift(0, shift_of(0));
+  logits.hold_keys();
   for (int turn = 0; turn < steps; ++turn) {
-    if (turn + 1 < steps) logits.stage_queries(turn + 1, step_of(turn + 1));
     const int step = step_of(turn);
-    logits.template visit_probabilities<Statistics::kNewestFirst>(
-        turn, step, largest, [&](int n, const float(&p)[kM][2][4]) {
-          const int first = logits.first_query(step) + (n * 8 >> work.head_shift);
-          statistics.take({args.window - first, work.head_shift}, p, write);
-        });
+    if (turn + 1 < steps) logits.stage_queries(turn + 1);
+    const float next_shift = shift_of(turn + 1);
+    const int next_vector = vector_of(turn + 2);
+    const auto newer = [&](int n, int columns) {
+      return Newer{args.window - logits.first_query(step) - (n * 8 >> work.head_shift), work.head_shift, columns};
+    };
+    if (Max == GroupMax::kNone && logits.sees_all(step) && statistics.takes_whole(newer(0, Tile::kQueries), write)) {
+      logits.template visit_probabilities<Statistics::kNewestFirst, true>(
+          turn, step, largest, [&](int, const float(&p)[kM][2][4]) { statistics.add(p); });
+    } else {
+      logits.template visit_probabilities<Statistics::kNewestFirst, false>(
+          turn, step, largest, [&](int n, const float(&p)[kM][2][4]) {
+            const Newer of_these = newer(n, 16);
+            if (statistics.takes_whole(of_these, write)) {
+              statistics.add(p);
+            } else {
+              statistics.split(of_these, p, write);
+            }
+          });
+    }
+    logits.keep_shift(turn + 1, next_shift);
+    logits.keep_vector(turn + 2, next_vector);
     wait_copies<0>();
     __syncthreads();
   }
