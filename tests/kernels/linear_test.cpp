@@ -148,20 +148,23 @@ TEST_P(Linear, ProductsOfANormAreThoseOfWhatItWrites) {
     std::vector<Tensor> weights, outputs;
     for (const int64_t out : outs) {
       operands.emplace_back(*backend, Shape{rows, in, out});
-      operands.back().bias = operands.back().addend = {};
+      operands.back().addend = {};
       weights.push_back(ref::upload_activations(*backend, operands.back().weight));
       outputs.emplace_back(*backend, backend->activation_type(), rows * out);
     }
+    operands[1].bias = {};
+    const Tensor bias = ref::upload_activations(*backend, operands[0].bias);
     const std::vector<float> norm_weight = ref::rounded(*backend, ref::random_values(in, 7));
     const Tensor input = ref::upload_activations(*backend, operands[0].input),
                  of_norm = ref::upload_activations(*backend, norm_weight);
     Tensor normed(*backend, backend->activation_type(), rows * in);
-    backend->linear({.input = input.ref(),
-                     .norm = {.weight = of_norm.ref(), .output = normed.ref(), .epsilon = 1e-3f},
-                     .products = {{.weight = weights[0].ref(), .output = outputs[0].ref(), .out = outs[0]},
-                                  {.weight = weights[1].ref(), .output = outputs[1].ref(), .out = outs[1]}},
-                     .rows = rows,
-                     .in = in});
+    backend->linear(
+        {.input = input.ref(),
+         .norm = {.weight = of_norm.ref(), .output = normed.ref(), .epsilon = 1e-3f},
+         .products = {{.weight = weights[0].ref(), .bias = bias.ref(), .output = outputs[0].ref(), .out = outs[0]},
+                      {.weight = weights[1].ref(), .output = outputs[1].ref(), .out = outs[1]}},
+         .rows = rows,
+         .in = in});
     backend->synchronize();
     const std::vector<float> got = ref::download_activations(normed);
     ref::expect_close(
@@ -208,6 +211,36 @@ TEST_P(Linear, ProductsOfOneInputNeedNotBeAlike) {
           {.roundings = sum.roundings + ref::storage_roundings(*backend), .magnitude = want.magnitudes[i]}))
           << i;
     }
+  }
+}
+
+// A weight that does not lie where words of memory begin may need another kernel, before which the norm is the same.
+TEST_P(Linear, ProductsOfANormNeedNotBeAlike) {
+  KV_BACKEND_OR_SKIP(backend);
+  for (const int64_t rows : {1, 5}) {
+    const Shape shape{rows, 64, 40};
+    const Operands x(*backend, shape);
+    std::vector<float> moved = x.weight;
+    moved.insert(moved.begin(), NAN);
+    const Tensor input = ref::upload_activations(*backend, x.input),
+                 weight = ref::upload_activations(*backend, x.weight),
+                 moved_weight = ref::upload_activations(*backend, moved),
+                 of_norm = ref::upload_activations(*backend, ref::rounded(*backend, ref::random_values(shape.in, 7)));
+    Tensor normed(*backend, backend->activation_type(), rows * shape.in);
+    const auto products_of = [&](ConstRef of, const LinearNorm& norm) {
+      Tensor outputs[2] = {{*backend, backend->activation_type(), rows * shape.out},
+                           {*backend, backend->activation_type(), rows * shape.out}};
+      backend->linear({.input = of,
+                       .norm = norm,
+                       .products = {{.weight = weight.ref(), .output = outputs[0].ref(), .out = shape.out},
+                                    {.weight = moved_weight.at(1), .output = outputs[1].ref(), .out = shape.out}},
+                       .rows = rows,
+                       .in = shape.in});
+      return std::array{ref::download_activations(outputs[0]), ref::download_activations(outputs[1])};
+    };
+    const auto together = products_of(input.ref(), {.weight = of_norm.ref(), .output = normed.ref(), .epsilon = 1e-3f});
+    EXPECT_EQ(together, products_of(std::as_const(normed).ref(), {}));
+    EXPECT_NE(together[0], products_of(input.ref(), {})[0]);
   }
 }
 
