@@ -16,6 +16,7 @@ namespace {
 
 constexpr const char* kFormat = "kvlab-checkpoint";
 constexpr const char* kWeights = "weights";
+constexpr const char* kReplaced = "replaced";
 
 [[noreturn]] void refuse(const SafetensorsFile& file, const std::string& what) {
   throw UserError(fmt::format("{}: {}", file.name(), what));
@@ -59,8 +60,8 @@ Checkpoint parse(const SafetensorsFile& file) {
     refuse(file, "is no checkpoint");
   }
   Checkpoint checkpoint{.metrics = names(file), .seconds = number(file, "seconds")};
-  if (const auto found = file.metadata().find(kWeights); found != file.metadata().end()) {
-    checkpoint.weights = found->second;
+  for (const auto& [key, text] : {std::pair{kWeights, &checkpoint.weights}, {kReplaced, &checkpoint.replaced}}) {
+    if (const auto found = file.metadata().find(key); found != file.metadata().end()) *text = found->second;
   }
   Training::State& state = checkpoint.state;
   state.step = static_cast<int64_t>(number(file, "step"));
@@ -93,7 +94,8 @@ void write_checkpoint(const std::filesystem::path& path, const Checkpoint& check
                      {"adam_steps", std::to_string(state.adam.steps)},
                      {"metrics", nlohmann::json(checkpoint.metrics).dump()},
                      {"seconds", shortest(checkpoint.seconds)},
-                     {kWeights, checkpoint.weights}});
+                     {kWeights, checkpoint.weights},
+                     {kReplaced, checkpoint.replaced}});
 }
 
 std::optional<Checkpoint> read_checkpoint(const std::filesystem::path& path) {

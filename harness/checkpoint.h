@@ -15,7 +15,8 @@ struct Checkpoint {
   std::vector<std::string> metrics;
   std::vector<std::vector<double>> values;  // [steps done][metrics]
   double seconds = 0;                       // that it has taken
-  std::string weights;                      // the file that it was let to write, spelled by one_spelling()
+  std::string weights;                      // the file that it was let to write, spelled by one_spelling(),
+  std::string replaced;                     // and the SHA-256 of what lay there; empty: nothing did
 };
 
 // Replaces the file as a whole: there is the old one or the new one, never a part.

@@ -32,6 +32,7 @@
 #include "kernels/check.h"
 #include "kernels/error.h"
 #include "sim/io/hash.h"
+#include "sim/io/stored_file.h"
 #include "sim/learned/learned_file.h"
 
 namespace kv {
@@ -80,6 +81,12 @@ class Trainings {
     std::vector<std::span<const int32_t>> sequences{};  // the same
   };
 
+  // Where a training's weights go, and what lies there as it begins (contents_of).
+  struct Place {
+    fs::path file{};
+    std::string holds{};
+  };
+
   int models() const { return static_cast<int>(spec_.models.size()); }
   // The same for every data entry; those of two models differ in their files alone.
   const std::vector<Case>& cases(int model) const {
@@ -117,28 +124,52 @@ class Trainings {
 
   // Weights that are there are somebody's work. They stay, and what is learned goes to the result folder or nowhere.
   void choose_place(const Case& policy_case, int model, Training& training) {
-    fs::path& place = places_[checkpoint_of(policy_case, model)];
-    place = place_by(options_, policy_case, model);
-    if (options_.start == Start::kFresh) return;
+    Place& place = places_[checkpoint_of(policy_case, model)];
+    place.file = place_by(options_, policy_case, model);
+    if (!ranks_.is_first()) return;  // it alone writes
+    if (options_.start != Start::kFresh) spare_others(policy_case, model, training, place.file);
+    place.holds = contents_of(place.file);
+  }
+
+  void spare_others(const Case& policy_case, int model, Training& training, fs::path& file) {
     const std::optional<Checkpoint> begun = restore(checkpoint_of(policy_case, model), training);
-    // Where it was let to write when it began it may, until it has written there and said so in its last checkpoint.
-    const std::string let = begun && !training.is_done() ? begun->weights : "";
+    const Checkpoint* const under_way = begun && !training.is_done() ? &*begun : nullptr;
     const LearnedFile learned = learned_file(policy_case, model, training);
-    if (one_spelling(place) == let || !is_others(place, learned)) return;
-    if (!options_.keeps_beside || !options_.weights.empty()) refuse_place(policy_case, place, learned);
+    if (may_write(file, learned, under_way)) return;
+    if (!options_.keeps_beside || !options_.weights.empty() || models() > 1) refuse_place(policy_case, file, learned);
     RunOptions beside = options_;
     beside.weights = options_.out / "learned";
     check_weights(spec_, grid_, beside);
-    const fs::path theirs = std::exchange(place, place_by(beside, policy_case, model));
-    if (one_spelling(place) != let && is_others(place, learned)) refuse_place(policy_case, place, learned);
-    if (!ranks_.is_first()) return;
+    const fs::path theirs = std::exchange(file, place_by(beside, policy_case, model));
+    if (!may_write(file, learned, under_way)) refuse_place(policy_case, file, learned);
     notice(fmt::format("{} stays as it is: what is learned goes to {} (--fresh writes over the former)",
-                       theirs.string(), place.string()));
+                       theirs.string(), file.string()));
   }
 
-  static bool is_others(const fs::path& place, const LearnedFile& learned) {
-    const WeightsThere there = weights_there(place, learned);
-    return there != WeightsThere::kNone && there != WeightsThere::kSame;
+  // A training that was killed may write where it was let to when it began, unless somebody has written there since. A
+  // kill between its weights and its last checkpoint leaves its own there.
+  static bool may_write(const fs::path& file, const LearnedFile& learned, const Checkpoint* under_way) {
+    const WeightsThere there = weights_there(file, learned);
+    if (there == WeightsThere::kNone || there == WeightsThere::kSame) return true;
+    if (!under_way || one_spelling(file) != under_way->weights) return false;
+    return there == WeightsThere::kOfAnotherRun || contents_of(file) == under_way->replaced;
+  }
+
+  // As the file's SHA-256 says; empty where there is none.
+  static std::string contents_of(const fs::path& file) {
+    const fs::path stored = stored_file(file);
+    std::error_code error;
+    return fs::is_regular_file(stored, error) ? sha256_hex(read_file(stored)) : "";
+  }
+
+  // Where others have written since this training began, theirs stays.
+  void keep(const Case& policy_case, int model, const Training& training) {
+    const Place& place = place_of(policy_case, model);
+    const LearnedFile learned = learned_file(policy_case, model, training);
+    if (contents_of(place.file) != place.holds && !may_write(place.file, learned, nullptr)) {
+      refuse_place(policy_case, place.file, learned);
+    }
+    keep_learned(place.file, learned);
   }
 
   [[noreturn]] void refuse_place(const Case& policy_case, const fs::path& place, const LearnedFile& learned) const {
@@ -156,7 +187,7 @@ class Trainings {
     Policy policy = make_case_policy(spec_, policy_case);
     return weights_path(learner_of(policy), policy_case, grid_.models[static_cast<size_t>(model)], options);
   }
-  const fs::path& weights_of(const Case& policy_case, int model) const {
+  const Place& place_of(const Case& policy_case, int model) const {
     return places_.at(checkpoint_of(policy_case, model));
   }
 
@@ -240,15 +271,17 @@ class Trainings {
     require_same(ranks_, "checkpoints", std::to_string(training.steps_done()));
     const std::string label = label_of(policy_case);
     progress_.doing(fmt::format("{} on {}", label, subject.name()));
-    const fs::path& weights = weights_of(policy_case, model);
-    done.weights = one_spelling(weights).string();
-    require_same(ranks_, "places of the weights", done.weights);
-    const auto keep = [&] {
-      if (ranks_.is_first()) keep_learned(weights, learned_file(policy_case, model, training));
+    const Place& place = place_of(policy_case, model);
+    done.weights = one_spelling(place.file).string();
+    done.replaced = place.holds;
+    const auto keep_all = [&] {
+      agree(ranks_, [&] {
+        if (ranks_.is_first()) keep(policy_case, model, training);
+      });
     };
-    if (training.is_done()) keep();
-    run_steps(options, training, source, texts, file, done, label, keep);
-    summary_.weights.push_back(weights);
+    if (training.is_done()) keep_all();
+    run_steps(options, training, source, texts, file, done, label, keep_all);
+    summary_.weights.push_back(place.file);
     add_rows(done, policy_case, subject.name());
     seconds_ += done.seconds;
   }
@@ -423,8 +456,8 @@ class Trainings {
   std::optional<StepTexts> next_;       // between two steps of a training
   std::optional<ResultFolder> folder_;  // the first rank's
   InputHashes hashes_;
-  std::map<fs::path, fs::path> places_;  // of the weights, by the checkpoint of their training
-  std::unique_ptr<Subject> subject_;     // of model open_
+  std::map<fs::path, Place> places_;  // of the weights, by the checkpoint of their training
+  std::unique_ptr<Subject> subject_;  // of model open_
   int open_ = 0;
   Progress progress_;
   std::vector<Row> rows_;

@@ -437,6 +437,13 @@ class TrainAShippedModel : public Train {
   std::vector<std::string> of_model(const std::string& margin = "0.01") const {
     return {"model=" + model().string(), "learn.margin=" + margin};
   }
+  // Weights of a name of their own, whose place is free.
+  std::vector<std::string> of_mine(const std::string& margin) const {
+    std::vector<std::string> overrides = of_model(margin);
+    overrides.emplace_back("policies=[{policy: foresight-kv, weights: mine}]");
+    return overrides;
+  }
+  std::filesystem::path mine() const { return model() / "learned/mine.safetensors"; }
   RunOptions beside(const std::string& out) const {
     RunOptions options = Train::options(out);
     options.weights.clear();
@@ -530,6 +537,50 @@ TEST_F(TrainAShippedModel, PutsNoTwoFilesIntoOnePlaceOfItsResults) {
   EXPECT_NE(message.find("policy 'b' would write over the weights of 'a', "), std::string::npos) << message;
   EXPECT_EQ(test::read_file(first), before);
   EXPECT_FALSE(std::filesystem::exists(folder_ / "others/learned/x.safetensors"));
+}
+
+// The place was free when both began.
+TEST_F(TrainAShippedModel, WritesOverNothingThatCameWhileItWasKilled) {
+  EXPECT_THROW(train(spec(of_mine("0.5")), stopping("killed")), std::runtime_error);
+  train(spec(of_mine("0.25")), beside("other"));
+  const std::string theirs = test::read_file(mine());
+  EXPECT_EQ(train(spec(of_mine("0.5")), beside("killed")).weights,
+            std::vector{folder_ / "killed/learned/mine.safetensors"});
+  EXPECT_EQ(test::read_file(mine()), theirs);
+}
+
+TEST_F(TrainAShippedModel, WritesOverNothingThatCameWhileItRan) {
+  RunOptions running = beside("running");
+  running.after_case = [&] {
+    if (!std::filesystem::exists(mine())) std::filesystem::copy_file(shipped(), mine());
+  };
+  EXPECT_NE(
+      refusal(of_mine("0.5"), running).find("would write over weights that were learned otherwise, " + mine().string()),
+      std::string::npos);
+  EXPECT_EQ(test::read_file(mine()), shipped_);
+  EXPECT_EQ(train(spec(of_mine("0.5")), beside("running")).weights,
+            std::vector{folder_ / "running/learned/mine.safetensors"});
+}
+
+// Its own weights lie there already.
+TEST_F(TrainAShippedModel, GoesOnAfterAKillBetweenItsWeightsAndItsLastCheckpoint) {
+  for (const bool goes_beside : {false, true}) {
+    const std::string out = goes_beside ? "beside" : "free";
+    const auto spec_of = [&] { return spec(goes_beside ? of_model("0.5") : of_mine("0.5")); };
+    EXPECT_THROW(train(spec_of(), stopping(out)), std::runtime_error);
+    std::filesystem::create_directories(folder_ / "kept");
+    std::filesystem::copy(folder_ / out / "checkpoints", folder_ / "kept" / out,
+                          std::filesystem::copy_options::recursive);
+    const std::vector<std::filesystem::path> weights = train(spec_of(), beside(out)).weights;
+    const std::string learned = test::read_file(weights.front());
+    std::filesystem::copy(folder_ / "kept" / out, folder_ / out / "checkpoints",
+                          std::filesystem::copy_options::recursive | std::filesystem::copy_options::overwrite_existing);
+    const RunSummary again = train(spec_of(), beside(out));
+    EXPECT_EQ(again.reused, 1);
+    EXPECT_EQ(again.weights, weights);
+    EXPECT_EQ(test::read_file(weights.front()), learned);
+    expect_shipped_stays();
+  }
 }
 
 TEST_F(TrainAShippedModel, SaysBeforeTheFirstStepThatItsPlaceIsNoFile) {
