@@ -41,7 +41,7 @@ ForesightShape ForesightShape::read(Params& params) {
           "sums", "kept", {"kept", "recomputed"},
           "over an interval's queries: kept by every block's attention, or recomputed at the event from the "
           "queries, which are cached with their softmax sums (always with features: code); the same numbers, but "
-          "generation on a GPU is faster by half with recomputed, a replay by up to a tenth with kept") == "recomputed";
+          "generation of large batches on a GPU is faster by half with recomputed") == "recomputed";
   shape.reads_entry = params.get("inputs", "attention+kv", {"attention+kv", "attention"},
                                  "what the network reads: key and value of an entry and the attention it received, or "
                                  "the attention alone (001 Table 5)") == "attention+kv";
