@@ -23,12 +23,25 @@ struct DrawnEvent {
   int64_t spared(size_t sequence) const { return std::ranges::count(scores[sequence], kStays); }
 };
 
-DrawnEvent draw(Backend& backend, EvictionSampling sampling, const std::vector<int32_t>& lengths) {
-  const auto rows = std::ssize(lengths);
+EvictionDraw begun(Backend& backend, EvictionSampling sampling, size_t sequences) {
   const SourceInfo info = tiny_info(1, 1, 1, 4);
-  const PagedCache cache(backend, random_rows(lengths, 1, 4, 1));
-  std::vector<int32_t> numbers(lengths.size());
+  std::vector<int32_t> numbers(sequences);
   std::iota(numbers.begin(), numbers.end(), 0);
+  EvictionDraw drawing(sampling);
+  drawing.begin({.backend = &backend,
+                 .source = &info,
+                 .sequences = static_cast<int>(sequences),
+                 .budget = kBudget,
+                 .interval = kInterval,
+                 .seed = 3,
+                 .sample_numbers = numbers},
+                false);
+  return drawing;
+}
+
+DrawnEvent draw(Backend& backend, EvictionDraw& drawing, const std::vector<int32_t>& lengths) {
+  const auto rows = std::ssize(lengths);
+  const PagedCache cache(backend, random_rows(lengths, 1, 4, 1));
   const std::vector<float> network = random_values(rows * kPitch, 2);
   Tensor ties = upload_array(backend, network), seen = upload_array(backend, lengths);
   Tensor scores(backend, DType::kF32, rows * kPitch);
@@ -40,15 +53,6 @@ DrawnEvent draw(Backend& backend, EvictionSampling sampling, const std::vector<i
                        .cache = cache.view(),
                        .lengths = lengths,
                        .pitch = kPitch};
-  EvictionDraw drawing(sampling);
-  drawing.begin({.backend = &backend,
-                 .source = &info,
-                 .sequences = view.sequences,
-                 .budget = kBudget,
-                 .interval = kInterval,
-                 .seed = 3,
-                 .sample_numbers = numbers},
-                false);
   drawing.draw(view, {.scores = scores.slots<float>(kPitch),
                       .ties = ties.slots<float>(kPitch),
                       .device_tokens_seen = data_of<int32_t>(seen)});
@@ -64,6 +68,11 @@ DrawnEvent draw(Backend& backend, EvictionSampling sampling, const std::vector<i
     backend.download(event.stays.back().data(), stays.row(row), event.stays.back().size());
   }
   return event;
+}
+
+DrawnEvent draw(Backend& backend, EvictionSampling sampling, const std::vector<int32_t>& lengths) {
+  EvictionDraw drawing = begun(backend, sampling, lengths.size());
+  return draw(backend, drawing, lengths);
 }
 
 KV_OVER_BACKENDS(Runs, EvictionDrawOn);
@@ -94,6 +103,20 @@ TEST_P(EvictionDrawOn, Top2lIsMultinomialWhereTwiceAsManyAreNotThere) {
     EXPECT_EQ(top2l.stays[sequence], std::vector<uint8_t>(top2l.ties[sequence].size(), 0));
   }
   EXPECT_FALSE(multinomial.chooses);
+}
+
+// How many may leave is uploaded where it has changed since the event before, which was of another layer or another
+// time.
+TEST_P(EvictionDrawOn, EachEventHasItsOwnCandidates) {
+  KV_BACKEND_OR_SKIP(backend);
+  EvictionDraw drawing = begun(*backend, EvictionSampling::kTop2d, 2);
+  for (const std::vector<int32_t>& lengths :
+       std::vector<std::vector<int32_t>>{{30, 36}, {30, 36}, {36, 30}, {30, 36}}) {
+    const DrawnEvent event = draw(*backend, drawing, lengths);
+    const DrawnEvent alone = draw(*backend, EvictionSampling::kTop2d, lengths);
+    EXPECT_EQ(event.stays, alone.stays);
+    EXPECT_EQ(event.scores, alone.scores);
+  }
 }
 
 // A head that an allocation has left within the budget: top2l spares every entry of it, multinomial knows no d.
