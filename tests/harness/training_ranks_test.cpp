@@ -166,6 +166,30 @@ TEST_F(TrainingRanksSlow, NeedTheSameInputs) {
   EXPECT_NE(messages()[0].find("inputs of the training differ"), std::string::npos) << messages()[0];
 }
 
+// The first rank alone writes, so that it alone looks at what lies where its model is: here another's weights, which
+// stay.
+TEST_F(TrainingRanksSlow, MayHaveTheirModelsAtOtherPaths) {
+  write_spec(kGates);
+  for (const char* rank : {"rank0", "rank1"}) {
+    fs::create_directories(path(rank));
+    fs::copy(path("model"), path(rank) + "/own", fs::copy_options::recursive);
+  }
+  const auto train_apart = [&](const std::string& out, const std::string& lambda) {
+    return code_of(
+        start(2,
+              fmt::format("cd {}/rank$OMPI_COMM_WORLD_RANK && exec '{}' train --quiet --no-draw --out '{}' "
+                          "'{}' --set model=own --set learn.lambda={}",
+                          folder_.path().string(), ref::binary_path(), path(out), path("train.yaml"), lambda),
+              path("messages")));
+  };
+  ASSERT_EQ(train_apart("first", "0.1"), 0);
+  const std::string theirs = read_file(path("rank0/own/learned/mine.safetensors"));
+  ASSERT_EQ(train_apart("again", "0.2"), 0);
+  EXPECT_EQ(read_file(path("rank0/own/learned/mine.safetensors")), theirs);
+  EXPECT_FALSE(parameters_in(path("again/learned")).empty());
+  EXPECT_FALSE(fs::exists(path("rank1/own/learned")) && !fs::is_empty(path("rank1/own/learned")));
+}
+
 TEST_F(TrainingRanksSlow, NeedATextEach) {
   write_spec(kGates);
   EXPECT_EQ(code_of(start(2, train(path("few")) + " --set learn.batch=1", path("messages"))), 2);
