@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <cstring>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "harness/rows.h"
@@ -17,6 +18,7 @@ namespace {
 constexpr const char* kFormat = "kvlab-checkpoint";
 constexpr const char* kWeights = "weights";
 constexpr const char* kReplaced = "replaced";
+constexpr const char* kHasWritten = "has_written";
 
 [[noreturn]] void refuse(const SafetensorsFile& file, const std::string& what) {
   throw UserError(fmt::format("{}: {}", file.name(), what));
@@ -63,6 +65,7 @@ Checkpoint parse(const SafetensorsFile& file) {
   for (const auto& [key, text] : {std::pair{kWeights, &checkpoint.weights}, {kReplaced, &checkpoint.replaced}}) {
     if (const auto found = file.metadata().find(key); found != file.metadata().end()) *text = found->second;
   }
+  checkpoint.has_written = file.metadata().contains(kHasWritten);
   Training::State& state = checkpoint.state;
   state.step = static_cast<int64_t>(number(file, "step"));
   state.adam.steps = static_cast<int64_t>(number(file, "adam_steps"));
@@ -88,14 +91,15 @@ void write_checkpoint(const std::filesystem::path& path, const Checkpoint& check
       {.name = "parameters", .dtype = Dtype::kF32, .shape = {count}, .data = state.parameters.data()},
       {.name = "adam.mean", .dtype = Dtype::kF32, .shape = {count}, .data = state.adam.mean.data()},
       {.name = "adam.square", .dtype = Dtype::kF32, .shape = {count}, .data = state.adam.square.data()}};
-  write_safetensors(path, tensors,
-                    {{"format", kFormat},
-                     {"step", std::to_string(state.step)},
-                     {"adam_steps", std::to_string(state.adam.steps)},
-                     {"metrics", nlohmann::json(checkpoint.metrics).dump()},
-                     {"seconds", shortest(checkpoint.seconds)},
-                     {kWeights, checkpoint.weights},
-                     {kReplaced, checkpoint.replaced}});
+  std::map<std::string, std::string> metadata = {{"format", kFormat},
+                                                 {"step", std::to_string(state.step)},
+                                                 {"adam_steps", std::to_string(state.adam.steps)},
+                                                 {"metrics", nlohmann::json(checkpoint.metrics).dump()},
+                                                 {"seconds", shortest(checkpoint.seconds)},
+                                                 {kWeights, checkpoint.weights},
+                                                 {kReplaced, checkpoint.replaced}};
+  if (checkpoint.has_written) metadata.emplace(kHasWritten, "yes");
+  write_safetensors(path, tensors, metadata);
 }
 
 std::optional<Checkpoint> read_checkpoint(const std::filesystem::path& path) {

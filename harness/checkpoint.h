@@ -17,6 +17,7 @@ struct Checkpoint {
   double seconds = 0;                       // that it has taken
   std::string weights;                      // the file that it was let to write, spelled by one_spelling(),
   std::string replaced;                     // and the SHA-256 of what lay there; empty: nothing did
+  bool has_written = false;                 // all steps are done, and what was learned is there
 };
 
 // Replaces the file as a whole: there is the old one or the new one, never a part.

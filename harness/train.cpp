@@ -133,7 +133,7 @@ class Trainings {
 
   void spare_others(const Case& policy_case, int model, Training& training, fs::path& file) {
     const std::optional<Checkpoint> begun = restore(checkpoint_of(policy_case, model), training);
-    const Checkpoint* const under_way = begun && !training.is_done() ? &*begun : nullptr;
+    const Checkpoint* const under_way = begun && !begun->has_written ? &*begun : nullptr;
     const LearnedFile learned = learned_file(policy_case, model, training);
     if (may_write(file, learned, under_way)) return;
     if (!options_.keeps_beside || !options_.weights.empty() || models() > 1) refuse_place(policy_case, file, learned);
@@ -146,13 +146,11 @@ class Trainings {
                        theirs.string(), file.string()));
   }
 
-  // A training that was killed may write where it was let to when it began, unless somebody has written there since. A
-  // kill between its weights and its last checkpoint leaves its own there.
+  // A training that was killed may write where it was let to when it began, unless somebody has written there since.
   static bool may_write(const fs::path& file, const LearnedFile& learned, const Checkpoint* under_way) {
     const WeightsThere there = weights_there(file, learned);
     if (there == WeightsThere::kNone || there == WeightsThere::kSame) return true;
-    if (!under_way || one_spelling(file) != under_way->weights) return false;
-    return there == WeightsThere::kOfAnotherRun || contents_of(file) == under_way->replaced;
+    return under_way && one_spelling(file) == under_way->weights && contents_of(file) == under_way->replaced;
   }
 
   // As the file's SHA-256 says; empty where there is none.
@@ -279,7 +277,10 @@ class Trainings {
         if (ranks_.is_first()) keep(policy_case, model, training);
       });
     };
-    if (training.is_done()) keep_all();
+    if (training.is_done()) {
+      keep_all();
+      if (!std::exchange(done.has_written, true) && ranks_.is_first()) write_checkpoint(file, done);
+    }
     run_steps(options, training, source, texts, file, done, label, keep_all);
     summary_.weights.push_back(place.file);
     add_rows(done, policy_case, subject.name());
@@ -312,7 +313,7 @@ class Trainings {
     return std::move(*found);
   }
 
-  // `keep` comes after the last step, before its checkpoint: one of all steps says that the weights are written.
+  // `keep` comes between two checkpoints of all steps, of which the second says that the weights are written.
   void run_steps(const TrainingOptions& options, Training& training, Source& source, TrainingTexts& texts,
                  const fs::path& file, Checkpoint& done, const std::string& label, const std::function<void()>& keep) {
     const Clock::time_point begin = Clock::now();
@@ -337,7 +338,11 @@ class Trainings {
       }
       progress_.done();
       progress_.going_on(fmt::format("step {}", training.steps_done()));
-      if (training.is_done()) keep();
+      if (training.is_done()) {
+        save();
+        keep();
+        done.has_written = true;
+      }
       if (training.is_done() || seconds_since(saved) >= options_.checkpoint_seconds) {
         save();
         saved = Clock::now();

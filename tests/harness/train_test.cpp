@@ -539,14 +539,24 @@ TEST_F(TrainAShippedModel, PutsNoTwoFilesIntoOnePlaceOfItsResults) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "others/learned/x.safetensors"));
 }
 
-// The place was free when both began.
+// The place was free when both began, and the other was taught otherwise, or alike by other texts.
 TEST_F(TrainAShippedModel, WritesOverNothingThatCameWhileItWasKilled) {
-  EXPECT_THROW(train(spec(of_mine("0.5")), stopping("killed")), std::runtime_error);
-  train(spec(of_mine("0.25")), beside("other"));
-  const std::string theirs = test::read_file(mine());
-  EXPECT_EQ(train(spec(of_mine("0.5")), beside("killed")).weights,
-            std::vector{folder_ / "killed/learned/mine.safetensors"});
-  EXPECT_EQ(test::read_file(mine()), theirs);
+  for (const char* other : {"learn.margin=0.25", "samples=2"}) {
+    SCOPED_TRACE(other);
+    std::filesystem::remove(mine());
+    const std::string out = other;
+    EXPECT_THROW(train(spec(of_mine("0.5")), stopping(out)), std::runtime_error);
+    std::vector<std::string> of_other = of_mine("0.5");
+    of_other.emplace_back(other);
+    train(spec(of_other), beside("other " + out));
+    const std::string theirs = test::read_file(mine());
+    RunOptions plain = beside(out);
+    plain.keeps_beside = false;
+    EXPECT_NE(refusal(of_mine("0.5"), plain).find("would write over weights"), std::string::npos);
+    EXPECT_EQ(train(spec(of_mine("0.5")), beside(out)).weights,
+              std::vector{folder_ / out / "learned/mine.safetensors"});
+    EXPECT_EQ(test::read_file(mine()), theirs);
+  }
 }
 
 TEST_F(TrainAShippedModel, WritesOverNothingThatCameWhileItRan) {
@@ -558,28 +568,29 @@ TEST_F(TrainAShippedModel, WritesOverNothingThatCameWhileItRan) {
       refusal(of_mine("0.5"), running).find("would write over weights that were learned otherwise, " + mine().string()),
       std::string::npos);
   EXPECT_EQ(test::read_file(mine()), shipped_);
-  EXPECT_EQ(train(spec(of_mine("0.5")), beside("running")).weights,
-            std::vector{folder_ / "running/learned/mine.safetensors"});
+  const RunSummary again = train(spec(of_mine("0.5")), beside("running"));
+  EXPECT_EQ(again.reused, kSteps) << "nothing was lost";
+  EXPECT_EQ(again.weights, std::vector{folder_ / "running/learned/mine.safetensors"});
 }
 
-// Its own weights lie there already.
-TEST_F(TrainAShippedModel, GoesOnAfterAKillBetweenItsWeightsAndItsLastCheckpoint) {
-  for (const bool goes_beside : {false, true}) {
-    const std::string out = goes_beside ? "beside" : "free";
-    const auto spec_of = [&] { return spec(goes_beside ? of_model("0.5") : of_mine("0.5")); };
-    EXPECT_THROW(train(spec_of(), stopping(out)), std::runtime_error);
-    std::filesystem::create_directories(folder_ / "kept");
-    std::filesystem::copy(folder_ / out / "checkpoints", folder_ / "kept" / out,
-                          std::filesystem::copy_options::recursive);
-    const std::vector<std::filesystem::path> weights = train(spec_of(), beside(out)).weights;
-    const std::string learned = test::read_file(weights.front());
-    std::filesystem::copy(folder_ / "kept" / out, folder_ / out / "checkpoints",
-                          std::filesystem::copy_options::recursive | std::filesystem::copy_options::overwrite_existing);
-    const RunSummary again = train(spec_of(), beside(out));
-    EXPECT_EQ(again.reused, 1);
-    EXPECT_EQ(again.weights, weights);
-    EXPECT_EQ(test::read_file(weights.front()), learned);
-    expect_shipped_stays();
+// As its checkpoint before the writing has it, which has all steps.
+TEST_F(TrainAShippedModel, GoesOnAfterAKillAroundTheWritingOfItsWeights) {
+  for (const bool has_weights : {true, false}) {
+    SCOPED_TRACE(has_weights);
+    const std::string out = has_weights ? "after" : "before";
+    std::filesystem::remove(mine());
+    train(spec(of_mine("0.5")), beside(out));
+    const std::string learned = test::read_file(mine());
+    for (const auto& entry : std::filesystem::directory_iterator(folder_ / out / "checkpoints")) {
+      Checkpoint checkpoint = read_checkpoint(entry.path()).value();
+      EXPECT_TRUE(std::exchange(checkpoint.has_written, false));
+      write_checkpoint(entry.path(), checkpoint);
+    }
+    if (!has_weights) std::filesystem::remove(mine());
+    const RunSummary again = train(spec(of_mine("0.5")), beside(out));
+    EXPECT_EQ(again.reused, kSteps);
+    EXPECT_EQ(again.weights, std::vector{mine()});
+    EXPECT_TRUE(!has_weights || test::read_file(mine()) == learned) << "its date, too";
   }
 }
 
