@@ -17,8 +17,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string file_sha256(const fs::path& file) { return sha256_hex(read_file(file)); }
-
 // Of the bytes of the texts that tasks draw from, packed or not; empty where there are none.
 std::string text_sha256(const Spec& spec) {
   const fs::path folder = text_folder(spec);
@@ -69,6 +67,8 @@ void add_profiles(const Workload& workload, const std::string& model, std::vecto
 }
 
 }  // namespace
+
+std::string file_sha256(const fs::path& file) { return sha256_hex(read_file(file)); }
 
 InputHashes hash_inputs(const Spec& spec, const Grid& grid) {
   InputHashes hashes{.data = hash_data(spec)};

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,6 +31,7 @@ struct InputHashes {
   bool operator==(const InputHashes&) const = default;
 };
 
+std::string file_sha256(const std::filesystem::path& file);
 // Of all that the spec names. UserError where something is missing.
 InputHashes hash_inputs(const Spec& spec, const Grid& grid);
 

@@ -157,7 +157,7 @@ class Trainings {
   static std::string contents_of(const fs::path& file) {
     const fs::path stored = stored_file(file);
     std::error_code error;
-    return fs::is_regular_file(stored, error) ? sha256_hex(read_file(stored)) : "";
+    return fs::is_regular_file(stored, error) ? file_sha256(stored) : "";
   }
 
   // Where others have written since this training began, theirs stays.
