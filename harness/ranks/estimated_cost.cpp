@@ -16,8 +16,8 @@ double cost_of_text(double tokens) { return tokens * (1 + tokens / kBalance); }
 
 double estimated_cost(const Workload& workload) {
   double cost = 0;
-  for (const Case& one : workload.cases) {
-    const int own = one.count("context") + one.count("new_tokens");  // where the workload has no texts
+  for (const Case& policy_case : workload.cases) {
+    const int own = policy_case.count("context") + policy_case.count("new_tokens");  // where the workload has no texts
     cost += cost_of_text(std::max({1, workload.tokens, own}));
   }
   return cost;
