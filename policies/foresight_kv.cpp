@@ -8,9 +8,10 @@
 // foresight_training.h); weights are read from <model folder>/learned/.
 // Where paper and released code differ (features, their decay, which way φ points), the paper's text holds. Deviations:
 // scores are −φ, so that high stays, as everywhere here. Attention in f32, not bf16. Sums over the newest queries reach
-// no further back than the interval, and are kept as those over the interval are: columns of an entry, 24 bytes a query
-// head in all, to which every step adds (policies/parts/foresight_scorer.h); an event attends to nothing. One-shot
-// compression is refused: neither paper nor code says what an interval is there.
+// no further back than the interval; like those over it they are computed at the event from the interval's cached
+// queries, as in the code, or, with sums: kept, are columns of an entry to which every step adds, 24 bytes a query head
+// in all instead of 8, and an event attends to nothing (policies/parts/foresight_scorer.h). One-shot compression is
+// refused: neither paper nor code says what an interval is there.
 
 #include <memory>
 

@@ -38,10 +38,10 @@ ForesightShape ForesightShape::read(Params& params) {
   }
   shape.recomputes_sums =
       params.get(
-          "sums", "kept", {"kept", "recomputed"},
-          "over an interval's queries: kept by every block's attention, or recomputed at the event from the "
-          "queries, which are cached with their softmax sums (always with features: code); the same numbers, but "
-          "generation of large batches on a GPU is faster by half with recomputed") == "recomputed";
+          "sums", "recomputed", {"recomputed", "kept"},
+          "over an interval's queries: recomputed at the event from the queries, which are cached with their softmax "
+          "sums (always with features: code), or kept by every block's attention; the same numbers, but with kept "
+          "entries are larger and generation of large batches on a GPU is slower by half") == "recomputed";
   shape.reads_entry = params.get("inputs", "attention+kv", {"attention+kv", "attention"},
                                  "what the network reads: key and value of an entry and the attention it received, or "
                                  "the attention alone (001 Table 5)") == "attention+kv";

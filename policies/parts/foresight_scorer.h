@@ -28,7 +28,7 @@ struct ForesightShape {
   int hidden = 16;
   // The sums over an interval's queries are computed at the event from these, not kept by the attention of every block:
   // the same numbers at another cost, so files know nothing of it. The code's features are always.
-  bool recomputes_sums = false;
+  bool recomputes_sums = true;
 
   bool recomputes() const { return recomputes_sums || features == Features::kCode; }
   static ForesightShape read(Params& params);
