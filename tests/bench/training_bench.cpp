@@ -28,6 +28,7 @@ struct Shape {
   std::string model;  // the reference, or one of which only the shape is known
   int64_t tokens;
   double expand;  // hidden units of a write gate over the head's dimension (004)
+  int hidden;     // units of a retention gate (003)
 };
 
 std::unique_ptr<Weights> weights_of(const std::string& model) {
@@ -110,8 +111,10 @@ void host_part(Device& device, Samples& samples) {
 
 const Family kTraining{[](Device& device) {
   device.add("training_host/smollm2", host_part);
-  std::vector<Shape> shapes = {{"reference", 2048, 1.5}};
-  if (!device.is_cpu()) shapes = {{"reference", 4096, 1.5}, {"reference", 16384, 1.5}, {"llama-3.1-8b", 16384, 4}};
+  std::vector<Shape> shapes = {{"reference", 2048, 1.5, 64}};
+  if (!device.is_cpu()) {
+    shapes = {{"reference", 4096, 1.5, 64}, {"reference", 16384, 1.5, 64}, {"llama-3.1-8b", 16384, 4, 512}};
+  }
   for (const Shape& shape : shapes) {
     const std::string name = fmt::format("{} {}K", shape.model, shape.tokens / 1024);
     device.add("training_teach/" + name, [=](Device& on, Samples& samples) { teach(on, samples, shape); });
@@ -119,9 +122,8 @@ const Family kTraining{[](Device& device) {
       WriteGateTraining learner(shape.expand, {.window = kWindow, .threshold = 0.1F}, {}, "bench");
       step(on, samples, shape, learner);
     });
-    if (shape.model != "reference") continue;
     device.add("training_step_retention/" + name, [=](Device& on, Samples& samples) {
-      RetentionTraining learner({}, "bench");
+      RetentionTraining learner({.hidden = shape.hidden}, "bench");
       step(on, samples, shape, learner);
     });
   }
