@@ -3,7 +3,8 @@
 //                cache size" of 004, its x axis: entries after the last sweep, the window's among them
 //   cache_bytes  the same entries by what they take: keys, values, positions, and what a policy keeps for each (expiry,
 //                columns, bounds of its page), over the full cache's keys, values and positions; above cache_size where
-//                there is such
+//                there is such. Not counted: the newest queries that a scorer judges by (Needs::window), which are a
+//                sequence's, however many entries it holds
 // Of neither are the bytes of gates, which are the same for any text: rows learned_bytes.
 
 #include "harness/metrics/metric.h"
@@ -46,8 +47,10 @@ class CacheSize final : public Metric {
 
 const RegisterMetric kCacheSize{
     {.name = "cache_size",
-     .summary = "cache_size: entries at the end over the full cache's, in [0, 1] (004's normalised KV cache size); "
-                "cache_bytes: the same by what they take, columns and bounds with it",
+     .summary =
+         "cache_size: entries at the end over the full cache's, in [0, 1] (004's normalised KV cache size); "
+         "cache_bytes: the same by what they take, columns and bounds with it, without the newest queries that a "
+         "policy judges by",
      .make = [](Params&) -> std::unique_ptr<Metric> { return std::make_unique<CacheSize>(); }}};
 
 }  // namespace
