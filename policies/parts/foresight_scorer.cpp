@@ -91,12 +91,11 @@ EntryNetwork ForesightScorer::network(int layer) const {
 }
 
 Needs ForesightScorer::needs() const {
-  const bool recomputes = shape_.recomputes(), is_code = shape_.features == ForesightShape::Features::kCode;
+  const bool recomputes = shape_.recomputes();
   return {.head_columns = recomputes ? 2 : 3 + static_cast<int>(std::size(kNewest)),
           .column_sums = true,
           .late_queries = recomputes ? 0 : kWindow,
           .log_sums = recomputes,
-          .window_queries = recomputes && !is_code ? kWindow : 0,
           .interval_queries = recomputes,
           .even_intervals = true};
 }
