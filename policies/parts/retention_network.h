@@ -81,8 +81,9 @@ class RetentionGradients {
 
   // Where the op adds those of a layer.
   void add_into(int layer, RetentionGateBackwardArgs& args);
-  // On to the parameters as files have them, of which a shared one takes what all who share it give.
-  void add_to(std::span<double> gradient) const;
+  // On to the parameters as files have them, of which a shared one takes what all who share it give. `memory` is what
+  // they come to the host in: kept by who takes a step again, since fresh pages take longer than what fills them.
+  void add_to(std::span<double> gradient, std::vector<float>& memory) const;
 
  private:
   enum Part : uint8_t {

@@ -267,7 +267,7 @@ std::vector<LearnedMean> RetentionTraining::learn(const LearnBatch& batch, std::
     if (!std::exchange(has_parameters, true)) network_.use(batch.backend, info, parameters);
     step.add(group, teacher);
   });
-  gradients.add_to(gradient);
+  gradients.add_to(gradient, slopes_);
   const double said = step.divergence().value + step.next_token().value;
   if (!std::isfinite(said)) throw NotFiniteError(fmt::format("the loss of what is said is {}", said));
   return {step.divergence(), step.next_token(), step.excess(), step.overfull()};

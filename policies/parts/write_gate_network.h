@@ -59,7 +59,9 @@ class WriteGateGradients {
   // Where the op adds those of a layer.
   void add_into(int layer, WriteGateBackwardArgs& args);
   // On to the parameters as files have them, whose weights of norms and columns multiply, and added to `gradient`.
-  void add_to(std::span<const float> parameters, std::span<double> gradient) const;
+  // `memory` is what they come to the host in: kept by who takes a step again, since fresh pages take longer than what
+  // fills them.
+  void add_to(std::span<const float> parameters, std::span<double> gradient, std::vector<float>& memory) const;
 
  private:
   struct Learned {

@@ -135,7 +135,7 @@ std::vector<LearnedMean> WriteGateTraining::learn(const LearnBatch& batch, std::
     if (!std::exchange(has_parameters, true)) network_.use(batch.backend, info, parameters);
     step.add(group, teacher);
   });
-  gradients.add_to(parameters, gradient);
+  gradients.add_to(parameters, gradient, slopes_);
   if (!std::isfinite(step.distance())) {
     throw NotFiniteError(fmt::format("the hidden states' distance is {}", step.distance()));
   }

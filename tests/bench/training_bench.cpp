@@ -99,18 +99,33 @@ void host_part(Device& device, Samples& samples) {
   WriteGateNetwork network(1.5);
   std::vector<float> parameters = network.initial(info, 1);
   std::vector<double> gradient(parameters.size());
+  std::vector<float> memory;
   Adam adam(parameters.size(), {.decay = 0.01});
   samples.take({}, [&] {
     network.use(device.backend(), info, parameters);
     const WriteGateGradients gradients(device.backend(), info, network);
-    gradients.add_to(parameters, gradient);
+    gradients.add_to(parameters, gradient, memory);
     clip_norm(gradient, norm_of(gradient), std::numeric_limits<double>::infinity());
     adam.step(parameters, gradient, 1e-3);
   });
 }
 
+// Of that what nothing is beside: retention's gradients come back, 76 M at Llama-3.1-8B's shape, before the next step's
+// teacher can begin.
+void gradients_back(Device& device, Samples& samples) {
+  const SourceInfo info{.name = "shape", .layers = 32, .q_heads = 32, .kv_heads = 8, .head_dim = 128, .width = 4096};
+  RetentionNetwork network({.hidden = 512});
+  const std::vector<float> parameters = network.initial(info, 1);
+  network.use(device.backend(), info, parameters);
+  const RetentionGradients gradients(device.backend(), info, network);
+  std::vector<double> gradient(parameters.size());
+  std::vector<float> memory;
+  samples.take({}, [&] { gradients.add_to(gradient, memory); });
+}
+
 const Family kTraining{[](Device& device) {
   device.add("training_host/smollm2", host_part);
+  device.add("training_gradients_back/llama-3.1-8b", gradients_back);
   std::vector<Shape> shapes = {{"reference", 2048, 1.5, 64}};
   if (!device.is_cpu()) {
     shapes = {{"reference", 4096, 1.5, 64}, {"reference", 16384, 1.5, 64}, {"llama-3.1-8b", 16384, 4, 512}};
