@@ -110,6 +110,7 @@ void ForesightScorer::check_budget(int kept, int interval) const {
   if (kept <= interval) {
     throw UserError(fmt::format("foresight-kv: budget {} must exceed the interval {}", kept, interval));
   }
+  // Whichever way sums are taken, so that both accept the same budgets.
   if (kept + interval < kWindow) {
     throw UserError(
         fmt::format("foresight-kv: budget {} and interval {} are less than the {} newest queries, which "

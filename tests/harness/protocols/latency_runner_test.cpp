@@ -121,8 +121,8 @@ TEST_F(Latency, AnAdmissionLetsInItsShare) {
 
 // Whose cached queries attended to nothing before the timed steps.
 TEST_F(Latency, EventsOverAFilledCacheHaveScores) {
-  EXPECT_EQ(run("policies: [{policy: foresight-kv, weights: initial, label: kept}, {policy: foresight-kv, weights: "
-                "initial, sums: recomputed, label: recomputed}, {policy: foresight-kv, weights: initial, features: "
+  EXPECT_EQ(run("policies: [{policy: foresight-kv, weights: initial, sums: kept, label: kept}, {policy: foresight-kv, "
+                "weights: initial, label: recomputed}, {policy: foresight-kv, weights: initial, features: "
                 "code, label: code}]\naxes: {batch: 2, new_tokens: 200, budget: 64, interval: 32}\n")
                 .skipped,
             0);
