@@ -16,24 +16,11 @@ struct KeepRecentArgs {
   Ref recent;  // [sequences, window, width]
 };
 
-// The same, oldest first: of a sequence that has seen n tokens, ordered[i] is the vector of position n − window + i.
-// Where there is no such position it is left alone.
-struct OrderRecentArgs {
-  ConstRef recent;                // [sequences, window, width]
-  const int32_t* seen = nullptr;  // [sequences]
-  int64_t sequences = 0;
-  int window = 0;
-  int64_t width = 0;
-  Ref ordered;  // [sequences, window, width]
-};
-
 namespace cpu {
 void keep_recent(const KeepRecentArgs& args);
-void order_recent(const OrderRecentArgs& args);
-}  // namespace cpu
+}
 namespace cuda {
 void keep_recent(const KeepRecentArgs& args);
-void order_recent(const OrderRecentArgs& args);
-}  // namespace cuda
+}
 
 }  // namespace kv

@@ -4,7 +4,7 @@
 // backends the calls of cpu::op and cuda::op, which a header declares beside the struct and the
 // contract: kernels/<op>.h, but for ops that belong together (pool.h: group_mean; column_add.h: column_mean;
 // expected_attention.h: query_moments; future_scores.h: future_table; find_bad.h: both; attention_columns.h: both;
-// keep_recent.h: order_recent; <op>_backward: <op>.h).
+// <op>_backward: <op>.h).
 #define KV_FOR_EACH_OP(OP)                               \
   OP(linear, LinearArgs)                                 \
   OP(linear_backward, LinearBackwardArgs)                \
@@ -33,7 +33,6 @@
   OP(column_mean, ColumnMeanArgs)                        \
   OP(write_column, WriteColumnArgs)                      \
   OP(keep_recent, KeepRecentArgs)                        \
-  OP(order_recent, OrderRecentArgs)                      \
   OP(window_attention, WindowAttentionArgs)              \
   OP(pool, PoolArgs)                                     \
   OP(group_mean, GroupMeanArgs)                          \

@@ -28,12 +28,13 @@ struct RetentionGateArgs {
   float* log_retention = nullptr;         // [tokens, kv_heads]
 };
 
-// Backward:  gradient of the logit w · e + b = (1 − β) · log_retention_gradient, and from there on to all that the
-// forward op has read. Gradients of parameters, in f32, are added to, and so is that of the inputs, which others read,
-// too. Sums over tokens do not depend on the number of threads.
+// Backward:  gradient of the logit w · e + b = (1 − β) · (log_retention_gradient + other_gradient), and from there on
+// to all that the forward op has read. Gradients of parameters, in f32, are added to, and so is that of the inputs,
+// which others read, too. Sums over tokens do not depend on the number of threads.
 struct RetentionGateBackwardArgs {
   RetentionGateArgs forward;                      // what the op has read, and log_retention as it has left it
   const float* log_retention_gradient = nullptr;  // [tokens, kv_heads]
+  const float* other_gradient = nullptr;          // of log_retention by another loss; null: there is none
   Ref input_gradient = {};                        // [tokens, width]; null: nobody asks
   float* input_weight_gradient = nullptr;         // as what they are of
   float* input_bias_gradient = nullptr;

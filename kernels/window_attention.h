@@ -33,8 +33,8 @@ struct WindowAttentionArgs {
   static constexpr int kExtremeCount = 3;
   Mode mode = Mode::kPerQueryHead;
   ConstRef queries;  // [sequences, window, q_heads, head_dim], post-RoPE, oldest first; or as query_rows says
-  // [sequences, window]: which vectors of `queries` (and log_sums), whose order is a block's, are the window's; null:
-  // theirs is the window's.
+  // [sequences, window]: at which rows of `queries` (and log_sums) the window's lie, oldest first; null: their order is
+  // the window's.
   const int32_t* query_rows = nullptr;
   PagedView cache;
   // Of kSuffixSums and kExtremes, [as queries, q_heads]: what attend() says of the queries (AttendArgs::log_sums).

@@ -51,9 +51,9 @@ struct AnswerTimes {
 //   answer_tokens, repetition_rate, truncation_rate   means over its answers (sim/tasks/output_rates.h)
 //   kept_tokens, kept_tokens_max   what is left of the context when the questions are asked, a head
 //   kept_kv_bytes      of its pages: keys, values and positions, without a scorer's columns
-//   cache_bytes        of its entries, with what the policy keeps for each while it reads (columns, expiry, bounds): a
-//                      share of the full cache's keys, values and positions, as the metric cache_size has it; a context
-//                      that was compressed once keeps no columns
+//   cache_bytes        of its entries, with what the policy keeps for each (columns, expiry, bounds) and of the newest
+//                      queries while it reads: a share of the full cache's keys, values and positions, as the metric
+//                      cache_size has it; a context that was compressed once keeps neither columns nor queries
 //   learned_bytes      of what a policy decides by, where it has learned (AnswerRunner)
 //   prefill_time       of the batch, with the scoring for all its policies, shared evenly
 //                      (a context that is pruned while it is read, is read for its case alone: all of that but cutting)

@@ -285,7 +285,7 @@ void AnswerRunner::answer_compressed(const Round& round, std::vector<Candidate>&
       LoopState state =
           prefill->compressed(i, candidates[i].keep, outcome.times.compress_seconds, room_of(round, round.questions));
       note_learned(policy, outcome);
-      // Nothing scores any more, so that no columns are kept.
+      // Nothing scores any more, so that neither columns nor queries are kept.
       outcome.entry_bytes =
           static_cast<double>(state.cache.kv_page_bytes() + state.cache.bound_page_bytes()) / kPageTokens;
       answer_case(round, std::move(state), reader, outcome);
@@ -327,6 +327,7 @@ LoopState AnswerRunner::read_pruned(const Round& round, Candidate& candidate) {
                                      .sample_numbers = numbers_,
                                      .left = &left});
   candidate.outcome->entry_bytes = costs.entry_bytes;
+  candidate.outcome->query_bytes = costs.query_bytes;
   AnswerTimes& times = candidate.outcome->times;
   times.prefill_seconds += costs.total_seconds - costs.evict_seconds;
   times.compress_seconds += costs.score_seconds + costs.evict_seconds;
@@ -421,7 +422,8 @@ void AnswerRunner::note_kept(const Round& round, const LoopState& state, Outcome
     sheet.kept_mean = static_cast<double>(total) / (shape.layers * shape.kv_heads);
     const auto full = static_cast<double>(round.contexts[s].size()) * shape.layers * shape.kv_heads;
     const size_t plain = plain_entry_bytes(shape.head_dim, batch_.backend.activation_type());
-    sheet.cache_bytes = static_cast<double>(total) * outcome.entry_bytes / (full * static_cast<double>(plain));
+    const double bytes = static_cast<double>(total) * outcome.entry_bytes + static_cast<double>(outcome.query_bytes);
+    sheet.cache_bytes = bytes / (full * static_cast<double>(plain));
     sheet.kv_bytes = static_cast<double>(state.cache.used_pages(static_cast<int>(s))) *
                      static_cast<double>(state.cache.kv_page_bytes());
   }

@@ -47,6 +47,7 @@ class AnswerRunner final : public UnitRunner {
     std::vector<AnswerSheet> sheets;  // [exams]
     AnswerTimes times{};
     double entry_bytes = 0;      // of an entry of the context, with what is kept beside it
+    size_t query_bytes = 0;      // ReplayResult's
     size_t learned_bytes = 0;    // of what the policy decides by
     bool out_of_memory = false;  // fewer at a time would not be the batch that was asked for
   };

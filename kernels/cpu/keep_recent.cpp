@@ -18,16 +18,4 @@ void keep_recent(const KeepRecentArgs& args) {
   }
 }
 
-void order_recent(const OrderRecentArgs& args) {
-  const auto* recent = args.recent.as<float>();
-  auto* ordered = args.ordered.as<float>();
-  for (int64_t s = 0; s < args.sequences; ++s) {
-    const int64_t first = int64_t{args.seen[s]} - args.window, sequence = s * args.window;
-    for (int64_t i = std::max<int64_t>(0, -first); i < args.window; ++i) {
-      std::memcpy(ordered + (sequence + i) * args.width, recent + (sequence + (first + i) % args.window) * args.width,
-                  static_cast<size_t>(args.width) * sizeof(float));
-    }
-  }
-}
-
 }  // namespace kv::cpu

@@ -164,7 +164,8 @@ class Chunk {
       float* of_head = gradients.data() + head * tokens_;
       for (int64_t i = 0; i < tokens_; ++i) {
         const int64_t at = (first_ + i) * args_.kv_heads + head;
-        of_head[i] = -std::expm1(args_.log_retention[at]) * to.log_retention_gradient[at];
+        const float other = to.other_gradient ? to.other_gradient[at] : 0;
+        of_head[i] = -std::expm1(args_.log_retention[at]) * (to.log_retention_gradient[at] + other);
       }
     });
     return gradients;

@@ -32,15 +32,6 @@ __global__ void keep(KeepRecentArgs args, const Word* vectors, Word* recent, int
       vectors[(segment.first_token + token) * words + at.word];
 }
 
-template <class Word>
-__global__ void order(OrderRecentArgs args, const Word* recent, Word* ordered, int64_t words, int64_t tiles) {
-  const Place at(args.window, tiles);
-  const int64_t position = int64_t{args.seen[at.sequence]} - args.window + at.vector;
-  if (at.word >= words || position < 0) return;
-  const int64_t sequence = at.sequence * args.window;
-  ordered[(sequence + at.vector) * words + at.word] = recent[(sequence + position % args.window) * words + at.word];
-}
-
 // Calls with a word, and how many a vector has: the widest that its bytes and the pointers allow.
 template <class Call>
 void with_words(int64_t width, const ConstRef& a, const ConstRef& b, const Call& call) {
@@ -62,15 +53,6 @@ void keep_recent(const KeepRecentArgs& args) {
     const int64_t tiles = ceil_div(words, kThreads);
     launch(keep<Word>, args.segment_count * most * tiles, kThreads, 0, args,
            static_cast<const Word*>(args.vectors.data), static_cast<Word*>(args.recent.data), words, most, tiles);
-  });
-}
-
-void order_recent(const OrderRecentArgs& args) {
-  with_words(args.width, args.recent, args.ordered, [&](auto word, int64_t words) {
-    using Word = decltype(word);
-    const int64_t tiles = ceil_div(words, kThreads);
-    launch(order<Word>, args.sequences * args.window * tiles, kThreads, 0, args,
-           static_cast<const Word*>(args.recent.data), static_cast<Word*>(args.ordered.data), words, tiles);
   });
 }
 

@@ -14,7 +14,7 @@ namespace kv::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kChunk = 4096;
+constexpr int64_t kChunkUnits = 1 << 24;  // of all heads: 64 MB of sums
 constexpr int64_t kTokenRow = 8;
 
 __device__ float sigmoid_at(float x, float e) { return (x < 0 ? e : 1.0f) / (1.0f + e); }  // e: e^−|x|
@@ -65,24 +65,37 @@ __global__ void write_log_retention(Embeddings embeddings, const float* weights,
   if (threadIdx.x % 32 == 0) log_retention[gate] = log_sigmoid(z + bias[head]);
 }
 
-__global__ void make_logit_gradients(const float* log_retention, const float* by, int64_t gates, float* gradients) {
+// other: null or as by
+__global__ void make_logit_gradients(const float* log_retention, const float* by, const float* other, int64_t gates,
+                                     float* gradients) {
   const int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x;
-  if (i < gates) gradients[i] = -expm1f(log_retention[i]) * by[i];
+  if (i < gates) gradients[i] = -expm1f(log_retention[i]) * (by[i] + (other ? other[i] : 0.0f));
 }
 
-// A block has 32 units of a head, or the head's bias, and adds up the tokens: each of its warps every 32nd of them.
-constexpr int kSumThreads = 1024, kSumWarps = kSumThreads / 32;
-__global__ void __launch_bounds__(kSumThreads)
-    add_output_gradients(Embeddings embeddings, const float* logit_gradients, int kv_heads, int64_t tokens,
-                         int unit_tiles, float* weight_gradient, float* bias_gradient) {
-  __shared__ float parts[kSumWarps][32];
-  const int64_t head = blockIdx.x / (unit_tiles + 1);
-  const int tile = static_cast<int>(blockIdx.x % (unit_tiles + 1));
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, u = tile * 32 + lane;
-  const bool is_bias = tile == unit_tiles;
+// Tiles of the output's gradients: 32 units of a head, or the head's bias. All blocks of a tile would be too few to
+// hide how long a token takes to come, so a block adds up one slice of the tokens, each of its warps every eighth of
+// it, and the slices are added up afterwards: sums[slice, tile, 32].
+constexpr int64_t kSlice = 128;
+constexpr int kWarps = kThreads / 32;
+struct OutputTiles {
+  int64_t count;
+  int per_head;  // the last of them is the bias'
+
+  __device__ int64_t head(int64_t tile) const { return tile / per_head; }
+  __device__ bool is_bias(int64_t tile) const { return tile % per_head == per_head - 1; }
+  __device__ int unit(int64_t tile, int lane) const { return static_cast<int>(tile % per_head) * 32 + lane; }
+};
+
+__global__ void __launch_bounds__(kThreads)
+    sum_output_slices(Embeddings embeddings, const float* logit_gradients, int kv_heads, int64_t tokens,
+                      OutputTiles tiles, float* sums) {
+  __shared__ float parts[kWarps][32];
+  const int64_t tile = blockIdx.x % tiles.count, slice = blockIdx.x / tiles.count, head = tiles.head(tile);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, u = tiles.unit(tile, lane);
+  const bool is_bias = tiles.is_bias(tile);
   float sum = 0;
-  if (is_bias ? lane == 0 : u < embeddings.hidden) {
-    for (int64_t token = warp; token < tokens; token += kSumWarps) {
+  if (is_bias || u < embeddings.hidden) {
+    for (int64_t token = slice * kSlice + warp; token < min((slice + 1) * kSlice, tokens); token += kWarps) {
       const float by = logit_gradients[token * kv_heads + head];
       sum += is_bias ? by : by * embeddings.at(token, embeddings.first_unit(head) + u);
     }
@@ -91,11 +104,22 @@ __global__ void __launch_bounds__(kSumThreads)
   __syncthreads();
   if (warp != 0) return;
   sum = 0;
-  for (int w = 0; w < kSumWarps; ++w) sum += parts[w][lane];
-  if (is_bias) {
+  for (int w = 0; w < kWarps; ++w) sum += parts[w][lane];
+  sums[blockIdx.x * int64_t{32} + lane] = sum;
+}
+
+// A warp a tile.
+__global__ void add_output_slices(const float* sums, int64_t slices, OutputTiles tiles, int hidden,
+                                  float* weight_gradient, float* bias_gradient) {
+  const int64_t tile = blockIdx.x * int64_t{kWarps} + threadIdx.x / 32, head = tiles.head(tile);
+  if (tile >= tiles.count) return;
+  const int lane = threadIdx.x % 32, u = tiles.unit(tile, lane);
+  float sum = 0;
+  for (int64_t slice = 0; slice < slices; ++slice) sum += sums[(slice * tiles.count + tile) * 32 + lane];
+  if (tiles.is_bias(tile)) {
     if (lane == 0) bias_gradient[head] += sum;
-  } else if (u < embeddings.hidden) {
-    weight_gradient[head * embeddings.hidden + u] += sum;
+  } else if (u < hidden) {
+    weight_gradient[head * hidden + u] += sum;
   }
 }
 
@@ -247,10 +271,9 @@ class Chunk {
     const Scratch<float> logits(gates());
     const int64_t first_gate = first_ * args_.kv_heads;
     launch(make_logit_gradients, ceil_div(gates(), kThreads), kThreads, 0, args_.log_retention + first_gate,
-           to.log_retention_gradient + first_gate, gates(), logits.data());
-    const auto unit_tiles = static_cast<int>(ceil_div(args_.hidden, 32));
-    launch(add_output_gradients, args_.kv_heads * (unit_tiles + 1), kSumThreads, 0, embeddings_, logits.data(),
-           args_.kv_heads, tokens_, unit_tiles, to.output_weight_gradient, to.output_bias_gradient);
+           to.log_retention_gradient + first_gate, to.other_gradient ? to.other_gradient + first_gate : nullptr,
+           gates(), logits.data());
+    add_output(logits.data(), to);
     const ByLogits by_logits{logits.data(), args_.output_weights, args_.kv_heads, args_.hidden, args_.embeddings};
     if (!is_deep()) {
       add_first_layer(SumGradients(first_layer_, by_logits, first_sums_.data(), tokens_), to);
@@ -270,6 +293,17 @@ class Chunk {
   bool is_deep() const { return static_cast<bool>(args_.hidden_weights); }
   int64_t gates() const { return tokens_ * args_.kv_heads; }
 
+  void add_output(const float* logit_gradients, const RetentionGateBackwardArgs& to) const {
+    const auto per_head = static_cast<int>(ceil_div(args_.hidden, 32)) + 1;
+    const OutputTiles tiles{int64_t{args_.kv_heads} * per_head, per_head};
+    const int64_t slices = ceil_div(tokens_, kSlice);
+    const Scratch<float> sums(slices * tiles.count * 32);
+    launch(sum_output_slices, slices * tiles.count, kThreads, 0, embeddings_, logit_gradients, args_.kv_heads, tokens_,
+           tiles, sums.data());
+    launch(add_output_slices, ceil_div(tiles.count, kWarps), kThreads, 0, static_cast<const float*>(sums.data()),
+           slices, tiles, args_.hidden, to.output_weight_gradient, to.output_bias_gradient);
+  }
+
   void add_first_layer(const SumGradients& gradients, const RetentionGateBackwardArgs& to) const {
     gradients.add(inputs_, to.input_weight_gradient, to.input_bias_gradient);
     if (!to.input_gradient) return;
@@ -287,6 +321,11 @@ class Chunk {
   Embeddings embeddings_;
 };
 
+int64_t chunk_tokens(const RetentionGateArgs& args) {
+  const int64_t tokens = kChunkUnits / (int64_t{args.hidden} * args.embeddings);
+  return std::max(kTokenRow, tokens / kTokenRow * kTokenRow);
+}
+
 void check(const RetentionGateArgs& args) {
   KV_CHECK(args.hidden > 0 && args.width > 0 && args.kv_heads > 0);
   KV_CHECK(args.embeddings == 1 || (args.hidden_weights && args.embeddings == args.kv_heads));
@@ -296,16 +335,18 @@ void check(const RetentionGateArgs& args) {
 
 void retention_gate(const RetentionGateArgs& args) {
   check(args);
-  for (int64_t first = 0; first < args.tokens; first += kChunk) {
-    Chunk(args, first, std::min(kChunk, args.tokens - first)).write();
+  const int64_t most = chunk_tokens(args);
+  for (int64_t first = 0; first < args.tokens; first += most) {
+    Chunk(args, first, std::min(most, args.tokens - first)).write();
   }
 }
 
 void retention_gate_backward(const RetentionGateBackwardArgs& args) {
   const int64_t tokens = args.forward.tokens;
   check(args.forward);
+  const int64_t most = chunk_tokens(args.forward);
   for (int64_t first = 0; first < tokens;) {
-    const int64_t left = tokens - first, count = left < kTokenRow ? left : std::min(kChunk, left - left % kTokenRow);
+    const int64_t left = tokens - first, count = left < kTokenRow ? left : std::min(most, left - left % kTokenRow);
     Chunk(args.forward, first, count).add_gradients(args);
     first += count;
   }

@@ -188,6 +188,7 @@ void ForesightScorer::sum_attention(const LayerView& view, const ScoreOutput& ou
   view.backend.window_attention(
       {.mode = is_code ? WindowAttentionArgs::Mode::kExtremes : WindowAttentionArgs::Mode::kSuffixSums,
        .queries = view.window_queries,
+       .query_rows = view.window_rows,
        .cache = view.cache,
        .log_sums = view.window_log_sums,
        .window = view.window,

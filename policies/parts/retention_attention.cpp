@@ -5,8 +5,11 @@ namespace kv {
 void RetentionAttention::begin(const Block& block) {
   block_ = &block;
   softmax_.begin(block);
-  log_retention_.reserve(backend_, DType::kF32, config_.layers * of_layer());
+  for (Tensor* of_layers : {&log_retention_, &other_gradient_}) {
+    of_layers->reserve(backend_, DType::kF32, config_.layers * of_layer());
+  }
   gradient_.reserve(backend_, DType::kF32, of_layer());
+  other_gradient_.fill_zero();
 }
 
 KeyBias RetentionAttention::bias(int layer) const {
@@ -25,9 +28,9 @@ void RetentionAttention::backward(int layer, const Projections& projections, con
   auto* gradient = gradient_.ref().as<float>();
   auto* log_retention = log_retention_.ref().as<float>() + layer * of_layer();
   softmax_.backward(layer, projections, bias(layer), output, gradients, gradient);
-  other_loss_(layer, log_retention, gradient);
   RetentionGateBackwardArgs args{.forward = network_.args(layer, projections, block_->tokens),
                                  .log_retention_gradient = gradient,
+                                 .other_gradient = other_gradient_.ref().as<float>() + layer * of_layer(),
                                  .input_gradient = gradients.inputs};
   args.forward.log_retention = log_retention;
   gradients_.add_into(layer, args);

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <functional>
-
 #include "kernels/tensor.h"
 #include "policies/parts/retention_network.h"
 #include "sim/learned/packed_softmax.h"
@@ -25,11 +23,10 @@ class RetentionAttention final : public StudentAttention {
   void backward(int layer, const Projections& projections, const Output& output,
                 const ProjectionGradients& gradients) override;
 
-  // log β of all layers, [layers, tokens, kv_heads], once each was attended.
+  // log β of all layers, [layers, tokens, kv_heads], once each was attended; and where whoever finds another loss in it
+  // adds that gradient before anything goes back, which begin() has set to 0.
   const float* log_retention() const { return log_retention_.ref().as<float>(); }
-  // Called as each layer goes back: whoever finds another loss in log β adds that gradient, [tokens, kv_heads].
-  using OtherLoss = std::function<void(int layer, const float* log_retention, float* gradient)>;
-  void add_loss(OtherLoss loss) { other_loss_ = std::move(loss); }
+  float* other_gradient() { return other_gradient_.ref().as<float>(); }
 
  private:
   int64_t of_layer() const { return block_->tokens * config_.kv_heads; }
@@ -41,9 +38,8 @@ class RetentionAttention final : public StudentAttention {
   RetentionGradients& gradients_;
   PackedSoftmax softmax_;
   const Block* block_ = nullptr;
-  Tensor log_retention_;  // [layers, tokens, kv_heads]
-  Tensor gradient_;       // [tokens, kv_heads]
-  OtherLoss other_loss_ = [](int, const float*, float*) {};
+  Tensor log_retention_, other_gradient_;  // [layers, tokens, kv_heads]
+  Tensor gradient_;                        // [tokens, kv_heads]
 };
 
 }  // namespace kv

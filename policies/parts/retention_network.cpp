@@ -28,6 +28,17 @@ void upload(Backend& backend, Tensor& tensor, const std::vector<float>& values) 
   tensor.upload(values.data(), values.size() * sizeof(float));
 }
 
+// Those of all owners, from where they lie.
+void upload_weights(Backend& backend, Tensor& tensor, const NamedParts& named, std::string_view part,
+                    std::span<const float> parameters) {
+  const int64_t owners = named.owners(part);
+  for (int64_t owner = 0; owner < owners; ++owner) {
+    const std::span<const float> weights = named.of_owner(part, owner, parameters);
+    tensor.reserve(backend, backend.activation_type(), owners * std::ssize(weights));
+    upload_activations(backend, tensor.at(owner * std::ssize(weights)), weights);
+  }
+}
+
 std::vector<float> repeated(const std::vector<float>& values, int times) {
   std::vector<float> all;
   for (int i = 0; i < times; ++i) all.insert(all.end(), values.begin(), values.end());
@@ -158,19 +169,15 @@ void RetentionNetwork::use(Backend& backend, const SourceInfo& info, std::span<c
   const NamedParts named(parts(info), info.layers, info.kv_heads);
   const auto of = [&](std::string_view part) { return named.read(part, parameters); };
   const int copies = shape_.tying == RetentionShape::Tying::kShared ? info.kv_heads : 1;
-  const std::vector<float> input_weights = of(kInputWeight), input_bias = of(kInputBias);
-  const std::vector<float> hidden_weights = of(kHiddenWeight), hidden_bias = of(kHiddenBias);
-  const std::vector<float> output_weights = repeated(of(kOutputWeight), copies);
-  const std::vector<float> output_bias = repeated(of(kOutputBias), copies);
   kv_heads_ = info.kv_heads;
   embeddings_ = shape_.embeddings(info);
   width_ = info.width;
-  upload_activations(backend, input_weights_, input_weights);
-  upload(backend, input_bias_, input_bias);
-  upload_activations(backend, hidden_weights_, hidden_weights);
-  upload(backend, hidden_bias_, hidden_bias);
-  upload(backend, output_weights_, output_weights);
-  upload(backend, output_bias_, output_bias);
+  upload_weights(backend, input_weights_, named, kInputWeight, parameters);
+  upload(backend, input_bias_, of(kInputBias));
+  upload_weights(backend, hidden_weights_, named, kHiddenWeight, parameters);
+  upload(backend, hidden_bias_, of(kHiddenBias));
+  upload(backend, output_weights_, repeated(of(kOutputWeight), copies));
+  upload(backend, output_bias_, repeated(of(kOutputBias), copies));
 }
 
 RetentionGateArgs RetentionNetwork::args(int layer, const Projections& projections, int64_t tokens) const {

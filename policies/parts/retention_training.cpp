@@ -54,15 +54,11 @@ class RetentionStep {
     upload_targets(group);
     add_words(group, student_.run(group.block, group.on_device(), attention_), teacher);
     add_capacity(group, on_device(verdict));
-    attention_.add_loss([&](int layer, const float* log_retention, float* gradient) {
-      const TokenHeads of_layer = shape(group, 1, config_.kv_heads);
-      const int64_t first = capacity_.is_global ? 0 : layer * of_layer.elements();
-      backend_.occupancy_backward({.shape = of_layer,
-                                   .log_beta = log_retention,
-                                   .of = occupancy_of(),
-                                   .slopes = occupancy_.ref().as<float>() + first,
-                                   .gradient = gradient});
-    });
+    backend_.occupancy_backward({.shape = all_heads(group),
+                                 .log_beta = attention_.log_retention(),
+                                 .of = occupancy_of(),
+                                 .slopes = occupancy_.ref().as<float>(),
+                                 .gradient = attention_.other_gradient()});
     student_.backward(teacher);
     note(group, download(verdict));
     note_losses(group);

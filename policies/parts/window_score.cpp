@@ -5,6 +5,7 @@ namespace kv {
 void window_score(const LayerView& view, const ScoreOutput& out, WindowAttentionArgs::Mode mode, Slots<float> scores) {
   view.backend.window_attention({.mode = mode,
                                  .queries = view.window_queries,
+                                 .query_rows = view.window_rows,
                                  .cache = view.cache,
                                  .window = view.window,
                                  .q_heads = view.q_heads,

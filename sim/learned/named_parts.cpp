@@ -22,6 +22,13 @@ NamedParts::Place NamedParts::place(std::string_view name, int64_t owner) const 
   KV_CHECK(false);
 }
 
+int64_t NamedParts::owners(std::string_view name) const {
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    if (parts_[i].name == name) return layout_.owners(i);
+  }
+  return 0;
+}
+
 // visit(first among all parameters, first among the part's, count)
 template <class Visit>
 void NamedParts::for_each_owner(std::string_view name, const Visit& visit) const {

@@ -17,6 +17,7 @@ class NamedParts {
       : parts_(std::move(parts)), layout_(parts_, layers, kv_heads), kv_heads_(kv_heads) {}
 
   int64_t elements() const { return layout_.elements(); }
+  int64_t owners(std::string_view name) const;  // 0 where there is no such part
   // Empty where there is no such part.
   std::vector<float> read(std::string_view name, std::span<const float> parameters) const;
   // An owner's of a part that there is, where they lie among all parameters or slopes.

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "kernels/check.h"
+#include "kernels/cpu/parallel.h"
 #include "kernels/error.h"
 #include "kernels/random_uniform.h"
 #include "sim/learned/learning_rate.h"
@@ -16,6 +17,7 @@ namespace kv {
 
 namespace {
 
+constexpr int64_t kBlock = 1 << 16;         // slopes of a task
 constexpr uint32_t kShuffles = 0x5EED0001;  // the stream of hash_uniform that orders texts
 
 // Fisher and Yates' shuffle of one round.
@@ -100,7 +102,9 @@ std::vector<Measured> Training::step(const LearnBatch& batch, const NextBatch& n
 }
 
 std::vector<Measured> Training::take_step(const LearnBatch& batch, const NextBatch& next) {
-  std::fill(gradient_.begin(), gradient_.end(), 0.0);
+  cpu::parallel_blocks(std::ssize(gradient_), kBlock, [&](int64_t first, int64_t end) {
+    std::fill(gradient_.begin() + first, gradient_.begin() + end, 0.0);
+  });
   std::vector<LearnedMean> means = learner_.learn(batch, parameters_, gradient_);
   if (const std::optional<LearnBatch> coming = next()) learner_.begin_next(*coming);
   if (batch.part) {

@@ -41,9 +41,12 @@ struct LayerView {
   const float* log_sums = nullptr;
   int64_t pitch = 0;  // of every Slots of this layer, >= cache.max_length
 
-  // While a scorer scores, the newest queries of every sequence, oldest first: [sequences, window, q_heads, head_dim].
+  // While a scorer scores, the newest queries of every sequence and, where needed, their log sums, as they are kept
+  // (kernels/keep_recent.h): [sequences · window, q_heads, head_dim] and [sequences · window, q_heads]. window_rows
+  // [sequences, window] says at which rows of these a sequence's lie, oldest first (WindowAttentionArgs::query_rows).
   ConstRef window_queries;
-  const float* window_log_sums = nullptr;  // theirs, [sequences, window, q_heads], where needed
+  const float* window_log_sums = nullptr;
+  const int32_t* window_rows = nullptr;
   int window = 0;
 
   int rows() const { return sequences * kv_heads; }

@@ -309,6 +309,7 @@ ReplayResult Loop::finish() {
   result_.peak_kv_bytes = pages * cache.kv_page_bytes();
   result_.peak_column_bytes = pages * beside;
   result_.entry_bytes = static_cast<double>(cache.kv_page_bytes() + beside) / kPageTokens;
+  if (args_.policy.scorer) result_.query_bytes = pass_.rankers().front().query_bytes();
   result_.end_kv_bytes = static_cast<size_t>(cache.used_pages()) * cache.kv_page_bytes();
   return std::move(result_);
 }

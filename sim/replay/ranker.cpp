@@ -33,17 +33,8 @@ class Ranker::Recent {
                           .width = width_,
                           .recent = vectors_.ref()});
   }
-  // Oldest first.
-  ConstRef ordered(const int32_t* tokens_seen, Tensor& memory) const {
-    memory.reserve(backend_, vectors_.dtype(), vectors_.elements());
-    backend_.order_recent({.recent = vectors_.ref(),
-                           .seen = tokens_seen,
-                           .sequences = sequences_,
-                           .window = window_,
-                           .width = width_,
-                           .ordered = memory.ref()});
-    return std::as_const(memory).ref();
-  }
+  size_t bytes_of_sequence() const { return vectors_.bytes() / static_cast<size_t>(sequences_); }
+  ConstRef vectors() const { return vectors_.ref(); }
 
  private:
   Backend& backend_;
@@ -78,6 +69,14 @@ Ranker::Ranker(Backend& backend, const SourceInfo& info, const Policy& policy, i
 
 Ranker::~Ranker() = default;
 Ranker::Ranker(Ranker&&) noexcept = default;
+
+size_t Ranker::query_bytes() const {
+  size_t bytes = 0;
+  for (const std::vector<Recent>* of_layers : {&recent_, &recent_log_sums_}) {
+    for (const Recent& recent : *of_layers) bytes += recent.bytes_of_sequence();
+  }
+  return bytes;
+}
 
 void Ranker::push(int layer, const Block& block, ConstRef queries) {
   if (!recent_.empty())
@@ -114,16 +113,33 @@ void Ranker::score(const LayerView& layer, const Due& due) {
     ties_[index] = tie_memory_[index].reserve_slots<float>(backend_, layer.rows(), layer.pitch);
   }
   LayerView view = seen(layer);
-  if (!recent_.empty()) view.window_queries = recent_[index].ordered(due.device_tokens_seen(), ordered_);
-  if (!recent_log_sums_.empty()) {
-    view.window_log_sums = recent_log_sums_[index].ordered(due.device_tokens_seen(), ordered_log_sums_).as<float>();
+  if (!recent_.empty()) {
+    find_rows(due.tokens_seen());
+    view.window_queries = recent_[index].vectors();
+    view.window_rows = rows_.ref().as<int32_t>();
   }
+  if (!recent_log_sums_.empty()) view.window_log_sums = recent_log_sums_[index].vectors().as<float>();
   scorer_.score(view, {.scores = scores_[index],
                        .ties = ties_[index],
                        .rows_due = due.device_rows(),
                        .sequences_due = due.sequences(),
                        .tokens_seen = due.tokens_seen(),
                        .device_tokens_seen = due.device_tokens_seen()});
+}
+
+// The i-th oldest of a sequence's window is that of position seen − window + i, in its place modulo the window; where
+// there is no such position, a place that no token has come for.
+void Ranker::find_rows(std::span<const int32_t> tokens_seen) {
+  if (std::ranges::equal(tokens_seen, rows_of_)) return;  // layers of one event
+  rows_of_.assign(tokens_seen.begin(), tokens_seen.end());
+  std::vector<int32_t> rows;
+  int32_t first = 0;
+  for (const int32_t seen : tokens_seen) {
+    for (int i = 0; i < window_; ++i) rows.push_back(first + (seen + i) % window_);
+    first += window_;
+  }
+  rows_.reserve(backend_, DType::kI32, std::ssize(rows));
+  rows_.upload(rows.data(), rows.size() * sizeof(int32_t));
 }
 
 ScoredLayer Ranker::scored(const LayerView& layer) const {

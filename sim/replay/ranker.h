@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,6 +27,8 @@ class Ranker {
   const std::string& name() const { return name_; }
   const Needs& needs() const { return needs_; }
   bool reads_column_sums() const { return scorer_.reads_column_sums(); }
+  // Of a sequence, however many entries it holds: the newest queries that it judges by, of all layers.
+  size_t query_bytes() const;
   // Of whose entries it gives no score.
   Protection protects(int kept, int interval) const { return scorer_.protects(kept, interval); }
 
@@ -38,6 +42,8 @@ class Ranker {
 
  private:
   class Recent;
+  // Where the newest queries lie, for rows_.
+  void find_rows(std::span<const int32_t> tokens_seen);
   // The layer as this scorer sees it.
   LayerView seen(LayerView layer) const;
 
@@ -48,8 +54,9 @@ class Ranker {
   int window_;  // queries
   int first_column_;
   std::vector<Recent> recent_,
-      recent_log_sums_;                // [layers], of queries; empty where no window, or none of it, is wanted
-  Tensor ordered_, ordered_log_sums_;  // those of the layer that is scored
+      recent_log_sums_;           // [layers], of queries; empty where no window, or none of it, is wanted
+  std::vector<int32_t> rows_of_;  // tokens seen
+  Tensor rows_;                   // LayerView::window_rows after these
   std::vector<Tensor> score_memory_, tie_memory_;  // [layers]
   std::vector<Slots<float>> scores_, ties_;        // [layers], of the last event
 };

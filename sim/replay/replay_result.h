@@ -22,6 +22,7 @@ struct ReplayResult {
   size_t peak_column_bytes = 0;  // of the policy's entry columns and bounds of pages
   size_t end_kv_bytes = 0;       // pages in use at the end: K, V, positions
   double entry_bytes = 0;  // of an entry, in all: K, V, position and expiry, columns, its share of its page's bounds
+  size_t query_bytes = 0;  // of a sequence, however many entries it holds: the newest queries that the scorer judges by
   // Seconds. Onlookers' work is in the total only. Attention, admission, observation and scoring are the device's time,
   // the rest is wall clock.
   double total_seconds = 0;  // of a replay with begin_seconds, of a generation from the prompts' first step on

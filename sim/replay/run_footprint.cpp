@@ -46,15 +46,14 @@ Footprint run_footprint(const Backend& backend, const Source& source, const Poli
     const Needs needs = scorer.needs();
     cache.column_width += needs.columns(info.group());
     column_sums |= needs.column_sums;
-    need.activations += static_cast<size_t>(shape.sequences * needs.window(shape.interval)) * query * element *
-                        (layers + 1);  // and of a layer that is scored, in order
+    const auto recent = static_cast<size_t>(shape.sequences * needs.window(shape.interval));
+    need.activations += recent * (query * element * layers + sizeof(int32_t));  // and where they lie
     const bool late = needs.late_queries > 0;
     const auto q_heads = static_cast<size_t>(info.q_heads);
     if (late) need.activations += Suffixes::kMost * sums;
     if (late || needs.log_sums) need.activations += static_cast<size_t>(shape.tokens) * q_heads * sizeof(float);
     if (needs.log_sums) {
-      need.activations +=
-          static_cast<size_t>(shape.sequences * needs.window(shape.interval)) * q_heads * sizeof(float) * (layers + 1);
+      need.activations += recent * q_heads * sizeof(float) * layers;
     }
     // An event holds the scores of every layer until all are scored.
     need.activations += slots * layers * sizeof(float) * (scorer.has_ties() ? 2 : 1);

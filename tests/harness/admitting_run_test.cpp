@@ -21,18 +21,21 @@ class AdmittingRun : public SlotRun {
 // Of 48 tokens the last one saw the first 2 and the newest 10; of a window that the text does not fill, all.
 TEST_F(AdmittingRun, RowsSayWhatWasThere) {
   auto rows = run(with("[full, {policy: full, admission: {local: {sinks: 2, window: 10}}}, {policy: full, admission: "
-                       "local, label: wide}, h2o, {policy: h2o, admission: {local: {sinks: 8, window: 12}}}]",
+                       "local, label: wide}, h2o, {policy: h2o, admission: {local: {sinks: 8, window: 12}}}, {policy: "
+                       "snapkv, window: 4}]",
                        "loss, cache_size, recall, admission_rate, hidden_distance, output_distance"),
                   "out");
   ASSERT_EQ(rows["full"]["kept_tokens"], 48);
   EXPECT_EQ(rows["full"]["cache_size"], 1);
   EXPECT_EQ(rows["full+local"]["kept_tokens"], 12);
   EXPECT_NEAR(rows["full+local"]["cache_size"], 12.0 / 48, 1e-9);
-  // Of an f32 key and value of 16 numbers each and a position; the admission adds when it expires, h2o a sum.
+  // Of an f32 key and value of 16 numbers each and a position; the admission adds when it expires, h2o a sum, and
+  // SnapKV, whatever is held, 4 queries of each of the 4 heads that share a KV head.
   const double entry = 2 * 16 * 4 + 4;
   EXPECT_EQ(rows["full"]["cache_bytes"], 1);
   EXPECT_NEAR(rows["full+local"]["cache_bytes"], 12.0 / 48 * (entry + 4) / entry, 1e-8);
   EXPECT_NEAR(rows["h2o"]["cache_bytes"], rows["h2o"]["cache_size"] * (entry + 4) / entry, 1e-8);
+  EXPECT_NEAR(rows["snapkv"]["cache_bytes"], rows["snapkv"]["cache_size"] + 4 * 4 * 16 * 4 / (48 * entry), 1e-8);
   EXPECT_NE(rows["full+local"]["loss_ratio"], 1);
   EXPECT_NEAR(rows["full+local"]["admission_rate"], 2.0 / 48, 1e-9);
   EXPECT_EQ(rows["full"]["admission_rate"], 1);

@@ -8,8 +8,7 @@
 #include "harness/checkpoint.h"
 #include "harness/run.h"
 #include "harness/train.h"
-#include "sim/io/safetensors.h"
-#include "tests/support/run_fixture.h"
+#include "tests/support/training_run.h"
 
 namespace kv {
 namespace {
@@ -38,35 +37,12 @@ const Method kMethods[] = {
 
 std::ostream& operator<<(std::ostream& out, const Method& method) { return out << method.name; }
 
-class TrainGates : public RunFixture, public testing::WithParamInterface<Method> {
+class TrainGates : public TrainingRun, public testing::WithParamInterface<Method> {
  protected:
-  TrainGates() { write_spec(GetParam().policy); }
+  TrainGates() : TrainingRun("mine") { write_spec(GetParam().policy); }
 
   void write_spec(const std::string& policy) const {
-    write_atomically(spec_file(), "# Does it learn?\nmodel: " + ref::source_path("tests/data/llama") +
-                                      "\n"
-                                      "protocol: train\n"
-                                      "data: [{name: noise, ids: ids.safetensors, tokens: 48}]\n"
-                                      "policies: [" +
-                                      test::replaced(policy, "WEIGHTS", "mine") +
-                                      "]\n"
-                                      "learn: {steps: 4, batch: 2, warm_up: 1}\n"
-                                      "samples: 3\n"
-                                      "seed: 5\n"
-                                      "tables: []\n");
-  }
-  RunOptions options(const std::string& out) const {
-    RunOptions options = RunFixture::options(out);
-    options.weights = folder_ / out;
-    options.checkpoint_seconds = 0;  // after every step
-    return options;
-  }
-  std::filesystem::path weights_of(const std::string& out) const { return folder_ / out / "mine.safetensors"; }
-  std::map<std::string, std::vector<float>> tensors_of(const std::string& out) const {
-    const SafetensorsFile file = SafetensorsFile::open(weights_of(out));
-    std::map<std::string, std::vector<float>> tensors;
-    for (const TensorInfo& tensor : file.tensors()) tensors[tensor.name] = file.read_f32(tensor);
-    return tensors;
+    write_atomically(spec_file(), yaml(test::replaced(policy, "WEIGHTS", "mine"), "steps: 4, batch: 2, warm_up: 1"));
   }
   std::string refusal(const std::vector<std::string>& overrides) const {
     return test::user_error([&] { train(spec(overrides), options("refused")); });

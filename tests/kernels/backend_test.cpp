@@ -44,5 +44,23 @@ TEST_P(BackendMoments, TellTheSecondsBetweenThem) {
   EXPECT_NEAR(after->seconds_since(*before), parts, 2e-6);  // events of a GPU are read to half a microsecond each
 }
 
+KV_OVER_BACKENDS(Ops, BackendCopies);
+
+// Of sizes about those of a GPU's staging, 2 MB a piece and eight of them, whose last piece may be a byte.
+TEST_P(BackendCopies, BringBackWhatWasSent) {
+  KV_BACKEND_OR_SKIP(backend);
+  constexpr size_t kPiece = size_t{2} << 20;
+  uint8_t first = 0;
+  for (const size_t bytes : {size_t{1}, kPiece - 1, kPiece, kPiece + 1, 3 * kPiece, 17 * kPiece + 5}) {
+    std::vector<uint8_t> sent(bytes), got(bytes);
+    for (size_t i = 0; i < bytes; ++i) sent[i] = static_cast<uint8_t>(first + i % 251);
+    Tensor memory(*backend, DType::kU8, static_cast<int64_t>(bytes));
+    memory.upload(sent.data(), bytes);
+    memory.download(got.data(), bytes);
+    EXPECT_TRUE(got == sent) << bytes;
+    ++first;
+  }
+}
+
 }  // namespace
 }  // namespace kv

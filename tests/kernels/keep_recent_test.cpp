@@ -18,7 +18,7 @@ TEST_P(KeepRecent, HoldsNumbersToo) {
   KV_BACKEND_OR_SKIP(backend);
   for (const int64_t width : {1, 3, 8}) {
     const std::vector<float> vectors = ref::random_values(static_cast<size_t>(5 * width), 3);
-    Tensor device_vectors = ref::upload_array(*backend, vectors), ordered(*backend, DType::kF32, 3 * width);
+    Tensor device_vectors = ref::upload_array(*backend, vectors);
     Tensor recent(*backend, DType::kF32, 3 * width);
     Tensor segments = ref::upload_segments(*backend, {{0, 0, 5, 2}});
     backend->keep_recent({.vectors = device_vectors.ref(),
@@ -28,27 +28,24 @@ TEST_P(KeepRecent, HoldsNumbersToo) {
                           .window = 3,
                           .width = width,
                           .recent = recent.ref()});
-    Tensor seen = ref::upload_array(*backend, std::vector<int32_t>{7});
-    backend->order_recent({.recent = recent.ref(),
-                           .seen = ref::data_of<int32_t>(seen),
-                           .sequences = 1,
-                           .window = 3,
-                           .width = width,
-                           .ordered = ordered.ref()});
-    EXPECT_EQ(ref::download_array<float>(ordered), ref::slice(vectors, 2 * width, 3 * width));
+    // Positions 4, 5 and 6, in places 1, 2 and 0.
+    std::vector<float> want = ref::slice(vectors, 2 * width, 3 * width);
+    std::rotate(want.begin(), want.end() - width, want.end());
+    EXPECT_EQ(ref::download_array<float>(recent), want);
   }
 }
 
 // Against a list a sequence that every block is appended to. Blocks of none, some, as many and more than the window, of
-// sequences that have seen fewer and more than that; what no token has come for yet is left alone.
-TEST_P(KeepRecent, HoldsTheNewestVectorsWhichComeOutOldestFirst) {
+// sequences that have seen fewer and more than that; a place that no token has come for yet is left alone.
+TEST_P(KeepRecent, HoldsTheNewestVectorsEachInItsPlace) {
   KV_BACKEND_OR_SKIP(backend);
   for (const int window : {1, 7, 8, 9, 20}) {
     for (const int64_t width : {1, 6, 64, 1032}) {
       SCOPED_TRACE(::testing::Message() << window << " of " << width);
       std::vector<std::vector<float>> lists(2);
       std::vector<int32_t> seen = {0, 0};
-      Tensor recent = ref::upload_activations(*backend, std::vector<float>(static_cast<size_t>(2 * window * width)));
+      const std::vector<float> untouched(static_cast<size_t>(2 * window * width), -8);
+      Tensor recent = ref::upload_activations(*backend, untouched);
       uint32_t seed = 0;
       for (const auto& [first, second] : {std::pair(3, 1), {0, window}, {window + 5, 0}, {1, 1}, {2, window + 1}}) {
         const int64_t tokens = first + second;
@@ -65,20 +62,16 @@ TEST_P(KeepRecent, HoldsTheNewestVectorsWhichComeOutOldestFirst) {
         lists[1].insert(lists[1].end(), vectors.begin(), vectors.begin() + first * width);
         lists[0].insert(lists[0].end(), vectors.begin() + first * width, vectors.end());
         seen[0] += second, seen[1] += first;
-        const std::vector<float> untouched(static_cast<size_t>(2 * window * width), -8);
-        Tensor ordered = ref::upload_activations(*backend, untouched), on_seen = ref::upload_array(*backend, seen);
-        backend->order_recent({.recent = recent.ref(),
-                               .seen = ref::data_of<int32_t>(on_seen),
-                               .sequences = 2,
-                               .window = window,
-                               .width = width,
-                               .ordered = ordered.ref()});
-        std::vector<float> want;
-        for (auto list : lists) {
-          list.insert(list.begin(), untouched.begin(), untouched.begin() + window * width);
-          want.insert(want.end(), list.end() - window * width, list.end());
+        std::vector<float> want = untouched;
+        for (int s = 0; s < 2; ++s) {
+          const std::vector<float>& list = lists[static_cast<size_t>(s)];
+          for (int64_t position = std::max(0, seen[static_cast<size_t>(s)] - window);
+               position < seen[static_cast<size_t>(s)]; ++position) {
+            std::copy_n(list.begin() + position * width, width,
+                        want.begin() + (s * window + position % window) * width);
+          }
         }
-        ASSERT_EQ(ref::download_activations(ordered), want);
+        ASSERT_EQ(ref::download_activations(recent), want);
       }
     }
   }

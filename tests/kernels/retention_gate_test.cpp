@@ -98,6 +98,7 @@ class Problem {
       of_.output_bias.push_back(head % 3 == 2 ? 18.0F : head % 3 == 1 ? -4.0F : 3.0F);
     }
     log_retention_gradient = ref::random_values(static_cast<size_t>(shape.tokens) * heads, 7);
+    other_gradient = ref::random_values(log_retention_gradient.size(), 8);
   }
 
   ref::RetentionGate reference(const Backend& backend) const {
@@ -128,6 +129,7 @@ class Problem {
     on.log_retention = ref::upload_array(backend, log_retention);
     on.args.log_retention = ref::data_of<float>(on.log_retention);
     Tensor by = ref::upload_array(backend, log_retention_gradient);
+    Tensor other = ref::upload_array(backend, other_gradient);
     Gradients got{of_, inputs};
     std::vector<Tensor> gradients;
     for (std::vector<float>* values : got.of.all()) {
@@ -139,6 +141,7 @@ class Problem {
     backend.retention_gate_backward(
         {.forward = on.args,
          .log_retention_gradient = ref::data_of<float>(by),
+         .other_gradient = has_other ? ref::data_of<float>(other) : nullptr,
          .input_gradient = asks_inputs ? input_gradient.ref() : Ref{},
          .input_weight_gradient = ref::data_of<float>(gradients[0]),
          .input_bias_gradient = ref::data_of<float>(gradients[1]),
@@ -155,7 +158,14 @@ class Problem {
   // All gates are as near 1 as those of the released checkpoints at their beginning.
   void open() { std::fill(of_.output_bias.begin(), of_.output_bias.end(), 18.0F); }
 
-  std::vector<float> inputs, log_retention_gradient;
+  // Of log_retention, by all losses.
+  double gradient(int64_t at) const {
+    const auto i = static_cast<size_t>(at);
+    return double{log_retention_gradient[i]} + (has_other ? other_gradient[i] : 0);
+  }
+
+  std::vector<float> inputs, log_retention_gradient, other_gradient;
+  bool has_other = true;
   float start = 0.5F;  // gradients are added to it
 
  private:
@@ -272,8 +282,7 @@ void expect_backward(Backend& backend, const Shape& shape, const Problem& proble
   for (int64_t token = 0; token < shape.tokens; ++token) {
     std::vector<double> logit_gradient;
     for (int64_t at = token * shape.kv_heads; at < (token + 1) * shape.kv_heads; ++at) {
-      logit_gradient.push_back(-std::expm1(double{log_retention[static_cast<size_t>(at)]}) *
-                               problem.log_retention_gradient[static_cast<size_t>(at)]);
+      logit_gradient.push_back(-std::expm1(double{log_retention[static_cast<size_t>(at)]}) * problem.gradient(at));
     }
     std::vector<ref::Bounded> of_token(static_cast<size_t>(shape.width));
     want.add(gate, problem.input(token), logit_gradient, of_token);
@@ -292,7 +301,11 @@ TEST_P(RetentionGate, BackwardAgreesWithDoubleArithmetic) {
   KV_BACKEND_OR_SKIP(backend);
   for (const Shape& shape : shapes()) {
     SCOPED_TRACE(described(shape));
-    expect_backward(*backend, shape, Problem(*backend, shape));
+    Problem problem(*backend, shape);
+    for (const bool has_other : {false, true}) {
+      problem.has_other = has_other;
+      expect_backward(*backend, shape, problem);
+    }
   }
 }
 
@@ -337,7 +350,7 @@ TEST(RetentionGateReference, BackwardIsTheSlopeOfForward) {
       double sum = 0;
       const std::vector<ref::Bounded> logits = gate.logits(x);
       for (size_t head = 0; head < 2; ++head) {
-        sum += problem.log_retention_gradient[head] * ref::log_sigmoid(logits[head].value);
+        sum += problem.gradient(static_cast<int64_t>(head)) * ref::log_sigmoid(logits[head].value);
       }
       return sum;
     };
@@ -345,7 +358,7 @@ TEST(RetentionGateReference, BackwardIsTheSlopeOfForward) {
     const std::vector<ref::Bounded> logits = gate.logits(x);
     for (size_t head = 0; head < 2; ++head) {
       logit_gradient.push_back(-std::expm1(ref::log_sigmoid(logits[head].value)) *
-                               problem.log_retention_gradient[head]);
+                               problem.gradient(static_cast<int64_t>(head)));
     }
     ref::RetentionGradients got(gate);
     std::vector<ref::Bounded> got_inputs(3);

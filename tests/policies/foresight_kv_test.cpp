@@ -91,6 +91,39 @@ TEST_P(ForesightKvOn, SaysWhereScoresHaveNoOrder) {
   }
 }
 
+// An interval's queries, at least the 32 that judge, each with its log sum: of who evicts, not of who looks on.
+TEST_P(ForesightKvOn, KeepsItsQueriesBesideTheEntries) {
+  KV_BACKEND_OR_SKIP(backend);
+  const SourceInfo info = tiny_info(2, 4, 2, 8);
+  TinySource source(*backend, info, {random_sample(info, 90, 1)});
+  const std::vector<int32_t> ids(90, 0);
+  const std::span<const int32_t> sequences[] = {ids, ids};
+  const int32_t lengths[] = {90, 90}, numbers[] = {0, 0};
+  const auto query_bytes = [&](int interval, bool looks_on) {
+    auto scorer = std::make_unique<ForesightScorer>(ForesightShape{}, EvictionSampling::kTop);
+    scorer->use(info, ForesightWeights(ForesightShape{}).parameters());
+    Policy policy = policy_of("foresight-kv", std::move(scorer)), random = make_policy("random", {});
+    Policy* const onlookers[] = {&policy};
+    Observer watcher;
+    Observer* const observers[] = {&watcher};
+    return replay({.backend = *backend,
+                   .source = source,
+                   .policy = looks_on ? random : policy,
+                   .sequences = sequences,
+                   .schedule = decode_schedule(lengths, 48, interval),
+                   .budget = 48,
+                   .interval = interval,
+                   .sample_numbers = numbers,
+                   .observers = std::span(observers).first(looks_on ? 1 : 0),
+                   .onlookers = std::span(onlookers).first(looks_on ? 1 : 0)})
+        .query_bytes;
+  };
+  const size_t of_query = 8 * bytes_of(backend->activation_type()) + sizeof(float);
+  EXPECT_EQ(query_bytes(40, false), size_t{2} * 40 * 4 * of_query);  // layers, queries, heads
+  EXPECT_EQ(query_bytes(12, false), size_t{2} * 32 * 4 * of_query);
+  EXPECT_EQ(query_bytes(40, true), 0U);
+}
+
 // Of other units than their tensors have, or of a model whose keys are wider.
 TEST(ForesightKvFiles, HoldWhatTheySay) {
   const test::TempFolder folder;

@@ -2,9 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "harness/train.h"
-#include "sim/io/safetensors.h"
-#include "tests/support/run_fixture.h"
+#include "tests/support/training_run.h"
 
 // Trainings by a spec on the tiny Llama of tests/data.
 
@@ -12,34 +10,12 @@ namespace kv {
 
 inline constexpr int kSteps = 6;
 
-class Train : public RunFixture {
+class Train : public TrainingRun {
  protected:
-  Train() { write_atomically(spec_file(), yaml()); }
+  Train() : TrainingRun("foresight-kv") { write_atomically(spec_file(), yaml()); }
 
   static std::string yaml() {
-    return "# Does it learn?\nmodel: " + ref::source_path("tests/data/llama") +
-           "\n"
-           "protocol: train\n"
-           "data: [{name: noise, ids: ids.safetensors, tokens: 48}]\n"
-           "policies: [foresight-kv]\n"
-           "learn: {steps: 6, batch: 2, budget: 24, interval: 12, warm_up: 1}\n"
-           "samples: 3\n"
-           "seed: 5\n"
-           "tables: []\n";
-  }
-  RunOptions options(const std::string& out) const {
-    RunOptions options = RunFixture::options(out);
-    options.weights = folder_ / out;
-    options.checkpoint_seconds = 0;  // after every step
-    return options;
-  }
-  std::filesystem::path weights_of(const std::string& out) const { return folder_ / out / "foresight-kv.safetensors"; }
-  // Without what says when and where they were made.
-  std::map<std::string, std::vector<float>> tensors_of(const std::string& out) const {
-    const SafetensorsFile file = SafetensorsFile::open(weights_of(out));
-    std::map<std::string, std::vector<float>> tensors;
-    for (const TensorInfo& tensor : file.tensors()) tensors[tensor.name] = file.read_f32(tensor);
-    return tensors;
+    return TrainingRun::yaml("foresight-kv", "steps: 6, batch: 2, budget: 24, interval: 12, warm_up: 1");
   }
   std::string refusal(const std::vector<std::string>& overrides) const {
     return refusal(overrides, options("refused"));
