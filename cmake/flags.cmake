@@ -43,7 +43,8 @@ if(KVLAB_SANITIZE)
   if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
     message(FATAL_ERROR "KVLAB_SANITIZE: the compiler is ${CMAKE_CXX_COMPILER_ID}, expected Clang, which has libFuzzer")
   endif()
-  list(APPEND flags -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  # Of the folder, so that they stand before a target's own, of which some take checks away again.
+  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
   list(APPEND link_flags -fsanitize=address,undefined)
 endif()
 

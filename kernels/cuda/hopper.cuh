@@ -70,7 +70,8 @@ __device__ inline void named_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
 }
 
-// Every warp of a warpgroup calls these. What one warpgroup gives up, others may claim.
+// Every warp of a warpgroup calls these. What one warpgroup gives up, others may claim: all together no more than the
+// block began with, or they wait for ever.
 template <int Registers>
 __device__ void shrink_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(Registers));
@@ -220,15 +221,14 @@ __device__ __forceinline__ void product_by_columns(float (&sums)[32], const uint
 #undef KV_SUMS_32
 #undef KV_SUMS_8
 
-// sums = left · rightᵀ over D columns, in panels of LeftRows (64 of which are read) and RightRows = N rows. Committed
-// as one group.
+// sums = left · rightᵀ over D columns, in panels of LeftRows (64 of which are read) and RightRows = N rows. Not
+// committed.
 template <int D, int LeftRows, int RightRows, int N>
 __device__ __forceinline__ void multiply_rows(float (&sums)[N], const void* left, const void* right) {
   const Operand a = by_rows(left), b = by_rows(right);
   product_fence();
 #pragma unroll
   for (int k = 0; k < D / 16; ++k) product(sums, a + column_step<LeftRows>(k), b + column_step<RightRows>(k), k > 0);
-  product_commit();
 }
 
 }  // namespace kv::cuda

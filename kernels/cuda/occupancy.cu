@@ -1,6 +1,7 @@
 #include "kernels/occupancy.h"
 
 #include "kernels/cuda/device.cuh"
+#include "kernels/cuda/tf32.cuh"
 
 namespace kv::cuda {
 
@@ -8,11 +9,11 @@ namespace {
 
 // Powers come apart: with t = kBlock · b + r it is β_i^{t − i} = β_i^{kBlock · b − i} · β_i^r. So what a block of
 // tokens leaves to the later ones is a product of matrices, [later blocks, kBlock] · [kBlock, kBlock], and its factors
-// are far fewer powers than there are pairs. Products are f32: bf16 would not tell β near 1 from 1.
+// are far fewer powers than there are pairs. Products are of tf32's halves (tf32.cuh): bf16 would not tell β near 1
+// from 1.
 constexpr int kBlock = 64;
 constexpr int kThreads = 256;
 constexpr int kBackwardThreads = 128;  // tokens whose gradient a block makes
-constexpr int kStaged = 256;           // slopes that it holds
 constexpr float kLog2E = 1.44269504f;
 
 // One head of one sequence.
@@ -30,7 +31,7 @@ __device__ Head head_of(const TokenHeads& shape, int64_t plane) {
 }
 __host__ int64_t planes_of(const TokenHeads& shape) { return shape.layers * shape.segment_count * shape.heads; }
 
-__device__ float power(float rate, int64_t age) { return exp2f(rate * static_cast<float>(age)); }
+__device__ float power(float rate, int age) { return exp2f(rate * static_cast<float>(age)); }
 
 // What the tokens of earlier blocks count for: sums[plane, split, t], a tile of kBlock blocks of t a thread block, of
 // every splits-th block of earlier tokens.
@@ -43,52 +44,66 @@ struct Splits {
   __device__ float* row(int64_t plane, int64_t split) const { return sums + (plane * count + split) * pitch; }
 };
 
+// Two rows of fragments that neighbours read lie in different banks.
+constexpr int kPitch = kBlock + 8;
+
+// A warp has 16 rows of a tile's blocks, and half of their tokens.
 __global__ void __launch_bounds__(kThreads) earlier_kernel(OccupancyArgs args, Splits splits) {
-  __shared__ __align__(16) float factors[kBlock][kBlock], powers[kBlock][kBlock];  // [i, b], [i, r]
+  __shared__ float factors[kBlock][kPitch], powers[kBlock][kPitch];  // [i, b], [i, r]
   __shared__ float rates[kBlock];
   const int64_t split = blockIdx.x % splits.count, tile = blockIdx.x / splits.count % splits.tiles;
   const int64_t plane = blockIdx.x / splits.count / splits.tiles;
   const Head at = head_of(args.shape, plane);
-  const int64_t first_block = tile * kBlock, blocks = (at.segment.count + kBlock - 1) / kBlock;
+  const auto first_block = static_cast<int>(tile * kBlock), blocks = (at.segment.count + kBlock - 1) / kBlock;
   if (first_block >= blocks) return;
-  const int x = static_cast<int>(threadIdx.x) % 16 * 4, y = static_cast<int>(threadIdx.x) / 16 * 4;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int b = warp / 2 * 16 + lane / 4, half = warp % 2 * 32;
   float sums[4][4] = {};
-  for (int64_t block = split; block < min(first_block + kBlock, blocks) - 1; block += splits.count) {
+  for (auto block = static_cast<int>(split); block < min(first_block + kBlock, blocks) - 1;
+       block += static_cast<int>(splits.count)) {
     __syncthreads();  // the tiles before have been read
     if (threadIdx.x < kBlock) {
-      rates[threadIdx.x] = kLog2E * args.log_beta[at.place + (block * kBlock + threadIdx.x) * args.shape.heads];
+      rates[threadIdx.x] =
+          kLog2E * args.log_beta[at.place + (int64_t{block} * kBlock + threadIdx.x) * args.shape.heads];
     }
     __syncthreads();
     for (int n = static_cast<int>(threadIdx.x); n < kBlock * kBlock; n += kThreads) {
       const int i = n / kBlock, r = n % kBlock;
-      const int64_t later = first_block + r - block;
+      const int later = first_block + r - block;
       powers[i][r] = power(rates[i], r);
       factors[i][r] = later > 0 ? power(rates[i], later * kBlock - i) : 0.0f;
     }
     __syncthreads();
     float added[4][4] = {};
-#pragma unroll 8
-    for (int i = 0; i < kBlock; ++i) {
-      const float4 f = *reinterpret_cast<const float4*>(&factors[i][y]);
-      const float4 p = *reinterpret_cast<const float4*>(&powers[i][x]);
-      const float by[4] = {f.x, f.y, f.z, f.w}, of[4] = {p.x, p.y, p.z, p.w};
 #pragma unroll
-      for (int b = 0; b < 4; ++b) {
+    for (int step = 0; step < kBlock / 8; ++step) {
+      const int i = step * 8 + lane % 4;
+      Halves<4> left;
 #pragma unroll
-        for (int r = 0; r < 4; ++r) added[b][r] += by[b] * of[r];
+      for (int e = 0; e < 4; ++e) left.set(e, factors[i + e / 2 * 4][b + e % 2 * 8]);
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        Halves<2> right;
+#pragma unroll
+        for (int e = 0; e < 2; ++e) right.set(e, powers[i + e * 4][half + n * 8 + lane / 4]);
+        multiply_add(added[n], left, right);
       }
     }
 #pragma unroll
-    for (int b = 0; b < 4; ++b) {
+    for (int n = 0; n < 4; ++n) {
 #pragma unroll
-      for (int r = 0; r < 4; ++r) sums[b][r] += added[b][r];
+      for (int e = 0; e < 4; ++e) sums[n][e] += added[n][e];
     }
   }
 #pragma unroll
-  for (int b = 0; b < 4; ++b) {
-    if (first_block + y + b >= blocks) break;
-    float* to = splits.row(plane, split) + (first_block + y + b) * kBlock + x;
-    *reinterpret_cast<float4*>(to) = {sums[b][0], sums[b][1], sums[b][2], sums[b][3]};
+  for (int lower = 0; lower < 2; ++lower) {
+    const int block = first_block + b + 8 * lower;
+    if (block >= blocks) continue;
+    float* to = splits.row(plane, split) + int64_t{block} * kBlock + half + lane % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      *reinterpret_cast<float2*>(to + n * 8) = {sums[n][2 * lower], sums[n][2 * lower + 1]};
+    }
   }
 }
 
@@ -103,7 +118,7 @@ __global__ void own_kernel(OccupancyArgs args, Splits splits, int64_t tiles) {
   for (int64_t split = 0; split < splits.count; ++split) sum += splits.row(tile.row, split)[t];
   float own = 0;
   for (int64_t i = t / kBlock * kBlock; i <= t; ++i) {
-    own += power(kLog2E * args.log_beta[at.place + i * args.shape.heads], t - i);
+    own += power(kLog2E * args.log_beta[at.place + i * args.shape.heads], static_cast<int>(t - i));
   }
   sum += own;
   if (args.of == OccupancyOf::kEachHead) {
@@ -128,54 +143,101 @@ __global__ void add_heads_kernel(OccupancyArgs args, Splits splits, int64_t tile
   args.occupancy[segment.first_token + t] += static_cast<float>(sum);
 }
 
-// A thread a token i, whose powers β_i^r it keeps in registers; slopes come past in tiles. The age of a pair parts as
-// its power does:
+// The tokens of i's own block.
+__device__ float own_gradient(const float* slopes, int64_t stride, float rate, int i, int count) {
+  float sum = 0;
+  const int most = min((i / kBlock + 1) * kBlock, count) - i;
+#pragma unroll 4
+  for (int age = 1; age < most; ++age) {
+    sum += slopes[(i + age) * stride] * static_cast<float>(age) * power(rate, age);
+  }
+  return sum;
+}
+
+// A warp has 32 tokens i, the powers β_i^r of which are its left operands. The age of a pair parts as its power does:
 //   Σ_r slope · (age + r) β^{age + r} = β^age · (age · Σ_r slope · β^r + Σ_r slope · r β^r)
+// Both sums over r are products with the slopes of later blocks, eight at a time.
+constexpr int kStagedBlocks = 8;
 __global__ void __launch_bounds__(kBackwardThreads) backward_kernel(OccupancyBackwardArgs args, int64_t tiles) {
-  __shared__ __align__(16) float2 staged[kStaged];  // slope, slope · r
+  constexpr int kSteps = kBlock / 8, kStaged = kStagedBlocks * kBlock;
+  __shared__ float staged[kStagedBlocks][kBlock + 4];  // as kPitch, of eight rows
+  __shared__ float own[kBackwardThreads];
   const RowTile tile = row_tile(tiles, kBackwardThreads);
   const TokenHeads& shape = args.shape;
   const Head at = head_of(shape, tile.row);
-  const int64_t count = at.segment.count;
+  const int count = at.segment.count;
   if (tile.first >= count) return;
+  const auto first_token = static_cast<int>(tile.first);
   const bool each = args.of == OccupancyOf::kEachHead;
   const float* slopes = args.slopes + (each ? at.place : at.segment.first_token);
   const int64_t stride = each ? shape.heads : 1;
-  const int64_t i = tile.first + threadIdx.x;
-  const float rate = i < count ? kLog2E * args.log_beta[at.place + i * shape.heads] : 0.0f;
-  const int64_t own_end = min((i / kBlock + 1) * kBlock, count);
-  float powers[kBlock], sum = 0;
+  const auto rate_of = [&](int i) {
+    return i < count ? kLog2E * args.log_beta[at.place + int64_t{i} * shape.heads] : 0.0f;
+  };
+  const int mine = first_token + static_cast<int>(threadIdx.x);
+  own[threadIdx.x] = mine < count ? own_gradient(slopes, stride, rate_of(mine), mine, count) : 0.0f;
+
+  const int lane = static_cast<int>(threadIdx.x) % 32, row = static_cast<int>(threadIdx.x) / 32 * 32 + lane / 4;
+  float rates[4], sums[4] = {};  // of tokens row + 8k
 #pragma unroll
-  for (int r = 0; r < kBlock; ++r) {
-    powers[r] = power(rate, r);
-    if (i + r < own_end) sum += slopes[(i + r) * stride] * static_cast<float>(r) * powers[r];
+  for (int k = 0; k < 4; ++k) rates[k] = rate_of(first_token + row + 8 * k);
+  Halves<4> powers[2][kSteps];
+#pragma unroll
+  for (int m = 0; m < 2; ++m) {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        powers[m][step].set(e, power(rates[2 * m + e % 2], step * 8 + lane % 4 + e / 2 * 4));
+      }
+    }
   }
-  for (int64_t first = tile.first; first < count; first += kStaged) {
-    __syncthreads();  // the tile before has been read
+  for (int first = first_token / kStaged * kStaged; first < count; first += kStaged) {
+    __syncthreads();  // the blocks before have been read
     for (int n = static_cast<int>(threadIdx.x); n < kStaged; n += kBackwardThreads) {
-      const float slope = first + n < count ? slopes[(first + n) * stride] : 0.0f;
-      staged[n] = {slope, slope * static_cast<float>(n % kBlock)};
+      staged[n / kBlock][n % kBlock] = first + n < count ? slopes[(int64_t{first} + n) * stride] : 0.0f;
     }
     __syncthreads();
-    for (int b = 0; b < kStaged; b += kBlock) {
-      if (first + b <= i || first + b >= count) continue;  // all threads of a warp alike
-      float plain[2] = {}, aged[2] = {};
+    float plain[2][4] = {}, aged[2][4] = {};
 #pragma unroll
-      for (int r = 0; r < kBlock; r += 2) {
-        const float4 two = *reinterpret_cast<const float4*>(&staged[b + r]);
-        plain[0] += two.x * powers[r], aged[0] += two.y * powers[r];
-        plain[1] += two.z * powers[r + 1], aged[1] += two.w * powers[r + 1];
+    for (int step = 0; step < kSteps; ++step) {
+      Halves<2> right, right_aged;
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int r = step * 8 + lane % 4 + e * 4;
+        const float slope = staged[lane / 4][r];
+        right.set(e, slope);
+        right_aged.set(e, slope * static_cast<float>(r));
       }
-      const int64_t age = first + b - i;
-      sum += power(rate, age) * (static_cast<float>(age) * (plain[0] + plain[1]) + (aged[0] + aged[1]));
+#pragma unroll
+      for (int m = 0; m < 2; ++m) {
+        multiply_add(plain[m], powers[m][step], right);
+        multiply_add(aged[m], powers[m][step], right_aged);
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int block = first + (lane % 4 * 2 + e) * kBlock, age = block - (first_token + row + 8 * k);
+        if (age <= 0 || block >= count) continue;  // of the own block, or none
+        const int of = k % 2 * 2 + e;
+        sums[k] += power(rates[k], age) * (static_cast<float>(age) * plain[k / 2][of] + aged[k / 2][of]);
+      }
     }
   }
-  if (i < count) args.gradient[at.place + i * shape.heads] += sum;
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    sums[k] += __shfl_xor_sync(kWarp, sums[k], 1);
+    sums[k] += __shfl_xor_sync(kWarp, sums[k], 2);
+    const int i = first_token + row + 8 * k;
+    if (lane % 4 == 0 && i < count) args.gradient[at.place + int64_t{i} * shape.heads] += own[row + 8 * k] + sums[k];
+  }
 }
 
 // So many thread blocks, where earlier tokens can be shared out among them, on any card: the order of sums, too, is
 // that of the shape alone.
-constexpr int64_t kWantedBlocks = 512;
+constexpr int64_t kWantedBlocks = 1024;
 
 }  // namespace
 

@@ -1,5 +1,7 @@
 #include "kernels/vocabulary_loss.h"
 
+#include <type_traits>
+
 #include "kernels/cuda/device.cuh"
 #include "kernels/linear.h"
 
@@ -19,14 +21,84 @@ struct Logits {
   bf16* slopes;
 };
 
-__device__ float largest(const float* logits, int64_t count) {
-  float top = -kInfinity;
-  for (int64_t v = threadIdx.x; v < count; v += kThreads) top = fmaxf(top, logits[v]);
-  return block_reduce(top, -kInfinity, Larger());
+// A row's numbers by a thread. Of small vocabularies it holds them in registers, kHeld of them, four words in every
+// 4 · kThreads; kHeld = 0: it reads every kThreads-th logit from memory again, and takes its power again.
+template <int kHeld>
+struct Row {
+  const float* logits;
+  float held[std::max(kHeld, 1)];
+
+  __device__ __forceinline__ Row(const float* of_token, int64_t vocab) : logits(of_token) {
+    if (!logits) return;
+#pragma unroll
+    for (int i = 0; i < kHeld; i += 4) {
+      const int64_t v = (threadIdx.x + i / 4 * int64_t{kThreads}) * 4;
+      const float4 four = v < vocab ? *reinterpret_cast<const float4*>(logits + v)
+                                    : float4{-kInfinity, -kInfinity, -kInfinity, -kInfinity};
+      held[i] = four.x, held[i + 1] = four.y, held[i + 2] = four.z, held[i + 3] = four.w;
+    }
+  }
+  __device__ __forceinline__ float at(int i, int64_t v) const { return kHeld ? held[i] : logits[v]; }
+  __device__ __forceinline__ void hold(int i, float power) {
+    if (kHeld) held[i] = power;
+  }
+  // Of a word whose power hold() was told.
+  __device__ __forceinline__ float power(int i, int64_t v, float top) const {
+    return kHeld ? held[i] : expf(logits[v] - top);
+  }
+};
+
+// Calls with the thread's nth word.
+template <int kHeld, class Visit>
+__device__ __forceinline__ void for_each_word(int64_t vocab, const Visit& visit) {
+  if constexpr (kHeld > 0) {
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      const int64_t v = (threadIdx.x + i / 4 * int64_t{kThreads}) * 4 + i % 4;
+      if (v < vocab) visit(i, v);
+    }
+  } else {
+    for (int64_t v = threadIdx.x; v < vocab; v += kThreads) visit(0, v);
+  }
 }
 
-// A block a token, which reads the logits three times: for the largest, for the sums, for what comes out.
-__global__ void __launch_bounds__(kThreads) rate_kernel(VocabularyLossArgs args, Logits logits) {
+// slopes[v] = slope_of(nth, v) of the thread's words.
+template <int kHeld, class SlopeOf>
+__device__ __forceinline__ void write_slopes(bf16* slopes, int64_t vocab, const SlopeOf& slope_of) {
+  if constexpr (kHeld > 0) {
+#pragma unroll
+    for (int i = 0; i < kHeld; i += 4) {
+      const int64_t v = (threadIdx.x + i / 4 * int64_t{kThreads}) * 4;
+      if (v >= vocab) continue;
+      *reinterpret_cast<uint2*>(slopes + v) = {to_bf16_pair(slope_of(i, v), slope_of(i + 1, v + 1)),
+                                               to_bf16_pair(slope_of(i + 2, v + 2), slope_of(i + 3, v + 3))};
+    }
+  } else {
+    for (int64_t v = threadIdx.x; v < vocab; v += kThreads) slopes[v] = to_bf16(slope_of(0, v));
+  }
+}
+
+// block_reduce() of N values at once.
+template <int N, class T, class Op>
+__device__ void reduce_together(T (&values)[N], T identity, Op op) {
+  __shared__ T partial[N][32];
+  const int lane = threadIdx.x % 32;
+  __syncthreads();
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    values[n] = warp_reduce(values[n], op);
+    if (lane == 0) partial[n][threadIdx.x / 32] = values[n];
+  }
+  __syncthreads();
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    values[n] = warp_reduce(lane < static_cast<int>(blockDim.x / 32) ? partial[n][lane] : identity, op);
+  }
+}
+
+// A block a token, which goes over its logits three times: for the largest, for the sums, for what comes out.
+template <int kHeld>
+__global__ void __launch_bounds__(kThreads, 2) rate_kernel(VocabularyLossArgs args, Logits logits) {
   const int64_t t = logits.first + blockIdx.x, vocab = args.vocab;
   const float* student = logits.student + blockIdx.x * vocab;
   const float* teacher = logits.teacher ? logits.teacher + blockIdx.x * vocab : nullptr;
@@ -40,19 +112,30 @@ __global__ void __launch_bounds__(kThreads) rate_kernel(VocabularyLossArgs args,
     for (int64_t v = threadIdx.x; slopes && v < vocab; v += kThreads) slopes[v] = to_bf16(0.0f);
     return;
   }
-  const float student_top = largest(student, vocab), teacher_top = teacher ? largest(teacher, vocab) : 0.0f;
-  const float shift = teacher_top - student_top;
-  double student_sum = 0, teacher_sum = 0, apart = 0;
-  for (int64_t v = threadIdx.x; v < vocab; v += kThreads) {
-    student_sum += expf(student[v] - student_top);
-    if (!teacher) continue;
-    const float e = expf(teacher[v] - teacher_top);
-    teacher_sum += e;
-    apart += double{e} * ((teacher[v] - student[v]) - shift);
-  }
-  student_sum = block_reduce(student_sum, 0.0, Add());
-  teacher_sum = block_reduce(teacher_sum, 0.0, Add());
-  apart = block_reduce(apart, 0.0, Add());
+  Row<kHeld> students(student, vocab), teachers(teacher, vocab);
+  float tops[2] = {-kInfinity, teacher ? -kInfinity : 0.0f};
+  for_each_word<kHeld>(vocab, [&](int i, int64_t v) {
+    tops[0] = fmaxf(tops[0], students.at(i, v));
+    if (teacher) tops[1] = fmaxf(tops[1], teachers.at(i, v));
+  });
+  reduce_together(tops, -kInfinity, Larger());
+  const float student_top = tops[0], teacher_top = tops[1], shift = teacher_top - student_top;
+  // In f32 what a thread holds, and beyond that in f64.
+  using Sum = std::conditional_t<(kHeld > 0), float, double>;
+  Sum own[3] = {};
+  for_each_word<kHeld>(vocab, [&](int i, int64_t v) {
+    const float of_student = students.at(i, v), power = expf(of_student - student_top);
+    own[0] += power;
+    students.hold(i, power);
+    if (!teacher) return;
+    const float of_teacher = teachers.at(i, v), e = expf(of_teacher - teacher_top);
+    own[1] += e;
+    own[2] += Sum{e} * ((of_teacher - of_student) - shift);
+    teachers.hold(i, e);
+  });
+  double sums[3] = {own[0], own[1], own[2]};
+  reduce_together(sums, 0.0, Add());
+  const double student_sum = sums[0], teacher_sum = sums[1], apart = sums[2];
   const int32_t target = args.targets[t];
   if (threadIdx.x == 0) {
     args.next_token[t] =
@@ -64,12 +147,18 @@ __global__ void __launch_bounds__(kThreads) rate_kernel(VocabularyLossArgs args,
   const double scale = double{args.scale} * weight;
   const auto of_student = static_cast<float>(scale * (a + b) / student_sum);
   const auto of_teacher = teacher ? static_cast<float>(scale * b / teacher_sum) : 0.0f;
-  for (int64_t v = threadIdx.x; v < vocab; v += kThreads) {
-    float slope = of_student * expf(student[v] - student_top);
-    if (teacher) slope -= of_teacher * expf(teacher[v] - teacher_top);
-    if (v == target) slope -= static_cast<float>(scale * a);
-    slopes[v] = to_bf16(slope);
-  }
+  write_slopes<kHeld>(slopes, vocab, [&](int i, int64_t v) {
+    float slope = of_student * students.power(i, v, student_top);
+    if (teacher) slope -= of_teacher * teachers.power(i, v, teacher_top);
+    return v == target ? slope - static_cast<float>(scale * a) : slope;
+  });
+}
+
+void rate(const VocabularyLossArgs& args, const Logits& logits, int64_t tokens) {
+  constexpr int kMostHeld = 16;
+  const bool holds = args.vocab <= int64_t{kThreads} * kMostHeld && args.vocab % 4 == 0;
+  const auto kernel = holds ? rate_kernel<kMostHeld> : rate_kernel<0>;
+  launch(kernel, tokens, kThreads, 0, args, logits);
 }
 
 void multiply(const VocabularyLossArgs& args, ConstRef hidden, int64_t first, int64_t tokens, float* logits) {
@@ -91,7 +180,7 @@ void vocabulary_loss(const VocabularyLossArgs& args) {
     multiply(args, args.student, first, tokens, students.data());
     if (args.teacher) multiply(args, args.teacher, first, tokens, teachers.data());
     const Logits logits{first, students.data(), teachers.data(), slopes.data()};
-    launch(rate_kernel, tokens, kThreads, 0, args, logits);
+    rate(args, logits, tokens);
     if (!args.gradient) continue;
     linear_backward({.output_gradient = {slopes.data(), DType::kBF16},
                      .weight = args.weight,

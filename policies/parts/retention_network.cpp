@@ -28,14 +28,24 @@ void upload(Backend& backend, Tensor& tensor, const std::vector<float>& values) 
   tensor.upload(values.data(), values.size() * sizeof(float));
 }
 
-// Those of all owners, from where they lie.
+// Those of all owners: from where they lie, or, where they are few, some owners' together, which takes fewer copies.
 void upload_weights(Backend& backend, Tensor& tensor, const NamedParts& named, std::string_view part,
                     std::span<const float> parameters) {
+  constexpr size_t kTogether = 1 << 20;
   const int64_t owners = named.owners(part);
+  std::vector<float> together;
   for (int64_t owner = 0; owner < owners; ++owner) {
     const std::span<const float> weights = named.of_owner(part, owner, parameters);
     tensor.reserve(backend, backend.activation_type(), owners * std::ssize(weights));
-    upload_activations(backend, tensor.at(owner * std::ssize(weights)), weights);
+    const int64_t end = (owner + 1) * std::ssize(weights);
+    if (weights.size() >= kTogether) {
+      upload_activations(backend, tensor.at(end - std::ssize(weights)), weights);
+      continue;
+    }
+    together.insert(together.end(), weights.begin(), weights.end());
+    if (owner + 1 < owners && together.size() + weights.size() <= kTogether) continue;
+    upload_activations(backend, tensor.at(end - std::ssize(together)), together);
+    together.clear();
   }
 }
 

@@ -51,11 +51,14 @@ void Device::add(const std::string& name, std::function<void(Device&, Samples&)>
       ->Unit(benchmark::kMicrosecond);
 }
 
-void Samples::take(const Work& work, const std::function<void()>& op) {
-  device_.peaks();               // not between warm-up and samples
-  device_.timing().seconds(op);  // the first call pays for plans, pools and page faults
-  std::vector<double> seconds(static_cast<size_t>(sample_count(device_, device_.timing().seconds(op))));
-  for (double& sample : seconds) sample = device_.timing().seconds(op);
+void Samples::take_in_a_row(int times, const Work& work, const std::function<void()>& op) {
+  const auto all = [&] {
+    for (int i = 0; i < times; ++i) op();
+  };
+  device_.peaks();                // not between warm-up and samples
+  device_.timing().seconds(all);  // the first call pays for plans, pools and page faults
+  std::vector<double> seconds(static_cast<size_t>(sample_count(device_, device_.timing().seconds(all))));
+  for (double& sample : seconds) sample = device_.timing().seconds(all) / times;
   add(work, seconds);
 }
 

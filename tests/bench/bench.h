@@ -41,7 +41,9 @@ class Samples {
   Samples(benchmark::State& state, Device& device) : state_(state), device_(device) {}
   // Measures: warm-up, then samples, each from cold caches. Adds the counters: median_s, quartiles low_s and high_s,
   // samples, bytes, flops, their rates and shares of the peaks.
-  void take(const Work& work, const std::function<void()>& op);
+  void take(const Work& work, const std::function<void()>& op) { take_in_a_row(1, work, op); }
+  // The same of so many in a row, of which a sample is the mean: what one does beside the next counts once.
+  void take_in_a_row(int times, const Work& work, const std::function<void()>& op);
   // The same for what times itself.
   void add(const Work& work, const std::vector<double>& seconds);
   // One more counter.

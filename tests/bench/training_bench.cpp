@@ -24,6 +24,9 @@ namespace {
 
 constexpr int kWindow = 256;
 
+// Steps in a row: the host prepares one while the device is at the teacher of it, which a single step would not show.
+int in_a_row(const Device& device) { return device.is_cpu() ? 1 : 8; }
+
 struct Shape {
   std::string model;  // the reference, or one of which only the shape is known
   int64_t tokens;
@@ -63,8 +66,8 @@ void teach(Device& device, Samples& samples, const Shape& shape) {
   ids.upload(lesson.ids.data(), ids.bytes());
   Student student(model);
   Tensor states(device.backend(), device.backend().activation_type(), tokens * model.config.hidden_size);
-  samples.take({.flops = forward_flops(model.config, tokens)},
-               [&] { student.teach(block, std::as_const(ids).ref().as<int32_t>(), states.ref()); });
+  samples.take_in_a_row(in_a_row(device), {.flops = forward_flops(model.config, tokens)},
+                        [&] { student.teach(block, std::as_const(ids).ref().as<int32_t>(), states.ref()); });
 }
 
 // As a training has them one after the other: Adam's part of it, too, and the next one's beginning.
@@ -86,7 +89,7 @@ void step(Device& device, Samples& samples, const Shape& shape, Learner& learner
                       .step = of_step,
                       .memory = &memory};
   };
-  samples.take({.flops = 4 * forward_flops(lesson.config(), shape.tokens)}, [&] {
+  samples.take_in_a_row(in_a_row(device), {.flops = 4 * forward_flops(lesson.config(), shape.tokens)}, [&] {
     const int64_t now = training.steps_done();
     training.step(batch(now), [&] { return std::optional(batch(now + 1)); });
   });

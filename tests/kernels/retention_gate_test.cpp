@@ -43,6 +43,7 @@ std::vector<Shape> shapes() {
                                {63, 24, 2, 32, form},
                                {65, 96, 3, 64, form},
                                {17, 576, 3, 65, form},
+                               {70, 200, 5, 40, form},
                                {1025, 8, 2, 8, form},
                                {1031, 16, 4, 3, form}}) {
       all.push_back(shape);

@@ -119,6 +119,7 @@ template <int D>
 __device__ __forceinline__ void qk(float (&logits)[kQueries / 2], const unsigned char* keys,
                                    const unsigned char* queries) {
   multiply_rows<D, kKeys, kQueries>(logits, keys, queries);
+  product_commit();
 }
 
 // Rows of the thread, `row` and `row` + 8, are seen by the queries from row + diagonal on, before `until`.

@@ -151,6 +151,7 @@ template <int D>
 __device__ __forceinline__ void qk(float (&logits)[kKeys / 2], const unsigned char* queries,
                                    const unsigned char* keys) {
   multiply_rows<D, 64, kKeys>(logits, queries, keys);
+  product_commit();
 }
 
 template <int N>

@@ -68,6 +68,11 @@ struct OwnedRows {
   QueryState states[2];
 };
 
+// ∂bias / ∂b in a tile whose pairs are all outside the window.
+struct OutsideWindow {
+  __device__ __forceinline__ static constexpr float at(int) { return 1; }
+};
+
 // Products q · k become probabilities.
 template <Owner kOwner, Form kForm, class Weights, int N, int kNumbers, int kStep>
 __device__ __forceinline__ void to_probabilities(float (&x)[N], const float (&columns)[kNumbers][kStep],
@@ -160,9 +165,11 @@ __device__ __forceinline__ void consume(const BiasedAttentionBackwardArgs& args,
   };
   const auto multiply_first = [&](int stage) {
     multiply_rows<D, 64, kStep>(x, anew(owned), first_tiles + stage * Shape::kTileBytes);
+    product_commit();
   };
   const auto multiply_second = [&](int stage) {
     multiply_rows<D, 64, kStep>(dp, anew(owned) + Shape::kOwnedBytes, second_tiles + stage * Shape::kTileBytes);
+    product_commit();
   };
   const auto pin_sums = [&] {
     if constexpr (!kHasSums) return;
@@ -315,7 +322,7 @@ __device__ void differentiate_tile(const BiasedAttentionBackwardArgs& args, cons
   unsigned char* first_tiles = owned + 2 * Shape::kGroups * Shape::kOwnedBytes;
   unsigned char* second_tiles = first_tiles + Shape::kStages * Shape::kTileBytes;
   if (threadIdx.x == 0) shared_tile = tile;
-  if (threadIdx.x == 0) ring.init(Shape::kGroups * kWarpgroup / 32);
+  if (threadIdx.x == 0) ring.init(Shape::kGroups * kWarpgroup / 32, false);
   __syncthreads();
   if (threadIdx.x < kWarpgroup) {
     shrink_registers<24>();

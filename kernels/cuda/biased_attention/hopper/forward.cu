@@ -1,4 +1,4 @@
-#include "kernels/cuda/biased_attention/hopper/stream.cuh"
+#include "kernels/cuda/biased_attention/hopper/bias_product.cuh"
 
 // Attention in training on Hopper, head dimensions 64 and 128: the schedule of attend/prefill. The products of the next
 // keys are in flight with those of the last values, and under both runs the softmax. Key tiles go from the newest to
@@ -18,7 +18,8 @@ struct Shape {
   static constexpr int kPanels = D / kPanelColumns;
   static constexpr int kQueryBytes = kPanels * kPanelBytes<64>;  // of one warpgroup
   static constexpr int kTileBytes = kPanels * kPanelBytes<kStep>;
-  static constexpr size_t kSharedBytes = kPanelAlignment + kGroups * kQueryBytes + 2 * kStages * kTileBytes;
+  static constexpr size_t kSharedBytes =
+      kPanelAlignment + kGroups * kQueryBytes + kStages * (2 * kTileBytes + kBiasBytes<kStep>);
   using Ring = cuda::Ring<kStep, kStages, 1>;  // with biases, as they add to products q · k
 };
 
@@ -83,9 +84,10 @@ __device__ __forceinline__ void softmax(float (&x)[N], float scale, Rows& rows, 
 template <int D, Form kForm>
 __device__ __forceinline__ void consume(const BiasedAttentionArgs& args, const Tile& tile, unsigned char* queries,
                                         const unsigned char* key_tiles, const unsigned char* value_tiles,
-                                        typename Shape<D>::Ring& ring) {
+                                        const unsigned char* bias_tiles, typename Shape<D>::Ring& ring) {
   using Shape = Shape<D>;
   constexpr int kStep = Shape::kStep;
+  constexpr bool kHasBias = kForm != Form::kNone;
   const PackedAttention& attention = args.attention;
   const int group = __shfl_sync(kWarp, static_cast<int>(threadIdx.x) / kWarpgroup, 0) - 1;
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup, lane = thread % 32;
@@ -100,12 +102,26 @@ __device__ __forceinline__ void consume(const BiasedAttentionArgs& args, const T
   const float scale = attention.scale * kToLog2;
   Rows rows;
   float logits[kStep / 2], output[D / 2] = {}, shrink[2];
-  uint32_t weights[kStep / 4];
+  uint32_t weights[kStep / 4], parts[4];
   const auto release = [&](Barrier& barrier) {
     if (lane == 0) barrier.arrive();
   };
-  const auto multiply_keys = [&](int stage) {
+  // i − j of the tile's nearest pair.
+  const auto least_of = [&](int first) { return first_row - (first + kStep - 1); };
+  const auto bias_is_product = [&](int first) {
+    return least_of(first) >= (kForm == Form::kDistance ? 0 : attention.bias.window);
+  };
+  const auto first_of = [&](int t) { return (tile.steps - 1 - t) * kStep; };
+  const auto multiply_keys = [&](int t, int stage) {
+    const int first = first_of(t);
+    if constexpr (kHasBias) set_parts<kForm>(parts, row - first, bias_is_product(first), lane);
     multiply_rows<D, 64, kStep>(logits, queries, key_tiles + stage * Shape::kTileBytes);
+    if constexpr (kHasBias) add_bias_product<kStep>(logits, parts, bias_tiles + stage * kBiasBytes<kStep>);
+    product_commit();
+  };
+  const auto pin_logits = [&] {
+    pin(logits);
+    if constexpr (kHasBias) pin(parts);
   };
   const auto add_values = [&](int stage) {
     product_fence();
@@ -113,26 +129,21 @@ __device__ __forceinline__ void consume(const BiasedAttentionArgs& args, const T
     product_commit();
   };
   const auto finish_logits = [&](int t, int stage) {
-    const int first = (tile.steps - 1 - t) * kStep, distance = row - (first + lane % 4 * 2);
-    if constexpr (kForm != Form::kNone) {
-      const bool counts = kForm == Form::kDistance || first_row + 63 - first >= attention.bias.window;
-      const int least = first_row - (first + kStep - 1);
-      if (kForm == Form::kOutsideWindow && least >= attention.bias.window) {
-        add_biases(logits, ring.columns[stage][0], OutsideWindow(), lane);
-      } else if (counts) {
-        add_biases(logits, ring.columns[stage][0], Weights<kForm>(attention.bias, distance), lane);
-      }
+    const int first = first_of(t), distance = row - (first + lane % 4 * 2);
+    const bool counts = kForm == Form::kDistance || first_row + 63 - first >= attention.bias.window;
+    if (kHasBias && counts && !bias_is_product(first)) {
+      add_biases(logits, ring.columns[stage][0], Weights<kForm>(attention.bias, distance), lane);
     }
-    if (first_row - (first + kStep - 1) < 0) mask<Owner::kQueries>(logits, distance);
+    if (least_of(first) < 0) mask<Owner::kQueries>(logits, distance);
     __syncwarp();  // every lane has read its columns
     release(ring.empty[0][stage]);
   };
 
   ring.full[0][0].wait(0);
-  pin(logits);
-  multiply_keys(0);
+  pin_logits();
+  multiply_keys(0, 0);
   product_wait<0>();
-  pin(logits);
+  pin_logits();
   finish_logits(0, 0);
   softmax(logits, scale, rows, shrink);
   pack(logits, weights);
@@ -140,14 +151,14 @@ __device__ __forceinline__ void consume(const BiasedAttentionArgs& args, const T
   for (int t = 1; t < tile.steps; ++t) {
     const int stage = t % Shape::kStages, last = (t - 1) % Shape::kStages;
     ring.full[0][stage].wait(t / Shape::kStages % 2);
-    pin(logits);
+    pin_logits();
     pin(weights);
     pin(output);
-    multiply_keys(stage);
+    multiply_keys(t, stage);
     ring.full[1][last].wait((t - 1) / Shape::kStages % 2);
     add_values(last);
     product_wait<1>();
-    pin(logits);
+    pin_logits();
     finish_logits(t, stage);
     softmax(logits, scale, rows, shrink);
     compute_now(rows.sum, ring.nowhere);
@@ -202,26 +213,34 @@ __device__ void attend_tile(const BiasedAttentionArgs& args, int tiles, const CU
   unsigned char* queries = align_panels(unaligned);
   unsigned char* key_tiles = queries + Shape::kGroups * Shape::kQueryBytes;
   unsigned char* value_tiles = key_tiles + Shape::kStages * Shape::kTileBytes;
-  if (threadIdx.x == 0) ring.init(Shape::kGroups * kWarpgroup / 32);
+  unsigned char* bias_tiles = value_tiles + Shape::kStages * Shape::kTileBytes;
+  constexpr bool kHasBias = kForm != Form::kNone;
+  if (threadIdx.x == 0) ring.init(Shape::kGroups * kWarpgroup / 32, kHasBias);
+  if constexpr (kHasBias) clear<Shape::kStages * kBiasBytes<Shape::kStep>>(bias_tiles);
   __syncthreads();
   if (threadIdx.x < kWarpgroup) {
     shrink_registers<Shape::kGroups == 2 ? 24 : 32>();
-    if (threadIdx.x >= 32) return;
     const auto data_of = [](ConstRef vectors) { return static_cast<const bf16*>(vectors.data); };
     const float scale = attention.scale * kToLog2;
-    fill<D>(
-        ring, tile.segment, attention.kv_heads, tile.steps, {data_of(attention.keys), key_map, key_tiles},
-        {data_of(attention.values), value_map, value_tiles},
-        [&](int t) {
-          return Step{(tile.steps - 1 - t) * Shape::kStep, tile.kv_head};
-        },
-        [&](const Step& step, int key) {
-          return Column<1>{__fdividef(fmaxf(bias_of(attention, tile.segment, step.head, key), kLeastBias), scale)};
-        });
+    const auto step_of = [&](int t) { return Step{(tile.steps - 1 - t) * Shape::kStep, tile.kv_head}; };
+    const auto bias_of_key = [&](const Step& step, int key) {
+      return __fdividef(fmaxf(bias_of(attention, tile.segment, step.head, key), kLeastBias), scale);
+    };
+    if (threadIdx.x < 32) {
+      fill<D>(ring, tile.segment, attention.kv_heads, tile.steps, {data_of(attention.keys), key_map, key_tiles},
+              {data_of(attention.values), value_map, value_tiles}, step_of,
+              [&](const Step& step, int key) { return Column<1>{bias_of_key(step, key)}; });
+    } else if (kHasBias && threadIdx.x < 64) {
+      fill_biases(ring, tile.steps, bias_tiles, step_of, [&](const Step& step, unsigned char* panel, int column) {
+        const int key = step.first + column;
+        const float b[2] = {bias_of_key(step, key), bias_of_key(step, key + 1)};
+        write_factors<kForm>(panel, b, column, static_cast<int>(threadIdx.x) % 32);
+      });
+    }
   } else {
     grow_registers<Shape::kGroups == 2 ? 240 : 160>();
     const int group = static_cast<int>(threadIdx.x) / kWarpgroup - 1;
-    consume<D, kForm>(args, tile, queries + group * Shape::kQueryBytes, key_tiles, value_tiles, ring);
+    consume<D, kForm>(args, tile, queries + group * Shape::kQueryBytes, key_tiles, value_tiles, bias_tiles, ring);
   }
 }
 
@@ -236,6 +255,7 @@ template <int D, Form kForm>
 void run(const BiasedAttentionArgs& args) {
   using Shape = Shape<D>;
   const PackedAttention& attention = args.attention;
+  KV_CHECK(attention.max_count <= 1 << 24);  // bias_product.cuh
   const int64_t tiles = ceil_div(attention.max_count, Shape::kRows);
   const auto map = [&](ConstRef vectors) {
     return tensor_map(vectors.as<bf16>(), int64_t{attention.kv_heads} * D, Shape::kStep);

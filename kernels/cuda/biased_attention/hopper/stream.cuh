@@ -6,6 +6,7 @@
 // What forward and backward on Hopper share. A thread block owns rows of two tensors, of one only in forward, 64 for
 // each warpgroup that multiplies; rows of two others pass by, in steps, through a ring that one warp fills by TMA. With
 // every row that passes by comes its *column*: what the logits of that column need, a key's bias or a query's state.
+// Where there are biases, a second warp brings what turns them into a product (bias_product.cuh).
 //
 // Only the last tile of a segment is not full. TMA would bring tokens of others in, or none: NaN maybe, and 0 · NaN
 // reaches the sums. So that tile is copied by hand, with zeros behind the segment's end.
@@ -21,9 +22,9 @@ struct Ring {
   uint32_t nowhere;  // compute_now()'s
 
   // One thread.
-  __device__ void init(int warps) {
+  __device__ void init(int warps, bool has_bias) {
     for (int stage = 0; stage < kStages; ++stage) {
-      full[0][stage].init(2);  // for the tile, and for its columns
+      full[0][stage].init(2 + has_bias);  // for the tile, its columns, and their biases as an operand
       full[1][stage].init(1);
       for (auto& of : empty) of[stage].init(warps);
     }
@@ -210,11 +211,6 @@ struct Weights {
     const float x = base + static_cast<float>(apart);
     return kForm == Form::kOutsideWindow ? __saturatef(x) : x;  // distances are whole numbers: 0 or 1
   }
-};
-
-// The same in a tile whose pairs are all outside the window.
-struct OutsideWindow {
-  __device__ __forceinline__ static constexpr float at(int) { return 1; }
 };
 
 // Calls with the form as a constant: registers are too scarce for a kernel that knows them all.

@@ -1,34 +1,16 @@
-#include "kernels/retention_gate.h"
-
 #include <optional>
 
 #include "kernels/cuda/gemm.cuh"
+#include "kernels/cuda/retention_gate/retention_gate.cuh"
 
-// Both layers are products of cuBLASLt (gemm.cuh), whose sums stay f32 until a kernel here makes units of them. Tokens
-// come in chunks, so that what layers of all heads hold in between is bounded; sums over tokens are those of a chunk
-// after another. A chunk's tokens are a multiple of eight, which products over tokens need to have rows of 16 bytes;
-// the last few are a chunk of their own.
+// Gates of any width: both layers are products of cuBLASLt (gemm.cuh), whose sums stay f32 until a kernel here makes
+// units of them.
 
 namespace kv::cuda {
 
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kChunkUnits = 1 << 24;  // of all heads: 64 MB of sums
-constexpr int64_t kTokenRow = 8;
-
-__device__ float sigmoid_at(float x, float e) { return (x < 0 ? e : 1.0f) / (1.0f + e); }  // e: e^−|x|
-
-__device__ float silu(float x) { return x * sigmoid_at(x, expf(-fabsf(x))); }
-
-__device__ float silu_slope(float x) {
-  const float e = expf(-fabsf(x));
-  // σ(−x) without the loss that 1 − σ(x) would have.
-  return sigmoid_at(x, e) * (1.0f + x * sigmoid_at(-x, e));
-}
-
-// log σ(z); log1p keeps it apart from 0 where σ(z) itself would round to 1.
-__device__ float log_sigmoid(float z) { return fminf(z, 0.0f) - log1pf(expf(-fabsf(z))); }
 
 // What an embedding is made of: a layer's sums in f32, or units that are made already.
 struct Embeddings {
@@ -65,11 +47,9 @@ __global__ void write_log_retention(Embeddings embeddings, const float* weights,
   if (threadIdx.x % 32 == 0) log_retention[gate] = log_sigmoid(z + bias[head]);
 }
 
-// other: null or as by
-__global__ void make_logit_gradients(const float* log_retention, const float* by, const float* other, int64_t gates,
-                                     float* gradients) {
+__global__ void make_logit_gradients(RetentionGateBackwardArgs args, int64_t first, int64_t gates, float* gradients) {
   const int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x;
-  if (i < gates) gradients[i] = -expm1f(log_retention[i]) * (by[i] + (other ? other[i] : 0.0f));
+  if (i < gates) gradients[i] = logit_gradient(args, first + i);
 }
 
 // Tiles of the output's gradients: 32 units of a head, or the head's bias. All blocks of a tile would be too few to
@@ -269,10 +249,8 @@ class Chunk {
 
   void add_gradients(const RetentionGateBackwardArgs& to) const {
     const Scratch<float> logits(gates());
-    const int64_t first_gate = first_ * args_.kv_heads;
-    launch(make_logit_gradients, ceil_div(gates(), kThreads), kThreads, 0, args_.log_retention + first_gate,
-           to.log_retention_gradient + first_gate, to.other_gradient ? to.other_gradient + first_gate : nullptr,
-           gates(), logits.data());
+    launch(make_logit_gradients, ceil_div(gates(), kThreads), kThreads, 0, to, first_ * args_.kv_heads, gates(),
+           logits.data());
     add_output(logits.data(), to);
     const ByLogits by_logits{logits.data(), args_.output_weights, args_.kv_heads, args_.hidden, args_.embeddings};
     if (!is_deep()) {
@@ -321,35 +299,15 @@ class Chunk {
   Embeddings embeddings_;
 };
 
-int64_t chunk_tokens(const RetentionGateArgs& args) {
-  const int64_t tokens = kChunkUnits / (int64_t{args.hidden} * args.embeddings);
-  return std::max(kTokenRow, tokens / kTokenRow * kTokenRow);
-}
-
-void check(const RetentionGateArgs& args) {
-  KV_CHECK(args.hidden > 0 && args.width > 0 && args.kv_heads > 0);
-  KV_CHECK(args.embeddings == 1 || (args.hidden_weights && args.embeddings == args.kv_heads));
-}
-
 }  // namespace
 
-void retention_gate(const RetentionGateArgs& args) {
-  check(args);
-  const int64_t most = chunk_tokens(args);
-  for (int64_t first = 0; first < args.tokens; first += most) {
-    Chunk(args, first, std::min(most, args.tokens - first)).write();
-  }
+void run_wide_forward(const RetentionGateArgs& args) {
+  for_each_chunk(args, [&](int64_t first, int64_t tokens) { Chunk(args, first, tokens).write(); });
 }
 
-void retention_gate_backward(const RetentionGateBackwardArgs& args) {
-  const int64_t tokens = args.forward.tokens;
-  check(args.forward);
-  const int64_t most = chunk_tokens(args.forward);
-  for (int64_t first = 0; first < tokens;) {
-    const int64_t left = tokens - first, count = left < kTokenRow ? left : std::min(most, left - left % kTokenRow);
-    Chunk(args.forward, first, count).add_gradients(args);
-    first += count;
-  }
+void run_wide_backward(const RetentionGateBackwardArgs& args) {
+  for_each_chunk(args.forward,
+                 [&](int64_t first, int64_t tokens) { Chunk(args.forward, first, tokens).add_gradients(args); });
 }
 
 }  // namespace kv::cuda
