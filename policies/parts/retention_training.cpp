@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <numeric>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -50,18 +53,21 @@ class RetentionStep {
 
   // Asks for all of the group's ops before it waits for what they say. What the teacher says is written over.
   void add(const TextGroup& group, Ref teacher) {
-    Tensor verdict(backend_, DType::kU8, sizeof(Verdict));  // fresh memory: no β is bad
+    const int64_t tokens = group.block.tokens;
+    Tensor said(backend_, DType::kU8, bytes_said(tokens));  // fresh memory: no β is bad
     upload_targets(group);
-    add_words(group, student_.run(group.block, group.on_device(), attention_), teacher);
-    add_capacity(group, on_device(verdict));
+    add_words(group, student_.run(group.block, group.on_device(), attention_), teacher, losses_on_device(said));
+    add_capacity(group, on_device(said));
     backend_.occupancy_backward({.shape = all_heads(group),
                                  .log_beta = attention_.log_retention(),
                                  .of = occupancy_of(),
                                  .slopes = occupancy_.ref().as<float>(),
                                  .gradient = attention_.other_gradient()});
     student_.backward(teacher);
-    note(group, download(verdict));
-    note_losses(group);
+    std::vector<std::byte> bytes(said.bytes());
+    said.download(bytes.data(), bytes.size());
+    note(group, verdict_of(bytes));
+    note_losses(bytes, tokens);
   }
 
   // After all groups of this part, before the first is taught.
@@ -84,17 +90,27 @@ class RetentionStep {
   }
 
  private:
-  // What a group's β come to, as ops write it on the device: one download.
+  // What a group's β come to, as ops write it on the device. Behind it, [2, tokens] in f32, losses of the next token
+  // and divergences: one download.
   struct Verdict {
     uint64_t first_bad = kNothingBad;  // of log β
     float excess = 0;
     int32_t overfull = 0;
   };
   static Verdict* on_device(Tensor& verdict) { return reinterpret_cast<Verdict*>(verdict.ref().as<uint8_t>()); }
-  static Verdict download(const Tensor& verdict) {
+  static int64_t bytes_said(int64_t tokens) {
+    return static_cast<int64_t>(sizeof(Verdict) + 2 * static_cast<size_t>(tokens) * sizeof(float));
+  }
+  static float* losses_on_device(Tensor& said) { return reinterpret_cast<float*>(on_device(said) + 1); }
+  static Verdict verdict_of(std::span<const std::byte> bytes) {
     Verdict said;
-    verdict.download(&said, sizeof(said));
+    std::memcpy(&said, bytes.data(), sizeof(said));
     return said;
+  }
+  static Verdict download(const Tensor& verdict) {
+    std::vector<std::byte> bytes(sizeof(Verdict));
+    verdict.download(bytes.data(), bytes.size());
+    return verdict_of(bytes);
   }
 
   // A sum over predictions here, divided by those of the step.
@@ -131,11 +147,9 @@ class RetentionStep {
     backend_.upload(weights_.ref().data, weights.data(), weights.size() * sizeof(float));
   }
 
-  // Losses of what is said, their gradient in place of the teacher's states.
-  void add_words(const TextGroup& group, ConstRef states, Ref teacher) {
+  // Losses of what is said, [2, tokens], their gradient in place of the teacher's states.
+  void add_words(const TextGroup& group, ConstRef states, Ref teacher, float* next_token) {
     const int64_t tokens = group.block.tokens;
-    losses_.reserve(backend_, DType::kF32, 2 * tokens);
-    auto* next_token = losses_.ref().as<float>();
     backend_.vocabulary_loss({.student = states,
                               .teacher = teacher,
                               .weight = model_.weights.output_embedding().ref(),
@@ -150,10 +164,10 @@ class RetentionStep {
                               .vocab = config_.vocab_size});
   }
 
-  void note_losses(const TextGroup& group) {
-    std::vector<float> losses(static_cast<size_t>(2 * group.block.tokens));
-    backend_.download(losses.data(), losses_.ref().data, losses.size() * sizeof(float));
-    const auto divergence = losses.begin() + group.block.tokens;
+  void note_losses(std::span<const std::byte> said, int64_t tokens) {
+    std::vector<float> losses(static_cast<size_t>(2 * tokens));
+    std::memcpy(losses.data(), said.data() + sizeof(Verdict), losses.size() * sizeof(float));
+    const auto divergence = losses.begin() + tokens;
     next_token_ += std::accumulate(losses.begin(), divergence, 0.0) / static_cast<double>(predictions_);
     divergence_ += std::accumulate(divergence, losses.end(), 0.0) / static_cast<double>(predictions_);
   }
@@ -210,7 +224,6 @@ class RetentionStep {
   int64_t own_predictions_;      // tokens here that have a next one
   int64_t predictions_;          // the same of the whole step
   Tensor targets_, weights_;     // [tokens]
-  Tensor losses_;                // [2, tokens], of the next token and the divergence
   Tensor occupancy_;             // [tokens] or [layers, tokens, kv_heads], then its slopes
   int64_t overfull_of_all_ = 0;  // of a step of several groups or parts; 0: nobody has counted
   int64_t own_overfull_ = 0;

@@ -24,15 +24,15 @@ namespace {
 
 constexpr int kWindow = 256;
 
-// Steps in a row: the host prepares one while the device is at the teacher of it, which a single step would not show.
-int in_a_row(const Device& device) { return device.is_cpu() ? 1 : 8; }
-
 struct Shape {
   std::string model;  // the reference, or one of which only the shape is known
   int64_t tokens;
   double expand;  // hidden units of a write gate over the head's dimension (004)
   int hidden;     // units of a retention gate (003)
 };
+
+// Short steps in a row: the host prepares one while the device is at its teacher, which a single step would not show.
+int in_a_row(const Device& device, const Shape& shape) { return device.is_cpu() || shape.model != "reference" ? 1 : 8; }
 
 std::unique_ptr<Weights> weights_of(const std::string& model) {
   if (model != "reference") return std::make_unique<RandomWeights>(find_named_model(model).parse(), 1);
@@ -66,7 +66,7 @@ void teach(Device& device, Samples& samples, const Shape& shape) {
   ids.upload(lesson.ids.data(), ids.bytes());
   Student student(model);
   Tensor states(device.backend(), device.backend().activation_type(), tokens * model.config.hidden_size);
-  samples.take_in_a_row(in_a_row(device), {.flops = forward_flops(model.config, tokens)},
+  samples.take_in_a_row(in_a_row(device, shape), {.flops = forward_flops(model.config, tokens)},
                         [&] { student.teach(block, std::as_const(ids).ref().as<int32_t>(), states.ref()); });
 }
 
@@ -89,7 +89,7 @@ void step(Device& device, Samples& samples, const Shape& shape, Learner& learner
                       .step = of_step,
                       .memory = &memory};
   };
-  samples.take_in_a_row(in_a_row(device), {.flops = 4 * forward_flops(lesson.config(), shape.tokens)}, [&] {
+  samples.take_in_a_row(in_a_row(device, shape), {.flops = 4 * forward_flops(lesson.config(), shape.tokens)}, [&] {
     const int64_t now = training.steps_done();
     training.step(batch(now), [&] { return std::optional(batch(now + 1)); });
   });

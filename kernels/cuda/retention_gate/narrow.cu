@@ -11,25 +11,27 @@ namespace kv::cuda {
 
 namespace {
 
-constexpr int kThreads = 128;  // four warps: each has half of the tile's tokens and half of the units
+constexpr int kThreads = 256;  // eight warps: each has half of the tile's tokens and a quarter of the units
 constexpr int kTokens = 32;    // of a tile
 constexpr int kRows = 16;      // of a warp
 constexpr int kUnits = kMostNarrowUnits;
-constexpr int kColumns = 32;      // units or inputs of a warp
+constexpr int kColumns = 16;  // units or inputs of a warp
+constexpr int kQuarters = kUnits / kColumns;
 constexpr int kPanel = 64;        // inputs at a time
 constexpr int kStages = 6;        // as many as most small models have: then weights stay for the way back
 static_assert(kPanel == kUnits);  // all tiles have rows of 64
 
-// A warp's 16 × 32 numbers, as products leave them: thread `lane` has rows lane / 4 (values 0, 1) and lane / 4 + 8
+// A warp's 16 × 16 numbers, as products leave them: thread `lane` has rows lane / 4 (values 0, 1) and lane / 4 + 8
 // (values 2, 3), columns 8n + lane % 4 · 2 and the next.
-using Numbers = float[4][4];
+constexpr int kPairs = kColumns / 8;
+using Numbers = float[kPairs][4];
 
 struct Stage {
   bf16 inputs[kTokens * kPanel];
   bf16 weights[kUnits * kPanel];
 };
 
-// Behind it lie two floats a token and KV head.
+// Behind it lie kQuarters floats a token and KV head.
 struct Shared {
   Stage stages[kStages];
   bf16 hidden_weights[kUnits * kUnits];  // of one embedding
@@ -39,14 +41,14 @@ struct Shared {
   __device__ float* numbers() { return reinterpret_cast<float*>(this + 1); }
 };
 size_t shared_bytes(const RetentionGateArgs& args) {
-  return sizeof(Shared) + 2 * sizeof(float) * kTokens * static_cast<size_t>(args.kv_heads);
+  return sizeof(Shared) + kQuarters * sizeof(float) * kTokens * static_cast<size_t>(args.kv_heads);
 }
 
 // Where a thread stands in its tile.
 struct Place {
   int64_t first;  // token
   int count;      // tokens of the tile that are there
-  int thread, lane, half;
+  int thread, lane, half, quarter;
   int row, column;  // the first of the warp's
 
   __device__ Place(int64_t first_token, int64_t tokens)
@@ -54,9 +56,10 @@ struct Place {
         count(static_cast<int>(min(int64_t{kTokens}, tokens - blockIdx.x * int64_t{kTokens}))),
         thread(static_cast<int>(threadIdx.x)),
         lane(thread % 32),
-        half(thread / 64),
+        half(thread / (kThreads / 2)),
+        quarter(thread / 32 % kQuarters),
         row(half * kRows),
-        column(thread / 32 % 2 * kColumns) {}
+        column(quarter * kColumns) {}
 
   __device__ int row_of(int e) const { return row + lane / 4 + e / 2 * 8; }
   __device__ int column_of(int n, int e) const { return column + n * 8 + lane % 4 * 2 + e % 2; }
@@ -65,7 +68,7 @@ struct Place {
 template <class Visit>
 __device__ __forceinline__ void for_each(const Visit& visit) {
 #pragma unroll
-  for (int n = 0; n < 4; ++n) {
+  for (int n = 0; n < kPairs; ++n) {
 #pragma unroll
     for (int e = 0; e < 4; ++e) visit(n, e);
   }
@@ -75,30 +78,22 @@ __device__ __forceinline__ void for_each(const Visit& visit) {
 __device__ __forceinline__ void add_by_rows(Numbers& numbers, const bf16* left, const bf16* right, const Place& at) {
 #pragma unroll
   for (int step = 0; step < 4; ++step) {
-    uint32_t a[4];
+    uint32_t a[4], b[4];
     load_left<64>(a, left, at.row, step, at.lane);
-#pragma unroll
-    for (int pair = 0; pair < 2; ++pair) {
-      uint32_t b[4];
-      load_right<64>(b, right, at.column + 16 * pair, step, at.lane);
-      multiply_add(numbers[2 * pair], a, b[0], b[1]);
-      multiply_add(numbers[2 * pair + 1], a, b[2], b[3]);
-    }
+    load_right<64>(b, right, at.column, step, at.lane);
+    multiply_add(numbers[0], a, b[0], b[1]);
+    multiply_add(numbers[1], a, b[2], b[3]);
   }
 }
 // numbers += left · right
 __device__ __forceinline__ void add_by_columns(Numbers& numbers, const bf16* left, const bf16* right, const Place& at) {
 #pragma unroll
   for (int step = 0; step < 4; ++step) {
-    uint32_t a[4];
+    uint32_t a[4], b[4];
     load_left<64>(a, left, at.row, step, at.lane);
-#pragma unroll
-    for (int pair = 0; pair < 2; ++pair) {
-      uint32_t b[4];
-      load_right_by_columns<64>(b, right, step * 16, at.column / 16 + pair, at.lane);
-      multiply_add(numbers[2 * pair], a, b[0], b[1]);
-      multiply_add(numbers[2 * pair + 1], a, b[2], b[3]);
-    }
+    load_right_by_columns<64>(b, right, step * 16, at.column / 16, at.lane);
+    multiply_add(numbers[0], a, b[0], b[1]);
+    multiply_add(numbers[1], a, b[2], b[3]);
   }
 }
 
@@ -160,7 +155,7 @@ __device__ __forceinline__ void multiply_first_layer(const RetentionGateArgs& ar
 // Numbers of a pair of columns each, rounded, to a tile.
 __device__ __forceinline__ void put(const Numbers& numbers, bf16* tile, const Place& at) {
 #pragma unroll
-  for (int n = 0; n < 4; ++n) {
+  for (int n = 0; n < kPairs; ++n) {
 #pragma unroll
     for (int e = 0; e < 4; e += 2) {
       *reinterpret_cast<uint32_t*>(tile + place<kUnits>(at.row_of(e), at.column_of(n, 0))) =
@@ -199,11 +194,11 @@ struct Heads {
       : first(args.embeddings == 1 ? 0 : embedding), end(args.embeddings == 1 ? args.kv_heads : embedding + 1) {}
 };
 
-// w of the thread's eight units.
+// w of the thread's units.
 __device__ __forceinline__ void load_output_weights(const RetentionGateArgs& args, int head, const Place& at,
-                                                    float (&weights)[8]) {
+                                                    float (&weights)[2 * kPairs]) {
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
+  for (int i = 0; i < 2 * kPairs; ++i) {
     weights[i] = bias_of(args.output_weights + head * args.hidden, at.column_of(i / 2, i % 2), args.hidden);
   }
 }
@@ -212,7 +207,7 @@ __global__ void __launch_bounds__(kThreads) write_log_retention(RetentionGateArg
   extern __shared__ __align__(128) unsigned char memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
   const Place at(first, tokens);
-  float* logits = shared.numbers();  // [half of the units, token, head]
+  float* logits = shared.numbers();  // [quarter of the units, token, head]
   let_next_start();
   wait_for_previous();
   Numbers units = {};
@@ -222,14 +217,14 @@ __global__ void __launch_bounds__(kThreads) write_log_retention(RetentionGateArg
   });
   const auto add_logits = [&](const Numbers& values, const Heads& heads) {
     for (int head = heads.first; head < heads.end; ++head) {
-      float weights[8], z[2] = {};
+      float weights[2 * kPairs], z[2] = {};
       load_output_weights(args, head, at, weights);
       for_each([&](int n, int e) { z[e / 2] += weights[2 * n + e % 2] * values[n][e]; });
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         z[i] += __shfl_xor_sync(kWarp, z[i], 1);
         z[i] += __shfl_xor_sync(kWarp, z[i], 2);
-        float* to = logits + (at.column / kColumns * kTokens + at.row_of(2 * i)) * args.kv_heads + head;
+        float* to = logits + (at.quarter * kTokens + at.row_of(2 * i)) * args.kv_heads + head;
         if (at.lane % 4 == 0) *to = z[i];
       }
     }
@@ -246,7 +241,9 @@ __global__ void __launch_bounds__(kThreads) write_log_retention(RetentionGateArg
   }
   __syncthreads();
   for (int i = at.thread; i < at.count * args.kv_heads; i += kThreads) {
-    const float z = logits[i] + logits[kTokens * args.kv_heads + i];
+    float z = 0;
+#pragma unroll
+    for (int quarter = 0; quarter < kQuarters; ++quarter) z += logits[quarter * kTokens * args.kv_heads + i];
     args.log_retention[at.first * args.kv_heads + i] = log_sigmoid(z + args.output_bias[i % args.kv_heads]);
   }
 }
@@ -271,50 +268,47 @@ struct Left {
   float* parts;         // [2 · tiles, Parts::count()]
 };
 
-// Of values by (row pair summed) column, 2n + e: lane gets the sum over the warp's rows of its column, which is
-// 8 (lane / 8) + lane % 4 · 2 + lane / 4 % 2.
-__device__ __forceinline__ float sum_over_rows(float (&values)[8], int lane) {
+// Of a thread's values, summed over its two rows, 2n + e: a lane gets the sum over all rows of the (lane / 8)-th.
+__device__ __forceinline__ float sum_over_rows(float (&values)[2 * kPairs], int lane) {
+  static_assert(kPairs == 2);
 #pragma unroll
-  for (int left = 4; left > 0; left /= 2) {
-    const bool upper = lane / 4 & left;
+  for (int left = 2; left > 0; left /= 2) {
+    const bool upper = lane / 8 & left;
 #pragma unroll
     for (int i = 0; i < left; ++i) {
       const float given = upper ? values[i] : values[i + left];
-      values[i] = (upper ? values[i + left] : values[i]) + __shfl_xor_sync(kWarp, given, 4 * left);
+      values[i] = (upper ? values[i + left] : values[i]) + __shfl_xor_sync(kWarp, given, 8 * left);
     }
   }
-  return values[0];
+  return values[0] + __shfl_xor_sync(kWarp, values[0], 4);
 }
 
 // Sums over the warp's rows, to one place a unit.
-__device__ __forceinline__ void put_sums(float (&values)[8], int hidden, const Place& at, float* to) {
+__device__ __forceinline__ void put_sums(float (&values)[2 * kPairs], int hidden, const Place& at, float* to) {
   const float sum = sum_over_rows(values, at.lane);
-  const int unit = at.column + at.lane / 8 * 8 + at.lane % 4 * 2 + at.lane / 4 % 2;
-  if (unit < hidden) to[unit] = sum;
+  const int unit = at.column_of(at.lane / 16, at.lane / 8 % 2);
+  if (unit < hidden && at.lane / 4 % 2 == 0) to[unit] = sum;
 }
 __device__ __forceinline__ void put_sums(const Numbers& numbers, int hidden, const Place& at, float* to) {
-  float values[8];
+  float values[2 * kPairs];
 #pragma unroll
-  for (int i = 0; i < 8; ++i) values[i] = numbers[i / 2][i % 2] + numbers[i / 2][i % 2 + 2];
+  for (int i = 0; i < 2 * kPairs; ++i) values[i] = numbers[i / 2][i % 2] + numbers[i / 2][i % 2 + 2];
   put_sums(values, hidden, at, to);
 }
 
 // A tile's columns as rows of [units, tokens]; `token` is the tile's first of them.
 __device__ void write_by_unit(const bf16* tile, int hidden, const Place& at, int64_t token, int64_t tokens, bf16* to) {
-  const int unit = at.thread % kUnits;
+  const int unit = at.thread % kUnits, first = at.thread / kUnits * 8;
   if (unit >= hidden) return;
   bf16* row = to + unit * tokens + token;
+  if (tokens % 8 == 0 && first < at.count) {
+    uint4 eight;
+    auto* values = reinterpret_cast<bf16*>(&eight);
 #pragma unroll
-  for (int piece = at.half * kRows; piece < at.half * kRows + kRows; piece += 8) {
-    if (tokens % 8 == 0 && piece < at.count) {
-      uint4 eight;
-      auto* values = reinterpret_cast<bf16*>(&eight);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) values[i] = tile[place<kUnits>(piece + i, unit)];
-      *reinterpret_cast<uint4*>(row + piece) = eight;
-    } else {
-      for (int i = piece; i < min(piece + 8, at.count); ++i) row[i] = tile[place<kUnits>(i, unit)];
-    }
+    for (int i = 0; i < 8; ++i) values[i] = tile[place<kUnits>(first + i, unit)];
+    *reinterpret_cast<uint4*>(row + first) = eight;
+  } else {
+    for (int i = first; i < min(first + 8, at.count); ++i) row[i] = tile[place<kUnits>(i, unit)];
   }
 }
 
@@ -343,7 +337,7 @@ __device__ __forceinline__ void add_input_gradients(const RetentionGateBackwardA
         Numbers added = {};
         add_by_columns(added, shared.slopes, stage.weights, at);
 #pragma unroll
-        for (int n = 0; n < 4; ++n) {
+        for (int n = 0; n < kPairs; ++n) {
 #pragma unroll
           for (int e = 0; e < 4; e += 2) {
             auto* pair = reinterpret_cast<uint32_t*>(stage.inputs + place<kPanel>(at.row_of(e), at.column_of(n, 0)));
@@ -381,19 +375,19 @@ __global__ void __launch_bounds__(kThreads, 2)
     slopes[n][e] = silu_slope(sum);
   });
   __syncthreads();  // `by` is there
-  for (int head = at.column / kColumns; head < kv_heads; head += 2) {
+  for (int head = at.quarter; head < kv_heads; head += kQuarters) {
     const float sum = warp_reduce(at.lane < kRows ? by[(at.row + at.lane) * kv_heads + head] : 0.0f, Add());
     if (at.lane == 0) parts[layout.output_bias() + head] = sum;
   }
   // Sums for the outputs of some heads that read these values, whose gradients come out.
   const auto go_back = [&](const Numbers& values, const Heads& heads, Numbers& gradients) {
     for (int head = heads.first; head < heads.end; ++head) {
-      float weights[8], added[8];
+      float weights[2 * kPairs], added[2 * kPairs];
       load_output_weights(forward, head, at, weights);
       const float logits[2] = {by[at.row_of(0) * kv_heads + head], by[at.row_of(2) * kv_heads + head]};
       for_each([&](int n, int e) { gradients[n][e] += logits[e / 2] * weights[2 * n + e % 2]; });
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
+      for (int i = 0; i < 2 * kPairs; ++i) {
         added[i] = logits[0] * values[i / 2][i % 2] + logits[1] * values[i / 2][i % 2 + 2];
       }
       put_sums(added, hidden, at, parts + layout.output_weights(head));
