@@ -237,7 +237,7 @@ __global__ void __launch_bounds__(kBackwardThreads) backward_kernel(OccupancyBac
 
 // So many thread blocks, where earlier tokens can be shared out among them, on any card: the order of sums, too, is
 // that of the shape alone.
-constexpr int64_t kWantedBlocks = 1024;
+constexpr int64_t kWantedBlocks = 512;
 
 }  // namespace
 
