@@ -483,6 +483,8 @@ void go_back_through_chunk(const RetentionGateBackwardArgs& args, int64_t first,
 
 }  // namespace
 
+bool fits_narrow(const RetentionGateArgs& args) { return shared_bytes(args) <= shared_bytes_a_block(); }
+
 void run_narrow_forward(const RetentionGateArgs& args) {
   launch_early(write_log_retention, ceil_div(args.tokens, kTokens), kThreads, shared_bytes(args), args, int64_t{0},
                args.tokens);

@@ -52,6 +52,7 @@ void run_wide_forward(const RetentionGateArgs& args);
 void run_wide_backward(const RetentionGateBackwardArgs& args);
 void run_narrow_forward(const RetentionGateArgs& args);  // where is_narrow()
 void run_narrow_backward(const RetentionGateBackwardArgs& args);
+bool fits_narrow(const RetentionGateArgs& args);  // in this card's shared memory
 
 inline constexpr int kMostNarrowUnits = 64;
 inline constexpr int kMostNarrowHeads = 64;
@@ -59,7 +60,7 @@ inline constexpr int kMostNarrowHeads = 64;
 // Rows of 16-byte pieces, which is what narrow.cu copies.
 inline bool is_narrow(const RetentionGateArgs& args) {
   return args.hidden <= kMostNarrowUnits && args.kv_heads <= kMostNarrowHeads && args.hidden % 8 == 0 &&
-         args.width % 8 == 0;
+         args.width % 8 == 0 && fits_narrow(args);
 }
 
 }  // namespace kv::cuda
