@@ -44,7 +44,8 @@ if(KVLAB_SANITIZE)
     message(FATAL_ERROR "KVLAB_SANITIZE: the compiler is ${CMAKE_CXX_COMPILER_ID}, expected Clang, which has libFuzzer")
   endif()
   # Of the folder, so that they stand before a target's own, of which some take checks away again.
-  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  set(sanitizers -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:${sanitizers}>")
   list(APPEND link_flags -fsanitize=address,undefined)
 endif()
 

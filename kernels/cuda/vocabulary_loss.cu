@@ -1,7 +1,5 @@
 #include "kernels/vocabulary_loss.h"
 
-#include <type_traits>
-
 #include "kernels/cuda/device.cuh"
 #include "kernels/linear.h"
 
@@ -120,20 +118,17 @@ __global__ void __launch_bounds__(kThreads, 2) rate_kernel(VocabularyLossArgs ar
   });
   reduce_together(tops, -kInfinity, Larger());
   const float student_top = tops[0], teacher_top = tops[1], shift = teacher_top - student_top;
-  // In f32 what a thread holds, and beyond that in f64.
-  using Sum = std::conditional_t<(kHeld > 0), float, double>;
-  Sum own[3] = {};
+  double sums[3] = {};  // of the student's and the teacher's powers, and of how far they are apart
   for_each_word<kHeld>(vocab, [&](int i, int64_t v) {
     const float of_student = students.at(i, v), power = expf(of_student - student_top);
-    own[0] += power;
+    sums[0] += power;
     students.hold(i, power);
     if (!teacher) return;
     const float of_teacher = teachers.at(i, v), e = expf(of_teacher - teacher_top);
-    own[1] += e;
-    own[2] += Sum{e} * ((of_teacher - of_student) - shift);
+    sums[1] += e;
+    sums[2] += double{e} * ((of_teacher - of_student) - shift);
     teachers.hold(i, e);
   });
-  double sums[3] = {own[0], own[1], own[2]};
   reduce_together(sums, 0.0, Add());
   const double student_sum = sums[0], teacher_sum = sums[1], apart = sums[2];
   const int32_t target = args.targets[t];

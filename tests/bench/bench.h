@@ -42,7 +42,8 @@ class Samples {
   // Measures: warm-up, then samples, each from cold caches. Adds the counters: median_s, quartiles low_s and high_s,
   // samples, bytes, flops, their rates and shares of the peaks.
   void take(const Work& work, const std::function<void()>& op) { take_in_a_row(1, work, op); }
-  // The same of so many in a row, of which a sample is the mean: what one does beside the next counts once.
+  // The same of so many in a row, the first from cold caches, of which a sample is the mean: what one does beside the
+  // next counts once.
   void take_in_a_row(int times, const Work& work, const std::function<void()>& op);
   // The same for what times itself.
   void add(const Work& work, const std::vector<double>& seconds);

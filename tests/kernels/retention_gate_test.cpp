@@ -49,6 +49,8 @@ std::vector<Shape> shapes() {
       all.push_back(shape);
     }
   }
+  all.push_back({70, 576, 9, 64, Form::kEmbeddingsByHead});  // more panels of inputs than a GPU's ring has places
+  all.push_back({33, 64, 64, 8, Form::kTwoLayers});
   all.push_back({70, 384, 8, 512, Form::kTwoLayers});
   all.push_back({4113, 16, 2, 8, Form::kTwoLayers});  // more than a GPU's chunk
   return all;

@@ -1,11 +1,10 @@
-#include "kernels/cuda/gemm.cuh"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/retention_gate/retention_gate.cuh"
 
-// Gates of at most 64 units, as small models have them: what lies between such products would take most of the time. A
-// block takes a tile of tokens through all layers, and back. The first layer's weights pass by in panels of 64 inputs;
-// units and slopes stay in shared memory. Sums over tokens are products of cuBLASLt, of units and slopes that the
-// blocks leave behind; what they leave of biases' and outputs' gradients a last kernel adds up.
+// Gates of at most 64 units, which is what a training begins with: what lies between such products would take most of
+// the time. A block takes a tile of tokens through all layers, and back. The first layer's weights pass by in panels of
+// 64 inputs; units and slopes stay in shared memory. Sums over tokens are products of cuBLASLt, of units and slopes
+// that the blocks leave behind; what they leave of biases' and outputs' gradients a last kernel adds up.
 
 namespace kv::cuda {
 
@@ -448,20 +447,6 @@ __global__ void __launch_bounds__(kAddingThreads)
   add(args.output_bias_gradient, layout.output_bias());
 }
 
-// weight_gradient[units, in] += slopes[units, tokens] · x[tokens, in]
-void add_over_tokens(const bf16* slopes, const bf16* x, int64_t tokens, int64_t units, int64_t in,
-                     float* weight_gradient) {
-  gemm({.input = slopes,
-        .weight = x,
-        .weight_rows = WeightRows::kInputs,
-        .addend = weight_gradient,
-        .output = weight_gradient,
-        .output_type = DType::kF32,
-        .rows = units,
-        .in = tokens,
-        .out = in});
-}
-
 void go_back_through_chunk(const RetentionGateBackwardArgs& args, int64_t first, int64_t tokens) {
   const RetentionGateArgs& forward = args.forward;
   const bool is_deep = static_cast<bool>(forward.hidden_weights);
@@ -481,16 +466,25 @@ void go_back_through_chunk(const RetentionGateBackwardArgs& args, int64_t first,
                   args.input_weight_gradient);
 }
 
+void check_pieces(const RetentionGateArgs& args) {
+  for (const ConstRef& rows : {args.inputs, args.input_weights, args.hidden_weights}) {
+    KV_CHECK(!rows || is_aligned(rows.as<bf16>(), 16));
+  }
+}
+
 }  // namespace
 
 bool fits_narrow(const RetentionGateArgs& args) { return shared_bytes(args) <= shared_bytes_a_block(); }
 
 void run_narrow_forward(const RetentionGateArgs& args) {
+  check_pieces(args);
   launch_early(write_log_retention, ceil_div(args.tokens, kTokens), kThreads, shared_bytes(args), args, int64_t{0},
                args.tokens);
 }
 
 void run_narrow_backward(const RetentionGateBackwardArgs& args) {
+  check_pieces(args.forward);
+  KV_CHECK(!args.input_gradient || is_aligned(args.input_gradient.as<bf16>(), 16));
   for_each_chunk(args.forward, [&](int64_t first, int64_t tokens) { go_back_through_chunk(args, first, tokens); });
 }
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/gemm.cuh"
 #include "kernels/retention_gate.h"
 
 // Retention's gates on CUDA, and what their kernels share. retention_gate.cu picks one of two, by the gate's width:
@@ -31,12 +31,26 @@ __device__ inline float logit_gradient(const RetentionGateBackwardArgs& args, in
   return -expm1f(args.forward.log_retention[gate]) * (args.log_retention_gradient[gate] + other);
 }
 
+// weight_gradient[units, in] += slopes[units, tokens] · x[tokens, in]
+inline void add_over_tokens(const bf16* slopes, const bf16* x, int64_t tokens, int64_t units, int64_t in,
+                            float* weight_gradient) {
+  gemm({.input = slopes,
+        .weight = x,
+        .weight_rows = WeightRows::kInputs,
+        .addend = weight_gradient,
+        .output = weight_gradient,
+        .output_type = DType::kF32,
+        .rows = units,
+        .in = tokens,
+        .out = in});
+}
+
 // Calls with the first token and the number of a chunk's tokens. Chunks bound what layers of all heads hold in between;
 // sums over tokens are those of a chunk after another. A chunk's tokens are a multiple of eight, which products over
 // tokens need to have rows of 16 bytes; the last few are a chunk of their own.
 template <class Visit>
 void for_each_chunk(const RetentionGateArgs& args, const Visit& visit) {
-  constexpr int64_t kUnits = 1 << 24;  // of all heads: 64 MB of sums
+  constexpr int64_t kUnits = 1 << 24;  // of all embeddings: 64 MB of sums; parts of narrow.cu's many heads take more
   constexpr int64_t kTokenRow = 8;
   const int64_t units = int64_t{args.hidden} * args.embeddings;
   const int64_t most = std::max(kTokenRow, kUnits / units / kTokenRow * kTokenRow);

@@ -1,6 +1,5 @@
 #include <optional>
 
-#include "kernels/cuda/gemm.cuh"
 #include "kernels/cuda/retention_gate/retention_gate.cuh"
 
 // Gates of any width: both layers are products of cuBLASLt (gemm.cuh), whose sums stay f32 until a kernel here makes
@@ -200,15 +199,7 @@ class SumGradients {
   }
   // weight_gradient[units, in] += gradientsᵀ · x, bias_gradient[units] += Σ gradients
   void add(const bf16* x, float* weight_gradient, float* bias_gradient) const {
-    gemm({.input = by_unit_.data(),
-          .weight = x,
-          .weight_rows = WeightRows::kInputs,
-          .addend = weight_gradient,
-          .output = weight_gradient,
-          .output_type = DType::kF32,
-          .rows = layer_.units,
-          .in = tokens_,
-          .out = layer_.in});
+    add_over_tokens(by_unit_.data(), x, tokens_, layer_.units, layer_.in, weight_gradient);
     launch(add_bias_gradient, layer_.units, kThreads, 0, by_unit_.data(), tokens_, bias_gradient);
   }
 
