@@ -114,7 +114,7 @@ void on_record(int, void* context) {
 }
 
 // User text inside an error: one line, of bounded length.
-std::string shown(std::string_view text) {
+std::string shown_start(std::string_view text) {
   std::string out;
   for (const char c : text.substr(0, 40)) out += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
   return text.size() > 40 ? out + "..." : out;
@@ -168,7 +168,7 @@ Setter integer_setter(std::optional<Int> Row::*member, std::string_view column, 
     Int number{};
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
     if (error != std::errc() || end != text.data() + text.size()) {
-      fail(file, line, fmt::format("{} '{}', expected an integer or nothing", column, shown(text)));
+      fail(file, line, fmt::format("{} '{}', expected an integer or nothing", column, shown_start(text)));
     }
     row.*member = number;
   };
@@ -178,7 +178,7 @@ Setter number_setter(std::optional<double> Row::*member, std::string_view column
   return [=](Row& row, const std::string& text, int line) {
     if (text.empty()) return;
     row.*member = parse_number(text);
-    if (!(row.*member)) fail(file, line, fmt::format("{} '{}', expected a finite number", column, shown(text)));
+    if (!(row.*member)) fail(file, line, fmt::format("{} '{}', expected a finite number", column, shown_start(text)));
   };
 }
 
@@ -210,7 +210,7 @@ std::vector<Setter> read_header(const Record& header, std::string_view file, Row
   std::set<std::string_view> seen;
   for (const std::string& name : header.fields) {
     if (name.empty()) fail(file, header.line, "a column without a name, expected a header line");
-    if (!seen.insert(name).second) fail(file, header.line, fmt::format("column '{}' appears twice", shown(name)));
+    if (!seen.insert(name).second) fail(file, header.line, fmt::format("column '{}' appears twice", shown_start(name)));
     const auto standard = std::find(kStandardColumns.begin(), kStandardColumns.end(), name);
     if (standard != kStandardColumns.end()) {
       setters.push_back(standard_setter(*standard, file));

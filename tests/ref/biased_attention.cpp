@@ -80,39 +80,43 @@ void for_rows(const BiasedProblem& problem, const Visit& visit) {
   }
 }
 
-Sums untouched(size_t size) {
-  const std::vector<double> nan(size, std::numeric_limits<double>::quiet_NaN());
-  return {nan, nan, nan, nan};
-}
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-// Spreads are squares until finish().
-void add(Sums& sums, int64_t place, double term, double magnitude, double roundings) {
-  if (std::isnan(sums.values[place])) {
-    for (auto* part : {&sums.values, &sums.magnitudes, &sums.roundings, &sums.spreads}) (*part)[place] = 0;
+// Of one place what Sums has of all, side by side: four arrays apart may lie so that a sum's store and the next one's
+// load share the low bits of their addresses, and every one waits.
+struct Total {
+  double value = kNan, magnitude = kNan, roundings = kNan, squares = kNan;  // until something is added
+
+  void add(double term, double size, double steps) {
+    if (std::isnan(value)) *this = {0, 0, 0, 0};
+    value += term;
+    magnitude += size;
+    roundings += size * steps;
+    squares += size * size;
   }
-  sums.values[place] += term;
-  sums.magnitudes[place] += magnitude;
-  sums.roundings[place] += magnitude * roundings;
-  sums.spreads[place] += magnitude * magnitude;
-}
+};
 
-void finish(Sums& sums) {
-  for (double& spread : sums.spreads) spread = std::sqrt(spread);
+Sums sums_of(const std::vector<Total>& totals) {
+  Sums sums;
+  for (const Total& total : totals) {
+    sums.values.push_back(total.value);
+    sums.magnitudes.push_back(total.magnitude);
+    sums.roundings.push_back(total.roundings);
+    sums.spreads.push_back(std::sqrt(total.squares));
+  }
+  return sums;
 }
 
 }  // namespace
 
 BiasedAttention biased_attention(const BiasedProblem& problem, const std::vector<double>& output_gradient) {
   const int dim = problem.head_dim;
-  BiasedAttention result{.output = untouched(problem.queries.size()),
-                         .log_sums = untouched(problem.queries.size() / dim),
-                         .query_gradient = untouched(problem.queries.size()),
-                         .key_gradient = untouched(problem.keys.size()),
-                         .value_gradient = untouched(problem.values.size()),
-                         .bias_gradient = untouched(problem.biases.size())};
+  std::vector<Total> output(problem.queries.size()), log_sums(problem.queries.size() / dim);
+  std::vector<Total> query_gradient(problem.queries.size()), key_gradient(problem.keys.size());
+  std::vector<Total> value_gradient(problem.values.size()), bias_gradient(problem.biases.size());
   for_rows(problem, [&](const Places& at, int i, const Row& row) {
     const int64_t query = at.of_query(i);
-    add(result.log_sums, query, row.log_sum, 1, row.log_sum_roundings);
+    log_sums[query].add(row.log_sum, 1, row.log_sum_roundings);
     const double* dy = output_gradient.data() + query * dim;
     double mean_slope = 0, mean_terms = 0;
     for (int d = 0; d < dim; ++d) {
@@ -132,24 +136,25 @@ BiasedAttention biased_attention(const BiasedProblem& problem, const std::vector
         const double v = problem.values[key * dim + d];
         const double k = problem.scale * problem.keys[key * dim + d];
         const double q = problem.scale * problem.queries[query * dim + d];
-        add(result.output, query * dim + d, p * v, p * std::abs(v), roundings);
-        add(result.value_gradient, key * dim + d, p * dy[d], p * std::abs(dy[d]), roundings);
-        add(result.query_gradient, query * dim + d, ds * k, size * std::abs(k), roundings + dim + 4);
-        add(result.key_gradient, key * dim + d, ds * q, size * std::abs(q), roundings + dim + 4);
+        output[query * dim + d].add(p * v, p * std::abs(v), roundings);
+        value_gradient[key * dim + d].add(p * dy[d], p * std::abs(dy[d]), roundings);
+        query_gradient[query * dim + d].add(ds * k, size * std::abs(k), roundings + dim + 4);
+        key_gradient[key * dim + d].add(ds * q, size * std::abs(q), roundings + dim + 4);
       }
       if (problem.form == KeyBias::Form::kNone) continue;
       const double weight = bias_weight(problem, i - j);
       // A distance may be a difference of two places in a tile, times which slopes are summed apart: of a query's own
       // key both are there, and all that is left of them is how they were rounded.
       const double size_of_weight = problem.form == KeyBias::Form::kDistance ? weight + 1 : weight;
-      add(result.bias_gradient, key, weight * ds, size_of_weight * size, roundings + dim + 4);
+      bias_gradient[key].add(weight * ds, size_of_weight * size, roundings + dim + 4);
     }
   });
-  for (Sums* sums : {&result.output, &result.log_sums, &result.query_gradient, &result.key_gradient,
-                     &result.value_gradient, &result.bias_gradient}) {
-    finish(*sums);
-  }
-  return result;
+  return {.output = sums_of(output),
+          .log_sums = sums_of(log_sums),
+          .query_gradient = sums_of(query_gradient),
+          .key_gradient = sums_of(key_gradient),
+          .value_gradient = sums_of(value_gradient),
+          .bias_gradient = sums_of(bias_gradient)};
 }
 
 double biased_loss(const BiasedProblem& problem, const std::vector<double>& output_gradient) {

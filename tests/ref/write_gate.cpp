@@ -16,7 +16,8 @@ double rms(std::span<const double> vector) {
 std::vector<double> inputs(const GatedToken& token) {
   std::vector<double> x;
   for (const auto& vector : {token.pre_rope_key, token.key}) {
-    for (const double value : vector) x.push_back(token.stored(value / rms(vector)));
+    const double norm = rms(vector);
+    for (const double value : vector) x.push_back(token.stored(value / norm));
   }
   return x;
 }

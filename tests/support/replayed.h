@@ -19,6 +19,8 @@
 
 namespace kv::test {
 
+constexpr double kRounded = 1e-6;  // a few roundings of f32 at magnitude 1
+
 // Keeps what a function of (layer, row, position) ranks highest. Reads host memory: for the CPU backend.
 class ByPosition final : public Scorer {
  public:

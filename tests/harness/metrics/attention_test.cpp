@@ -39,8 +39,6 @@ class AttentionMetricsByHand : public ::testing::Test {
   Sample sample_ = tiny_sample(6);
 };
 
-constexpr double kRounded = 1e-6;  // a few roundings of f32 at magnitude 1
-
 TEST_F(AttentionMetricsByHand, EvictedMassAndBoundByHand) {
   auto replayed = cut();
   const auto rows = measure(replayed, "local_error", {{"stride", "1", ""}});

@@ -9,8 +9,6 @@
 namespace kv::test {
 namespace {
 
-constexpr double kRounded = 1e-6;
-
 // Two KV heads that attend to five entries in proportion to these weights, which add up to 15 in both: the importance
 // of the first four, to the last query.
 WithOutput two_heads(Backend& backend) {

@@ -9,8 +9,6 @@
 namespace kv::test {
 namespace {
 
-constexpr double kRounded = 1e-6;
-
 // One head that attends in proportion to 1, 2, 3, 4, 5, 6: of what comes after four tokens their importance is in
 // proportion to 1, 2, 3, 4. Blocks end after 2 (nothing can have left), 4 and 6 tokens (nothing comes).
 class HeldImportanceByHand : public ::testing::Test {

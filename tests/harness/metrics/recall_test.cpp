@@ -12,8 +12,6 @@
 namespace kv::test {
 namespace {
 
-constexpr double kRounded = 1e-6;
-
 // One head that attends in proportion to 1, 2, 3, 4, 5, 6, ‖v‖ = √2: at an event after four tokens the largest future
 // attention is query 4's, so importance is in proportion to 1, 2, 3, 4.
 class RecallByHand : public ::testing::Test {

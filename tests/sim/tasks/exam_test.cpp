@@ -12,6 +12,7 @@
 #include "sim/tasks/draw_task.h"
 #include "tests/support/file_fixtures.h"
 #include "tests/support/paths.h"
+#include "tests/support/shipped_texts.h"
 
 namespace kv {
 namespace {
@@ -19,21 +20,12 @@ namespace {
 using Ids = std::vector<int32_t>;
 using Strings = std::vector<std::string>;
 
-const Tokenizer& tokenizer() {
-  static const Tokenizer kTokenizer = Tokenizer::load(ref::source_path("experiments/models/reference/tokenizer.json"));
-  return kTokenizer;
-}
-
-const TextData& data() {
-  static const TextData kData = TextData::load(ref::source_path("experiments/data"));
-  return kData;
-}
-
 Exam exam(const std::string& task, int tokens, TaskOptions options = {}) {
-  return make_exam({.task = task, .tokens = tokens, .seed = 3, .options = options}, tokenizer(), data());
+  return make_exam({.task = task, .tokens = tokens, .seed = 3, .options = options}, ref::shipped_tokenizer(),
+                   ref::shipped_texts());
 }
 
-std::string decode(const Ids& ids) { return tokenizer().decode(ids); }
+std::string decode(const Ids& ids) { return ref::shipped_tokenizer().decode(ids); }
 
 void append(Ids& ids, const Ids& more) { ids.insert(ids.end(), more.begin(), more.end()); }
 
@@ -48,8 +40,8 @@ class EveryAskingTask : public testing::TestWithParam<std::string> {};
 
 TEST_P(EveryAskingTask, IsTheSampleCutIntoContextQuestionsAndAnswers) {
   const TaskRequest request{.task = GetParam(), .tokens = 900, .seed = 3, .length = Length::kAtMost};
-  const DrawnTask drawn = draw_task(request, tokenizer(), data());
-  const Exam exam = make_exam(request, tokenizer(), data());
+  const DrawnTask drawn = draw_task(request, ref::shipped_tokenizer(), ref::shipped_texts());
+  const Exam exam = make_exam(request, ref::shipped_tokenizer(), ref::shipped_texts());
   EXPECT_EQ(exam.name, drawn.sample.name);
   EXPECT_EQ(exam.metric, find_task(GetParam()).metric);
   ASSERT_EQ(exam.questions.size(), drawn.text.questions.size());
@@ -59,11 +51,11 @@ TEST_P(EveryAskingTask, IsTheSampleCutIntoContextQuestionsAndAnswers) {
     const QuestionSpan& span = drawn.text.questions[i];
     const std::string answer = drawn.text.text.substr(span.answer, span.end - span.answer);
     const ExamQuestion& question = exam.questions[i];
-    EXPECT_EQ(question.prefix, Ids{*tokenizer().token_id("<|answer|>")});
+    EXPECT_EQ(question.prefix, Ids{*ref::shipped_tokenizer().token_id("<|answer|>")});
     append(whole, question.ids);
     append(whole, question.prefix);
-    append(whole, tokenizer().encode(answer));
-    EXPECT_GE(question.max_new_tokens, static_cast<int>(tokenizer().encode(answer).size()) + 8);
+    append(whole, ref::shipped_tokenizer().encode(answer));
+    EXPECT_GE(question.max_new_tokens, static_cast<int>(ref::shipped_tokenizer().encode(answer).size()) + 8);
     EXPECT_EQ(question.answers, span.answers);
     EXPECT_EQ(grade(exam.metric, answer, question.answers), 1) << answer;
   }
@@ -142,7 +134,7 @@ TEST(Exam, InAChatIsAUsersMessageAndTheBeginningOfAnAnswer) {
   const Tokenizer chat_words = chat_tokenizer();
   const TaskRequest request{
       .task = "niah-multikey-1", .tokens = 600, .seed = 3, .options = {.wording = Wording::kNeutral}};
-  const Exam plain = make_exam(request, chat_words, data());
+  const Exam plain = make_exam(request, chat_words, ref::shipped_texts());
   Exam exam = plain;
   put_in_chat(exam, {.system = "Be brief."}, chat_words);
   const Ids bare(plain.context.begin() + 1, plain.context.end());
@@ -182,13 +174,14 @@ TEST(Exam, InAChatHoldsNoMarkOfTheTemplateAndNeedsTokensForThem) {
   marked = good;
   marked.questions[0].ids.push_back(1);
   EXPECT_EQ(refusal(marked, chat_words), "a text holds a mark of the chat template, expected plain text");
-  EXPECT_EQ(refusal(good, tokenizer()), "the tokenizer has no token <|im_start|>, a mark of the chat template");
+  EXPECT_EQ(refusal(good, ref::shipped_tokenizer()),
+            "the tokenizer has no token <|im_start|>, a mark of the chat template");
 }
 
 TEST(Exam, NeedsAQuestionAndAWholeText) {
   const auto error = [](const TaskRequest& request) -> std::string {
     try {
-      make_exam(request, tokenizer(), data());
+      make_exam(request, ref::shipped_tokenizer(), ref::shipped_texts());
     } catch (const UserError& caught) {
       return caught.what();
     }
@@ -199,9 +192,9 @@ TEST(Exam, NeedsAQuestionAndAWholeText) {
 }
 
 TEST(LineEnds, AreAllTokensWithALineFeed) {
-  const Ids ids = line_end_ids(tokenizer());
+  const Ids ids = line_end_ids(ref::shipped_tokenizer());
   const auto holds = [&](const char* bytes) {
-    return std::binary_search(ids.begin(), ids.end(), tokenizer().token_id(bytes).value());
+    return std::binary_search(ids.begin(), ids.end(), ref::shipped_tokenizer().token_id(bytes).value());
   };
   EXPECT_TRUE(std::is_sorted(ids.begin(), ids.end()));
   EXPECT_TRUE(holds("\n"));
@@ -211,13 +204,13 @@ TEST(LineEnds, AreAllTokensWithALineFeed) {
 }
 
 TEST(AnswerText, EndsBeforeTheStopAndItsLineFeed) {
-  const Ids stops = {0, *tokenizer().token_id("\n"), *tokenizer().token_id(".\n")};
+  const Ids stops = {0, *ref::shipped_tokenizer().token_id("\n"), *ref::shipped_tokenizer().token_id(".\n")};
   const auto text = [&](bool one_line, const char* answer, const Ids& after = {}) {
     Exam exam;
     exam.one_line = one_line;
-    Ids ids = tokenizer().encode(answer);
+    Ids ids = ref::shipped_tokenizer().encode(answer);
     append(ids, after);
-    return answer_text(exam, ids, stops, tokenizer());
+    return answer_text(exam, ids, stops, ref::shipped_tokenizer());
   };
   EXPECT_EQ(text(true, "is 47.\n"), "is 47.");
   EXPECT_EQ(text(true, "is 47", {0}), "is 47") << "<|endoftext|> is no part of the answer";
@@ -227,7 +220,8 @@ TEST(AnswerText, EndsBeforeTheStopAndItsLineFeed) {
   EXPECT_EQ(text(true, "is", {1 << 20}), "is") << "an id of a padded vocabulary";
   EXPECT_EQ(text(true, ""), "");
   EXPECT_EQ(text(true, "", {0}), "");
-  Ids amid = tokenizer().encode("\U0001D11E");  // of four bytes, for which the vocabulary has no single token
+  Ids amid =
+      ref::shipped_tokenizer().encode("\U0001D11E");  // of four bytes, for which the vocabulary has no single token
   ASSERT_GT(amid.size(), 1U);
   amid.pop_back();
   const std::string cut = text(true, "is ", amid);

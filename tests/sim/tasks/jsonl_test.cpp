@@ -10,6 +10,7 @@
 #include "kernels/error.h"
 #include "sim/model/tokenizer/tokenizer.h"
 #include "tests/support/paths.h"
+#include "tests/support/shipped_texts.h"
 
 namespace kv {
 namespace {
@@ -34,11 +35,6 @@ std::string error_of(const std::string& text) {
 std::string row(const std::string& context, const std::string& question) {
   return R"({"context":")" + context + R"(","question":")" + question +
          R"(","answer_prefix":"A:","answers":["1"],"max_new_tokens":8})" + "\n";
-}
-
-const Tokenizer& tokenizer() {
-  static const Tokenizer kTokenizer = Tokenizer::load(ref::source_path("experiments/models/reference/tokenizer.json"));
-  return kTokenizer;
 }
 
 TEST(Jsonl, ReadsEveryKeyAndPassesOverOthers) {
@@ -135,23 +131,23 @@ TEST(Jsonl, MakesAnExamOfAContext) {
       R"({"context":"Ann is 7.\n","question":"How old is Ann?\n","answer_prefix":"Ann is","answers":["7"],"max_new_tokens":3,"task":"qa_1"})"
       "\n"
       R"({"context":"Ann is 7.\n","question":"How old is Ann?","answer_prefix":"","answers":["7"],"max_new_tokens":4,"task":"qa_1"})");
-  const Exam exam = make_exam(data.contexts.at(0), 0, tokenizer());
+  const Exam exam = make_exam(data.contexts.at(0), 0, ref::shipped_tokenizer());
   EXPECT_EQ(exam.name, "qa_1-1");
   EXPECT_EQ(exam.metric, AnswerMetric::kSubstringMatchAny);
   EXPECT_FALSE(exam.one_line);
   EXPECT_EQ(exam.context.front(), 0);
-  EXPECT_EQ(tokenizer().decode(std::span(exam.context).subspan(1)), "Ann is 7.\n");
+  EXPECT_EQ(ref::shipped_tokenizer().decode(std::span(exam.context).subspan(1)), "Ann is 7.\n");
   ASSERT_EQ(exam.questions.size(), 2u);
-  EXPECT_EQ(tokenizer().decode(exam.questions[0].ids), "How old is Ann?\n");
-  EXPECT_EQ(tokenizer().decode(exam.questions[0].prefix), "Ann is");
+  EXPECT_EQ(ref::shipped_tokenizer().decode(exam.questions[0].ids), "How old is Ann?\n");
+  EXPECT_EQ(ref::shipped_tokenizer().decode(exam.questions[0].prefix), "Ann is");
   EXPECT_EQ(exam.questions[0].max_new_tokens, 3);
   // Something has to be continued: the last token of the question.
-  EXPECT_EQ(tokenizer().decode(exam.questions[1].ids), "How old is Ann");
-  EXPECT_EQ(tokenizer().decode(exam.questions[1].prefix), "?");
+  EXPECT_EQ(ref::shipped_tokenizer().decode(exam.questions[1].ids), "How old is Ann");
+  EXPECT_EQ(ref::shipped_tokenizer().decode(exam.questions[1].prefix), "?");
 }
 
 TEST(Jsonl, GradesByTheShareOfAnswersUnlessTheTaskIsQa) {
-  const Exam exam = make_exam(read(row("c", "q")).contexts.at(0), 0, tokenizer());
+  const Exam exam = make_exam(read(row("c", "q")).contexts.at(0), 0, ref::shipped_tokenizer());
   EXPECT_EQ(exam.metric, AnswerMetric::kSubstringMatch);
   EXPECT_EQ(exam.name, "line-1");
 }

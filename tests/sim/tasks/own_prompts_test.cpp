@@ -9,17 +9,13 @@
 #include "sim/io/xz.h"
 #include "tests/support/file_fixtures.h"
 #include "tests/support/paths.h"
+#include "tests/support/shipped_texts.h"
 
 namespace kv {
 namespace {
 
 using Ids = std::vector<int32_t>;
 using test::user_error;
-
-const Tokenizer& tokenizer() {
-  static const Tokenizer loaded = Tokenizer::load(ref::source_path("experiments/models/reference/tokenizer.json"));
-  return loaded;
-}
 
 TEST(OwnPrompts, AreALineEachPackedOrNot) {
   const test::TempFolder folder;
@@ -54,7 +50,7 @@ TEST(OwnPrompts, BadLinesAreNamed) {
 TEST(OwnPrompts, AttemptsBeginWithDifferentPromptsAndNoneComesTwice) {
   PromptFile file;
   for (char c = 'a'; c < 'a' + 7; ++c) file.prompts.emplace_back(1, c);
-  const OwnPrompts prompts(file, 1, std::nullopt, 0, tokenizer());
+  const OwnPrompts prompts(file, 1, std::nullopt, 0, ref::shipped_tokenizer());
   std::set<Ids> openings, orders;
   for (int attempt = 0; attempt < 7; ++attempt) {
     std::set<Ids> seen;
@@ -72,17 +68,17 @@ TEST(OwnPrompts, AttemptsBeginWithDifferentPromptsAndNoneComesTwice) {
   }
   EXPECT_EQ(openings.size(), 7u);
   EXPECT_EQ(orders.size(), 7u);
-  EXPECT_EQ(OwnPrompts(file, 1, std::nullopt, 0, tokenizer()).turn(3, 4, 5), prompts.turn(3, 4, 5));
+  EXPECT_EQ(OwnPrompts(file, 1, std::nullopt, 0, ref::shipped_tokenizer()).turn(3, 4, 5), prompts.turn(3, 4, 5));
 }
 
 TEST(OwnPrompts, WithoutATemplateTheFirstTokenOpensEveryText) {
   const PromptFile file{.prompts = {"Once upon", "a time"}, .sha256 = ""};
-  const OwnPrompts prompts(file, 1, std::nullopt, 0, tokenizer());
+  const OwnPrompts prompts(file, 1, std::nullopt, 0, ref::shipped_tokenizer());
   EXPECT_EQ(prompts.wording(), "plain");
   EXPECT_TRUE(prompts.stop_ids().empty());
   const Ids first = *prompts.turn(0, 0, -1);
   EXPECT_EQ(first.front(), 0);
-  const std::string text = tokenizer().decode(std::span(first).subspan(1));
+  const std::string text = ref::shipped_tokenizer().decode(std::span(first).subspan(1));
   EXPECT_TRUE(text == "Once upon" || text == "a time") << text;
   // The end of a text that opens the next one stands once.
   const Ids after_end = *prompts.turn(0, 1, 0), after_other = *prompts.turn(0, 1, 7);
@@ -93,9 +89,11 @@ TEST(OwnPrompts, WithoutATemplateTheFirstTokenOpensEveryText) {
 
 TEST(OwnPrompts, WithATemplateTurnsAreMessages) {
   const PromptFile file{.prompts = {"Hi.", "Hi."}, .sha256 = ""};
-  const OwnPrompts prompts(file, 1, ChatTemplate{}, 0, tokenizer());
+  const OwnPrompts prompts(file, 1, ChatTemplate{}, 0, ref::shipped_tokenizer());
   EXPECT_EQ(prompts.wording(), "chatml");
-  const auto text = [&](int turn, int32_t last) { return tokenizer().decode(*prompts.turn(0, turn, last)); };
+  const auto text = [&](int turn, int32_t last) {
+    return ref::shipped_tokenizer().decode(*prompts.turn(0, turn, last));
+  };
   EXPECT_EQ(text(0, -1), "<|im_start|>user\nHi.<|im_end|>\n<|im_start|>assistant\n");
   // The reference tokenizer has no mark for the end of a message: after another end it is written out.
   EXPECT_EQ(text(1, 0), "<|im_end|>\n<|im_start|>user\nHi.<|im_end|>\n<|im_start|>assistant\n");

@@ -13,32 +13,23 @@
 #include "sim/io/hash.h"
 #include "sim/model/tokenizer/tokenizer.h"
 #include "tests/support/paths.h"
+#include "tests/support/shipped_texts.h"
 
 namespace kv {
 namespace {
 
-const Tokenizer& tokenizer() {
-  static const Tokenizer kTokenizer = Tokenizer::load(ref::source_path("experiments/models/reference/tokenizer.json"));
-  return kTokenizer;
-}
-
-const TextData& data() {
-  static const TextData kData = TextData::load(ref::source_path("experiments/data"));
-  return kData;
-}
-
 Sample sample_of(const std::string& task, int tokens, uint64_t index = 0, TaskOptions options = {}) {
-  return make_sample({.task = task, .tokens = tokens, .seed = 11, .index = index, .options = options}, tokenizer(),
-                     data());
+  return make_sample({.task = task, .tokens = tokens, .seed = 11, .index = index, .options = options},
+                     ref::shipped_tokenizer(), ref::shipped_texts());
 }
 
 TaskText text_of(const std::string& task, size_t chars, uint64_t index = 0, TaskOptions options = {}) {
   Random random(5, index);
-  return find_task(task).draw({.chars = chars, .random = random, .options = options, .data = data()});
+  return find_task(task).draw({.chars = chars, .random = random, .options = options, .data = ref::shipped_texts()});
 }
 
 std::string decode(const Sample& sample, int32_t begin, int32_t end) {
-  return tokenizer().decode(std::span(sample.ids).subspan(begin, end - begin));
+  return ref::shipped_tokenizer().decode(std::span(sample.ids).subspan(begin, end - begin));
 }
 
 std::string_view part(const TaskText& text, size_t begin, size_t end) {
@@ -69,7 +60,7 @@ std::vector<std::pair<std::string, std::string>> answers_of(const std::string& t
 
 std::string error_of(const TaskRequest& request) {
   try {
-    make_sample(request, tokenizer(), data());
+    make_sample(request, ref::shipped_tokenizer(), ref::shipped_texts());
   } catch (const UserError& error) {
     return error.what();
   }
@@ -85,7 +76,9 @@ TEST_P(EveryTask, IsAFunctionOfSeedAndIndex) {
   EXPECT_EQ(first.labels, again.labels);
   EXPECT_EQ(first.name, GetParam() + "-0");
   EXPECT_NE(first.ids, sample_of(GetParam(), 700, 1).ids);
-  EXPECT_NE(first.ids, make_sample({.task = GetParam(), .tokens = 700, .seed = 12}, tokenizer(), data()).ids);
+  EXPECT_NE(
+      first.ids,
+      make_sample({.task = GetParam(), .tokens = 700, .seed = 12}, ref::shipped_tokenizer(), ref::shipped_texts()).ids);
 }
 
 TEST_P(EveryTask, HasTheAskedLength) {
@@ -111,7 +104,7 @@ TEST_P(EveryTask, SpansCoverTheTextAndLabelsFollowThem) {
   }
   EXPECT_EQ(end, text.text.size());
 
-  const Sample sample = tokenize_task(text, 0, tokenizer());
+  const Sample sample = tokenize_task(text, 0, ref::shipped_tokenizer());
   EXPECT_EQ(sample.ids[0], 0);
   EXPECT_EQ(sample.labels[0], Label::kContext);
   EXPECT_EQ(decode(sample, 1, static_cast<int32_t>(sample.ids.size())), text.text);
@@ -125,7 +118,7 @@ TEST_P(EveryTask, SpansCoverTheTextAndLabelsFollowThem) {
 
 TEST_P(EveryTask, LinksLookBackFromTheTokenBeforeEachAnswer) {
   const TaskText text = text_of(GetParam(), 6000);
-  const Sample sample = tokenize_task(text, 0, tokenizer());
+  const Sample sample = tokenize_task(text, 0, ref::shipped_tokenizer());
   ASSERT_EQ(sample.links.size(), text.links.size());
   for (size_t i = 0; i < text.links.size(); ++i) {
     const UsefulLink& link = text.links[i];
@@ -229,7 +222,7 @@ TEST(Needle, HidesInWhatTheOptionSays) {
   const auto longest = std::max_element(text.spans.begin(), text.spans.end(),
                                         [](const Span& a, const Span& b) { return a.end - a.begin < b.end - b.begin; });
   const auto hay = part(text, longest->begin + 1, longest->end - 1);
-  EXPECT_TRUE(std::any_of(data().code.begin(), data().code.end(),
+  EXPECT_TRUE(std::any_of(ref::shipped_texts().code.begin(), ref::shipped_texts().code.end(),
                           [&](const Document& document) { return document.text.find(hay) != std::string::npos; }));
 }
 
@@ -518,8 +511,8 @@ TEST(Reason, FillsAnExactLengthWithTrace) {
 // it, where more hay (of other sentences, or fewer but longer pairs) fits.
 TEST(MakeSample, TheSearchForALengthDoesNotGetStuck) {
   const auto filled = [](const std::string& task, int tokens, uint64_t index, uint64_t seed) {
-    const Sample sample =
-        make_sample({.task = task, .tokens = tokens, .seed = seed, .index = index}, tokenizer(), data());
+    const Sample sample = make_sample({.task = task, .tokens = tokens, .seed = seed, .index = index},
+                                      ref::shipped_tokenizer(), ref::shipped_texts());
     EXPECT_LE(std::ssize(sample.ids), tokens);
     return static_cast<double>(sample.ids.size()) / tokens;
   };
@@ -553,20 +546,24 @@ TEST(MakeSample, RefusesWhatCannotBeMet) {
 }
 
 TEST(MakeSample, TakesAnotherFirstToken) {
-  EXPECT_EQ(make_sample({.task = "book", .tokens = 64, .first_token = 7}, tokenizer(), data()).ids[0], 7);
+  EXPECT_EQ(
+      make_sample({.task = "book", .tokens = 64, .first_token = 7}, ref::shipped_tokenizer(), ref::shipped_texts())
+          .ids[0],
+      7);
 }
 
 // What a text was drawn from is known where it was drawn from one document, and that document has it.
 TEST(MakeSample, NamesItsDocument) {
   for (const char* name : {"book", "code", "sentence", "needle", "variable-tracking", "niah-single-2"}) {
     SCOPED_TRACE(name);
-    const DrawnTask drawn = draw_task({.task = name, .tokens = 512, .seed = 5}, tokenizer(), data());
+    const DrawnTask drawn =
+        draw_task({.task = name, .tokens = 512, .seed = 5}, ref::shipped_tokenizer(), ref::shipped_texts());
     ASSERT_FALSE(drawn.sample.document.empty());
     EXPECT_EQ(drawn.sample.document, drawn.text.document);
-    const bool is_code = std::none_of(data().books.begin(), data().books.end(), [&](const Document& document) {
-      return document.source == drawn.sample.document;
-    });
-    const auto& documents = is_code ? data().code : data().books;
+    const bool is_code =
+        std::none_of(ref::shipped_texts().books.begin(), ref::shipped_texts().books.end(),
+                     [&](const Document& document) { return document.source == drawn.sample.document; });
+    const auto& documents = is_code ? ref::shipped_texts().code : ref::shipped_texts().books;
     const auto document = std::find_if(documents.begin(), documents.end(), [&](const Document& candidate) {
       return candidate.source == drawn.sample.document;
     });
@@ -579,13 +576,16 @@ TEST(MakeSample, NamesItsDocument) {
     EXPECT_TRUE(found);
   }
   for (const char* name : {"reason", "math", "kv", "niah-single-1"}) {
-    EXPECT_EQ(draw_task({.task = name, .tokens = 512, .seed = 5}, tokenizer(), data()).sample.document, "") << name;
+    EXPECT_EQ(draw_task({.task = name, .tokens = 512, .seed = 5}, ref::shipped_tokenizer(), ref::shipped_texts())
+                  .sample.document,
+              "")
+        << name;
   }
 }
 
 TEST(MakeSample, KeepsAWholeReasoningTextWhereAsked) {
-  const Sample sample =
-      make_sample({.task = "reason", .tokens = 2048, .seed = 3, .length = Length::kAtMost}, tokenizer(), data());
+  const Sample sample = make_sample({.task = "reason", .tokens = 2048, .seed = 3, .length = Length::kAtMost},
+                                    ref::shipped_tokenizer(), ref::shipped_texts());
   const std::string text = decode(sample, 1, static_cast<int32_t>(sample.ids.size()));
   EXPECT_NE(text.rfind("Therefore "), std::string::npos);
   EXPECT_LE(sample.ids.size(), 2048u);
