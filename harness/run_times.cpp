@@ -13,7 +13,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // Milliseconds are what a run is sure of.
-double to_milliseconds(double seconds) { return std::round(seconds * 1e3) / 1e3; }
+double rounded_to_milliseconds(double seconds) { return std::round(seconds * 1e3) / 1e3; }
 
 double seconds_from(const Json& json) {
   const double seconds = json.get<double>();
@@ -25,14 +25,14 @@ double seconds_from(const Json& json) {
 
 Json to_json(const RunTimes& times) {
   Json out;
-  out["start"] = to_milliseconds(times.start);
-  out["open"] = to_milliseconds(times.open);
-  out["assembly"] = to_milliseconds(times.assembly);
+  out["start"] = rounded_to_milliseconds(times.start);
+  out["open"] = rounded_to_milliseconds(times.open);
+  out["assembly"] = rounded_to_milliseconds(times.assembly);
   out["bytes"] = times.bytes;
   out["workloads"] = Json::array();
   for (const WorkloadTimes& workload : times.workloads) {
     Json seconds = Json::array();
-    for (const double of_case : workload.seconds) seconds.push_back(to_milliseconds(of_case));
+    for (const double of_case : workload.seconds) seconds.push_back(rounded_to_milliseconds(of_case));
     out["workloads"].push_back({{"name", workload.name}, {"samples", workload.samples}, {"seconds", seconds}});
   }
   return out;

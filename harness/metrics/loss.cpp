@@ -18,7 +18,7 @@ namespace kv {
 
 namespace {
 
-struct Sums {
+struct LossSums {
   double policy = 0;
   double full = 0;
   int64_t tokens = 0;
@@ -26,9 +26,9 @@ struct Sums {
 
 // A sample's targets by their labels.
 struct Parts {
-  Sums answer;
-  Sums prompt;  // all that is no answer
-  Sums right;   // answers that argmax has
+  LossSums answer;
+  LossSums prompt;  // all that is no answer
+  LossSums right;   // answers that argmax has
 };
 
 class Loss : public Metric {
@@ -84,14 +84,14 @@ class Loss : public Metric {
   }
 
  private:
-  Sums sum_from(int s, size_t first) const { return sum_of(s, first, record_.nll(s).size()); }
+  LossSums sum_from(int s, size_t first) const { return sum_of(s, first, record_.nll(s).size()); }
 
   // Sums over the positions [first, end) that predict a token.
-  Sums sum_of(int s, size_t first, size_t end) const {
+  LossSums sum_of(int s, size_t first, size_t end) const {
     const auto policy = record_.nll(s);
     const auto& full = view_.baseline->nll[static_cast<size_t>(s)];
     KV_CHECK(full.size() == policy.size());
-    Sums sums;
+    LossSums sums;
     for (size_t t = first; t < end && t + 1 < policy.size(); ++t) {
       sums.policy += policy[t];
       sums.full += full[t];
@@ -100,7 +100,7 @@ class Loss : public Metric {
     return sums;
   }
 
-  static void ratio(int s, const char* name, const Sums& sums, std::vector<Measured>& rows) {
+  static void ratio(int s, const char* name, const LossSums& sums, std::vector<Measured>& rows) {
     if (sums.full > 0) {
       rows.push_back({.sample = s, .metric = name, .value = sums.policy / sums.full});
     } else {
@@ -109,7 +109,7 @@ class Loss : public Metric {
   }
 
   void totals(int s, std::vector<Measured>& rows) const {
-    const Sums sums = sum_from(s, 0);
+    const LossSums sums = sum_from(s, 0);
     rows.push_back({.sample = s, .metric = "nll_sum", .value = sums.policy, .unit = "nats"});
     rows.push_back({.sample = s, .metric = "nll_sum_full", .value = sums.full, .unit = "nats"});
     rows.push_back(
@@ -126,7 +126,7 @@ class Loss : public Metric {
       rows.push_back({.sample = s, .metric = "loss_ratio_tail", .skipped = kNoEvent});
       return;
     }
-    const Sums sums = sum_from(s, static_cast<size_t>(first));
+    const LossSums sums = sum_from(s, static_cast<size_t>(first));
     rows.push_back({.sample = s, .metric = "nll_sum_tail", .value = sums.policy, .unit = "nats"});
     rows.push_back({.sample = s, .metric = "nll_sum_tail_full", .value = sums.full, .unit = "nats"});
     ratio(s, "loss_ratio_tail", sums, rows);
@@ -156,7 +156,7 @@ class Loss : public Metric {
     const size_t tokens = record_.nll(s).size();
     const auto bin = static_cast<size_t>(bin_);
     for (size_t x = 0; x < tokens; x += bin) {
-      const Sums sums = sum_of(s, std::max<size_t>(x, 1) - 1, x + bin - 1);
+      const LossSums sums = sum_of(s, std::max<size_t>(x, 1) - 1, x + bin - 1);
       if (sums.tokens == 0) continue;
       rows.push_back({.sample = s,
                       .x = static_cast<double>(x),
@@ -173,7 +173,7 @@ class Loss : public Metric {
     Parts parts;
     for (size_t t = 0; t + 1 < sample.ids.size() && t + 1 < sample.labels.size(); ++t) {
       const bool is_answer = sample.labels[t + 1] == Label::kAnswer;
-      Sums& part = is_answer ? parts.answer : parts.prompt;
+      LossSums& part = is_answer ? parts.answer : parts.prompt;
       ++part.tokens;
       part.policy += record_.nll(s)[t];
       part.full += baseline.nll[index][t];

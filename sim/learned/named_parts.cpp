@@ -11,7 +11,7 @@ namespace kv {
 
 namespace {
 
-constexpr int64_t kBlock = 1 << 14;  // slopes of a task
+constexpr int64_t kSlopesATask = 1 << 14;
 
 }  // namespace
 
@@ -79,7 +79,7 @@ void NamedParts::add(std::string_view name, std::span<const float> of_owners, st
   KV_CHECK(std::ssize(gradient) == elements());
   if (of_owners.empty()) return;
   const int64_t count = place(name, 0).count, owners = std::ssize(of_owners) / count;
-  cpu::parallel_blocks(owners, std::max<int64_t>(1, kBlock / count), [&](int64_t first, int64_t end) {
+  cpu::parallel_blocks(owners, std::max<int64_t>(1, kSlopesATask / count), [&](int64_t first, int64_t end) {
     for (int64_t owner = first; owner < end; ++owner) {
       double* sums = of_owner(name, owner, gradient).data();
       const float* slopes = of_owners.data() + owner * count;

@@ -20,12 +20,12 @@ namespace {
 
 constexpr std::string_view kArchitectureKey = "general.architecture";
 
-struct Architecture {
+struct GgufArchitecture {
   std::string_view name;
   ModelFamily family;
 };
 
-constexpr std::array<Architecture, 3> kArchitectures = {
+constexpr std::array<GgufArchitecture, 3> kGgufArchitectures = {
     {{"llama", ModelFamily::kLlama}, {"qwen2", ModelFamily::kQwen2}, {"qwen3", ModelFamily::kQwen3}}};
 
 // Keys of these architectures that change what a model computes, in a way that this project does not know.
@@ -88,10 +88,10 @@ class ArchitectureKeys {
   std::string prefix_;
 };
 
-const Architecture& architecture_of(const GgufFile& file) {
+const GgufArchitecture& architecture_of(const GgufFile& file) {
   const auto name = file.text(kArchitectureKey);
   std::string known;
-  for (const Architecture& architecture : kArchitectures) {
+  for (const GgufArchitecture& architecture : kGgufArchitectures) {
     if (name == architecture.name) return architecture;
     known += (known.empty() ? "" : ", ") + std::string(architecture.name);
   }
@@ -216,7 +216,7 @@ std::vector<int> ids_of(const GgufFile& file, std::initializer_list<std::string_
 }  // namespace
 
 ModelConfig gguf_model_config(const GgufFile& file) {
-  const Architecture& architecture = architecture_of(file);
+  const GgufArchitecture& architecture = architecture_of(file);
   const ArchitectureKeys keys(file, architecture.name);
   refuse_unknown_meanings(keys);
   ModelConfig config;

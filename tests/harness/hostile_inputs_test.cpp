@@ -41,7 +41,7 @@ namespace fs = std::filesystem;
 constexpr unsigned kSecondsAnInput = 60;  // a thousand times what one takes
 constexpr int kSkippedCode = 1;           // of a run in which cases could not run
 
-using Arguments = std::vector<std::string>;
+using Words = std::vector<std::string>;
 
 // What the child that tries the inputs tells its parent, dead or alive.
 struct Report {
@@ -120,8 +120,7 @@ void check_numbers(const fs::path& out) {
 
 class HostileInputs : public testing::Test {
  protected:
-  using Make =
-      std::function<Arguments(Random&)>;  // writes an input's files and returns the command line that reads them
+  using Make = std::function<Words(Random&)>;  // writes an input's files and returns the command line that reads them
 
   HostileInputs() {
     ref::make_text_model(model());
@@ -136,7 +135,7 @@ class HostileInputs : public testing::Test {
 
   // Two inputs whose end is known beforehand: every share of the inputs begins with them, so that it asserts something.
   struct Known {
-    std::function<Arguments()> good, bad;  // each writes its files
+    std::function<Words()> good, bad;  // each writes its files
   };
 
   // Tries the known inputs and `count` others in a child; where one kills it, another goes on after it.
@@ -185,10 +184,10 @@ class HostileInputs : public testing::Test {
     test::write_file(copy / file, content);
     return copy.string();
   }
-  Arguments run(const std::string& spec) const {
+  Words run(const std::string& spec) const {
     return {"run", "--quiet", "--no-draw", "--fresh", "--out", out(), spec, "--set", "samples=1"};
   }
-  Arguments score(const std::string& model, const std::string& ids) const {
+  Words score(const std::string& model, const std::string& ids) const {
     return {"score", "--model", model, "--ids", ids, "--out", out()};
   }
   std::string decode_spec(const std::string& source) const {
@@ -202,7 +201,7 @@ class HostileInputs : public testing::Test {
                        "\ndata: [{name: noise, ids: ids.safetensors, tokens: 48}]\nmetrics: [loss]\nsamples: 1");
   }
   // The verb's own tool makes what is changed afterwards; in a child, too, so that no thread is there before a fork.
-  void prepare(const Arguments& words) const {
+  void prepare(const Words& words) const {
     std::fflush(nullptr);
     const pid_t child = ::fork();
     if (child == 0) ::_exit(run_words(words));
@@ -214,7 +213,7 @@ class HostileInputs : public testing::Test {
   test::TempFolder folder_;
 
  private:
-  static int run_words(const Arguments& words) {
+  static int run_words(const Words& words) {
     cpu::set_thread_count(1);
     std::vector<const char*> arguments = {"kvlab"};
     for (const std::string& word : words) arguments.push_back(word.c_str());
@@ -226,7 +225,7 @@ class HostileInputs : public testing::Test {
     int code = 0;
     std::string problem;
   };
-  End try_words(const Arguments& words, const Captured& captured, Report& report) const {
+  End try_words(const Words& words, const Captured& captured, Report& report) const {
     put(report.command, fmt::format("{}", fmt::join(words, " ")));
     ::alarm(kSecondsAnInput);
     End end{.code = run_words(words)};
@@ -295,7 +294,7 @@ TEST_F(HostileInputs, SpecsRunOrAreRefused) {
   for (const std::string& spec : specs) prepare({"validate", write("spec.yaml", spec)});
   const Known known = {.good = [&] { return run(write("spec.yaml", specs[0])); },
                        .bad = [&] { return run(write("spec.yaml", specs[0] + "polices: [full]\n")); }};
-  attack(1, 300, known, [&](Random& random) -> Arguments {
+  attack(1, 300, known, [&](Random& random) -> Words {
     if (random.chance(0.3)) return run(write("spec.yaml", ref::hostile_text(specs[0], random)));
     return {"validate", write("spec.yaml", ref::hostile_text(random.choice(specs), random))};
   });
@@ -306,9 +305,9 @@ TEST_F(HostileInputs, OverridesRunOrAreRefused) {
   const std::vector<std::string> sets = {"samples=2", "data.noise.tokens=32", "policies.h2o.recent=4",
                                          "axes.budget=[16, 24]", "policies=[full, {policy: h2o, label: a}]"};
   for (const std::string& set : sets) prepare({"validate", path("spec.yaml"), "--set", set});
-  const auto with = [&](const char* set) { return Arguments{"validate", path("spec.yaml"), "--set", set}; };
+  const auto with = [&](const char* set) { return Words{"validate", path("spec.yaml"), "--set", set}; };
   const Known known = {.good = [&] { return with("samples=2"); }, .bad = [&] { return with("sample=2"); }};
-  attack(2, 60, known, [&](Random& random) -> Arguments {
+  attack(2, 60, known, [&](Random& random) -> Words {
     std::string set = ref::hostile_text(random.choice(sets), random);
     std::erase(set, '\0');  // no command line can hold one
     return {"validate", path("spec.yaml"), "--set", set};
@@ -331,7 +330,7 @@ TEST_F(HostileInputs, ConfigurationsOfAModelRunOrAreRefused) {
   };
   for (const std::string& config : configs) prepare(with(config));
   const Known known = {.good = [&] { return with(configs[0]); }, .bad = [&] { return with("{}"); }};
-  attack(3, 150, known, [&](Random& random) -> Arguments {
+  attack(3, 150, known, [&](Random& random) -> Words {
     const std::string changed = ref::hostile_text(random.choice(configs), random);
     if (random.chance(0.3)) return {"inspect", model_with("config.json", changed)};
     return with(changed);
@@ -376,7 +375,7 @@ TEST_F(HostileInputs, GgufFilesRunOrAreRefused) {
   };
   const Known known = {.good = [&] { return scored(good); },
                        .bad = [&] { return scored(good.substr(0, good.size() / 2)); }};
-  attack(12, 160, known, [&](Random& random) -> Arguments {
+  attack(12, 160, known, [&](Random& random) -> Words {
     const std::string changed = write("changed.gguf", ref::hostile_gguf(good, good.size() - data, random));
     if (random.chance(0.3)) return {"inspect", changed};
     if (random.chance(0.3)) return {"tokenize", "--model", changed, "--text", path("text.txt")};
@@ -391,8 +390,8 @@ TEST_F(HostileInputs, TokenizersAndTextsRunOrAreRefused) {
   }
   const std::string text = test::read_file(path("text.txt"));
   const auto with = [&](const std::string& tokenizer, const std::string& changed) {
-    return Arguments{"tokenize", "--model", model_with("tokenizer.json", tokenizer), "--text",
-                     write("changed.txt", changed)};
+    return Words{"tokenize", "--model", model_with("tokenizer.json", tokenizer), "--text",
+                 write("changed.txt", changed)};
   };
   const Known known = {.good = [&] { return with(tokenizers[0], text); },  // the others know few bytes
                        .bad = [&] { return with("{}", text); }};
@@ -413,7 +412,7 @@ TEST_F(HostileInputs, TracesRunOrAreRefused) {
     return run(path("trace.yaml"));
   };
   const Known known = {.good = [&] { return with(trace); }, .bad = [&] { return with(trace.substr(0, 1000)); }};
-  attack(7, 130, known, [&](Random& random) -> Arguments {
+  attack(7, 130, known, [&](Random& random) -> Words {
     std::string changed = trace;
     if (random.chance(0.5)) {
       changed = ref::hostile_safetensors(trace, random);
@@ -458,13 +457,13 @@ TEST_F(HostileInputs, ResultsAreReadOrRefused) {
   const std::string columns = transpose_csv(rows, "rows.csv"), packed = xz(columns);
   const Known known = {.good =
                            [&] {
-                             return Arguments{"inspect", path("good")};
+                             return Words{"inspect", path("good")};
                            },
                        .bad =
                            [&] {
-                             return Arguments{"inspect", path("text.txt")};
+                             return Words{"inspect", path("text.txt")};
                            }};
-  attack(9, 170, known, [&](Random& random) -> Arguments {
+  attack(9, 170, known, [&](Random& random) -> Words {
     const fs::path changed = folder_ / "changed";
     fs::remove_all(changed);
     fs::copy(path("good"), changed);
@@ -523,7 +522,7 @@ TEST_F(HostileInputs, BenchmarksAreTabulatedOrRefused) {
   write("spec.yaml", "benchmarks: b.json\n");
   const auto with = [&](const std::string& changed) {
     write("b.json", changed);
-    return Arguments{"run", "--quiet", "--no-draw", "--out", out(), path("spec.yaml")};
+    return Words{"run", "--quiet", "--no-draw", "--out", out(), path("spec.yaml")};
   };
   const Known known = {.good = [&] { return with(good); }, .bad = [&] { return with("{}"); }};
   attack(11, 80, known, [&](Random& random) { return with(ref::hostile_text(good, random)); });

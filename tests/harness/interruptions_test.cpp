@@ -21,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 using std::chrono::steady_clock;
 using testing::HasSubstr;
-using Arguments = std::vector<std::string>;
+using Words = std::vector<std::string>;
 
 struct End {
   int code = -1, signal = 0;
@@ -51,8 +51,7 @@ class Interruptions : public Cli {
   using Befall = std::function<void(pid_t)>;
 
   // Runs kvlab to its end. As soon as a journal in `out` holds a unit, `befall` is called.
-  End run_kvlab(const Arguments& words, const std::string& out = "", const Befall& befall = {},
-                int stdout_end = -1) const {
+  End run_kvlab(const Words& words, const std::string& out = "", const Befall& befall = {}, int stdout_end = -1) const {
     const int messages = ::open(path("said").c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     const pid_t child = ref::start_kvlab(words, {.out = stdout_end, .messages = messages, .folder = folder_.string()});
     ::close(messages);
@@ -83,7 +82,7 @@ class Interruptions : public Cli {
   }
 
   // Of many units, some milliseconds each.
-  Arguments long_run(const std::string& out, const std::string& spec = "tiny.yaml") const {
+  Words long_run(const std::string& out, const std::string& spec = "tiny.yaml") const {
     return {"run", "--no-draw", "--out", out, spec, "--set", "axes.budget=[12, 16, 20, 24, 28, 32, 36, 40]"};
   }
 

@@ -29,7 +29,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
-using Arguments = std::vector<std::string>;
+using Words = std::vector<std::string>;
 
 class KillsSlow : public testing::Test {
  protected:
@@ -48,12 +48,12 @@ class KillsSlow : public testing::Test {
     test::write_file(path(name), content);
     return path(name);
   }
-  static Arguments run(const std::string& spec, const std::string& out) {
+  static Words run(const std::string& spec, const std::string& out) {
     return {"run", "--quiet", "--no-draw", "--out", out, spec};
   }
 
   // Whether the process came to its end before `moment`; there it is killed.
-  static bool finishes(const Arguments& words, Clock::duration moment) {
+  static bool finishes(const Words& words, Clock::duration moment) {
     const pid_t child = ref::start_kvlab(words);
     const auto deadline = Clock::now() + moment;
     int status = 0;
@@ -76,7 +76,7 @@ class KillsSlow : public testing::Test {
 
   // Kills `kills` processes of `words(out)`, each in the place where the one before it died; whenever one comes to its
   // end, what lies in its folder must be `expected`, and the next one starts in another folder.
-  void kill(uint64_t stream, int kills, const std::function<Arguments(const std::string& out)>& words,
+  void kill(uint64_t stream, int kills, const std::function<Words(const std::string& out)>& words,
             const std::function<std::string(const std::string& out)>& content) const {
     // The second one's time: the first reads program and libraries from the disk.
     const std::string whole = path("whole");
@@ -173,7 +173,7 @@ TEST_F(KillsSlow, LoseNothingOfLatency) {
 // Checkpoints after every step, so that a training is killed between them, in one and behind the last.
 class KillsOfTrainingsSlow : public KillsSlow {
  protected:
-  using Start = std::function<Arguments(const std::string& out)>;
+  using Start = std::function<Words(const std::string& out)>;
   Start train(const std::string& name, const std::string& policy, const std::string& learn) const {
     const std::string spec =
         write(name, fmt::format("model: {}\nprotocol: train\n"
@@ -181,8 +181,8 @@ class KillsOfTrainingsSlow : public KillsSlow {
                                 "policies: [{}]\nlearn: {{steps: 8, batch: 2, {}}}\nsamples: 3\nseed: 5\n",
                                 path("model"), policy, learn));
     return [spec](const std::string& out) {
-      return Arguments{"train", "--quiet", "--no-draw", "--checkpoint",   "0",
-                       "--out", out,       "--weights", out + "/weights", spec};
+      return Words{"train", "--quiet", "--no-draw", "--checkpoint",   "0",
+                   "--out", out,       "--weights", out + "/weights", spec};
     };
   }
   Start supervised() const {
@@ -234,7 +234,7 @@ TEST_F(KillsSlow, LoseNothingOfProfiles) {
   kill(
       5, 40,
       [&](const std::string& out) {
-        return Arguments{"profile", "--quiet", "--out", out, spec};
+        return Words{"profile", "--quiet", "--out", out, spec};
       },
       profiles);
 }
@@ -258,7 +258,7 @@ TEST_F(KillsSlow, LoseNothingOfReports) {
   };
   const auto report = [&](const std::string& out) {
     if (!fs::exists(out)) fs::copy(path("rows"), out, fs::copy_options::recursive);
-    return Arguments{"report", out};
+    return Words{"report", out};
   };
   kill(6, 20, report, files);
 }

@@ -14,7 +14,7 @@
 namespace kv {
 namespace {
 
-struct DrawnLabel {
+struct Label {
   std::string text;
   Box box;
 };
@@ -25,8 +25,8 @@ double attribute(const std::string& tag, const std::string& name, double otherwi
 }
 
 // The boxes of an SVG's texts as a browser would lay them, from the file alone.
-std::vector<DrawnLabel> labels_of(const std::string& svg) {
-  std::vector<DrawnLabel> out;
+std::vector<Label> labels_of(const std::string& svg) {
+  std::vector<Label> out;
   const std::regex pattern("<text([^>]*)>([^<]*)</text>");
   for (std::sregex_iterator at(svg.begin(), svg.end(), pattern), end; at != end; ++at) {
     const std::string tag = (*at)[1];
@@ -53,7 +53,7 @@ void expect_readable(const Drawing& drawing, const std::string& name) {
   ASSERT_EQ(drawing.empty, "") << name;
   const std::string svg = to_svg(drawing.picture, name);
   const Box view{0, 0, attribute(svg, "width", 0), attribute(svg, "height", 0)};
-  const std::vector<DrawnLabel> labels = labels_of(svg);
+  const std::vector<Label> labels = labels_of(svg);
   ASSERT_GT(labels.size(), 2u) << name;
   for (std::size_t i = 0; i < labels.size(); ++i) {
     const auto& [text, box] = labels[i];

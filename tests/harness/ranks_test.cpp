@@ -24,7 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 using RanksSlow = test::LaunchedRanks;
 
-using Arguments = std::vector<std::string>;
+using Words = std::vector<std::string>;
 
 TEST(OwnShare, IsAGpuAndAShareOfTheCoresOfAMachine) {
   const std::vector<Seat> seats = {

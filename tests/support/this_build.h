@@ -2,8 +2,8 @@
 
 namespace kv::ref {
 
-// Whether the tool that these tests are linked to is a debug build, where every op looks at its page tables first and
-// what is not yet written is NaN. Suites cannot know it by themselves: the sanitizers' build takes them from another.
+// Whether the tool that these tests are linked to is a debug build, where every op looks at its page tables first.
+// Suites cannot know it by themselves: the sanitizers' build takes them from another.
 bool is_debug_build();
 
 }  // namespace kv::ref

@@ -31,32 +31,32 @@ constexpr std::string_view kConfig = R"({"model_type": "qwen2", "hidden_size": 4
 constexpr const char* kValue = "model.layers.0.self_attn.v_proj.weight";  // [2, 4]
 constexpr const char* kShard = "model-00002-of-00002.safetensors";
 
-struct HostTensor {
+struct Tensor {
   std::vector<int64_t> shape;
   std::vector<float> values;
 };
 
 // Every weight distinct and exact in bf16: tensor t holds t + i / 64.
-std::map<std::string, HostTensor> tiny_tensors() {
-  std::map<std::string, HostTensor> tensors;
+std::map<std::string, Tensor> tiny_tensors() {
+  std::map<std::string, Tensor> tensors;
   for (const ExpectedTensor& expected : expected_tensors(parse_model_config(kConfig, "config.json"))) {
     int64_t size = 1;
     for (const int64_t extent : expected.shape) size *= extent;
-    HostTensor tensor{expected.shape, std::vector<float>(size)};
+    Tensor tensor{expected.shape, std::vector<float>(size)};
     for (int64_t i = 0; i < size; ++i) tensor.values[i] = static_cast<float>(tensors.size() % 2) + i / 64.0f;
     tensors[expected.name] = tensor;
   }
   return tensors;
 }
 
-void write_weights(const std::filesystem::path& path, const std::map<std::string, HostTensor>& tensors) {
+void write_weights(const std::filesystem::path& path, const std::map<std::string, Tensor>& tensors) {
   std::vector<TensorData> data;
   data.reserve(tensors.size());
   for (const auto& [name, tensor] : tensors) data.push_back({name, Dtype::kF32, tensor.shape, tensor.values.data()});
   write_safetensors(path, data);
 }
 
-void write_single(const TempFolder& folder, const std::map<std::string, HostTensor>& tensors) {
+void write_single(const TempFolder& folder, const std::map<std::string, Tensor>& tensors) {
   test::write_file(folder / "config.json", kConfig);
   write_weights(folder / "model.safetensors", tensors);
 }
@@ -64,8 +64,8 @@ void write_single(const TempFolder& folder, const std::map<std::string, HostTens
 // kValue alone in the second shard.
 void write_sharded(const TempFolder& folder) {
   test::write_file(folder / "config.json", kConfig);
-  std::map<std::string, HostTensor> first = tiny_tensors();
-  std::map<std::string, HostTensor> second;
+  std::map<std::string, Tensor> first = tiny_tensors();
+  std::map<std::string, Tensor> second;
   second.insert(first.extract(kValue));
   json index;
   for (const auto& [name, tensor] : first) index["weight_map"][name] = "model-00001-of-00002.safetensors";
@@ -83,7 +83,7 @@ struct Loaded {
   explicit Loaded(const std::filesystem::path& folder) : tensors(load_tensors(load_model(folder), *backend)) {}
 };
 
-std::vector<float> plain(const Tensor& tensor) {
+std::vector<float> plain(const kv::Tensor& tensor) {
   std::vector<float> values(static_cast<size_t>(tensor.elements()));
   tensor.download(values.data(), tensor.bytes());
   return values;

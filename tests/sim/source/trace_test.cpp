@@ -55,7 +55,7 @@ class TraceOfLlama : public ::testing::Test {
 };
 
 // Keeps the head outputs of every layer and block.
-class LayerOutputs final : public Observer {
+class Outputs final : public Observer {
  public:
   void attended(const LayerView& view, ConstRef outputs) override {
     const auto* values = outputs.as<float>();
@@ -66,7 +66,7 @@ class LayerOutputs final : public Observer {
 };
 
 std::map<int, std::vector<float>> head_outputs(Backend& backend, Source& source, const std::vector<int32_t>& ids) {
-  LayerOutputs outputs;
+  Outputs outputs;
   Observer* const observers[] = {&outputs};
   Policy full = policy_of("full", nullptr);
   const std::span<const int32_t> sequences[] = {ids};

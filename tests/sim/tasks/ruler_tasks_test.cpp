@@ -18,7 +18,7 @@
 namespace kv {
 namespace {
 
-TaskText ruler_text(const std::string& task, size_t chars, TaskOptions options = {}, uint64_t index = 0) {
+TaskText text_of(const std::string& task, size_t chars, TaskOptions options = {}, uint64_t index = 0) {
   Random random(5, index);
   return find_task(task).draw({.chars = chars, .random = random, .options = options, .data = ref::shipped_texts()});
 }
@@ -67,7 +67,7 @@ TEST(Niah, TypesHaveTheirKeysValuesAndDistractors) {
     for (const Wording wording : {Wording::kReference, Wording::kNeutral}) {
       SCOPED_TRACE(fmt::format("{} {}", shape.task, static_cast<int>(wording)));
       const bool neutral = wording == Wording::kNeutral;
-      const TaskText text = ruler_text(shape.task, 4000, {.wording = wording});
+      const TaskText text = text_of(shape.task, 4000, {.wording = wording});
       const auto needles = needles_of(text);
       EXPECT_EQ(needles.size(), shape.keys * shape.values + shape.distractors);
       for (const Needle& needle : needles) {
@@ -100,7 +100,7 @@ TEST(Niah, HayOfNeedlesHasNothingElse) {
   for (const HayShape& shape : {HayShape{"niah-multikey-2", Wording::kNeutral, "magic number", kWords, kNumber},
                                 HayShape{"niah-multikey-3", Wording::kNeutral, "magic uuid", kUuid, kUuid},
                                 HayShape{"niah-multikey-3", Wording::kReference, "access code", kHex8, kHex16}}) {
-    const TaskText text = ruler_text(shape.task, 8000, {.wording = shape.wording});
+    const TaskText text = text_of(shape.task, 8000, {.wording = shape.wording});
     const auto needles = needles_of(text);
     std::set<std::string> keys;
     size_t length = 0;
@@ -118,7 +118,7 @@ TEST(Niah, HayOfNeedlesHasNothingElse) {
 }
 
 TEST(Needles, HideInOtherNeedlesOfTheirKindToo) {
-  const TaskText text = ruler_text("needle", 4000, {.needles = 2, .values = 1, .questions = 2, .hay = Hay::kNeedles});
+  const TaskText text = text_of("needle", 4000, {.needles = 2, .values = 1, .questions = 2, .hay = Hay::kNeedles});
   const std::string question = text.text.substr(text.questions.at(0).begin);
   const std::string kind = question.substr(std::string("<|question|>What is the ").size(), 8);
   size_t count = 0;
@@ -127,7 +127,7 @@ TEST(Needles, HideInOtherNeedlesOfTheirKindToo) {
 }
 
 TEST(Niah, NoiseRepeatsTheSameSentences) {
-  const std::string context = context_of(ruler_text("niah-single-1", 6000));
+  const std::string context = context_of(text_of("niah-single-1", 6000));
   const std::string sentence = "Rain fell on the roofs of the town.";
   size_t count = 0;
   for (size_t at = context.find(sentence); at != context.npos; at = context.find(sentence, at + 1)) ++count;
@@ -135,7 +135,7 @@ TEST(Niah, NoiseRepeatsTheSameSentences) {
 }
 
 TEST(Niah, BooksFollowEachOtherWhereNoneIsLongEnough) {
-  const TaskText text = ruler_text("niah-single-2", 200'000);
+  const TaskText text = text_of("niah-single-2", 200'000);
   EXPECT_NEAR(static_cast<double>(context_of(text).size()), 200'000, 100);
   EXPECT_TRUE(std::any_of(ref::shipped_texts().books.begin(), ref::shipped_texts().books.end(),
                           [&](const Document& book) { return text.text.starts_with(book.text.substr(0, 1000)); }));
@@ -144,7 +144,7 @@ TEST(Niah, BooksFollowEachOtherWhereNoneIsLongEnough) {
 TEST(Needles, StandAtTheAskedDepth) {
   for (const char* task : {"niah-single-2", "niah-multivalue", "needle"}) {
     for (const double depth : {0.0, 0.25, 0.5, 1.0}) {
-      const TaskText text = ruler_text(task, 20'000, {.distractors = 3, .depth = depth});
+      const TaskText text = text_of(task, 20'000, {.distractors = 3, .depth = depth});
       const std::string question =
           text.text.substr(text.questions[0].begin, text.questions[0].prefix - text.questions[0].begin);
       const double length = static_cast<double>(context_of(text).size());
@@ -154,14 +154,14 @@ TEST(Needles, StandAtTheAskedDepth) {
       }
     }
   }
-  EXPECT_EQ(ruler_text("niah-single-2", 5000, {.depth = 0.0}).links[0].sources[0].first, 1u);
-  const TaskText last = ruler_text("niah-single-2", 5000, {.depth = 1.0});
+  EXPECT_EQ(text_of("niah-single-2", 5000, {.depth = 0.0}).links[0].sources[0].first, 1u);
+  const TaskText last = text_of("niah-single-2", 5000, {.depth = 1.0});
   EXPECT_EQ(last.links[0].sources[0].second + 1, context_of(last).size()) << "only the line end is behind it";
 }
 
 TEST(Needles, NumberOfDistractorsLeavesTheQuestionAsItIs) {
-  const TaskText with_2 = ruler_text("niah-single-2", 5000, {.distractors = 2});
-  const TaskText with_60 = ruler_text("niah-single-2", 5000, {.distractors = 60});
+  const TaskText with_2 = text_of("niah-single-2", 5000, {.distractors = 2});
+  const TaskText with_60 = text_of("niah-single-2", 5000, {.distractors = 60});
   EXPECT_EQ(needles_of(with_2).size(), 3u);
   EXPECT_EQ(needles_of(with_60).size(), 61u);
   EXPECT_EQ(with_2.text.substr(with_2.questions[0].begin), with_60.text.substr(with_60.questions[0].begin));
@@ -172,7 +172,7 @@ TEST(Needles, NumberOfDistractorsLeavesTheQuestionAsItIs) {
 
 TEST(Needles, DistractorsAreNeverAskedFor) {
   for (uint64_t index = 0; index < 10; ++index) {
-    const TaskText text = ruler_text("needle", 4000, {.values = 1, .questions = 2, .distractors = 12}, index);
+    const TaskText text = text_of("needle", 4000, {.values = 1, .questions = 2, .distractors = 12}, index);
     std::set<std::string> answers;
     for (const QuestionSpan& question : text.questions) answers.insert(question.answers.at(0));
     EXPECT_EQ(answers.size(), 2u);
@@ -183,7 +183,7 @@ TEST(Needles, DistractorsAreNeverAskedFor) {
 }
 
 TEST(VariableTracking, OfRulerIsOneChainOfFive) {
-  const TaskText text = ruler_text("vt", 5000, {.wording = Wording::kNeutral});
+  const TaskText text = text_of("vt", 5000, {.wording = Wording::kNeutral});
   ASSERT_EQ(text.questions.size(), 1u);
   EXPECT_EQ(text.questions[0].answers.size(), 5u);
   for (const auto& [begin, end] : text.links.at(0).sources) {
@@ -199,7 +199,7 @@ std::map<std::string, int> counts_of(const std::string& list) {
 }
 
 TEST(CommonWords, OccurThirtyTimesAndTheOthersThrice) {
-  const TaskText text = ruler_text("cwe", 15'000);
+  const TaskText text = text_of("cwe", 15'000);
   const auto counts = counts_of(context_of(text));
   const std::set<std::string> common(text.questions[0].answers.begin(), text.questions[0].answers.end());
   EXPECT_EQ(common.size(), 10u);
@@ -208,7 +208,7 @@ TEST(CommonWords, OccurThirtyTimesAndTheOthersThrice) {
 
 TEST(CommonWords, StayTheMostFrequentOnesInShortLists) {
   for (const size_t chars : {0u, 1000u, 2000u, 4000u, 8000u}) {
-    const TaskText text = ruler_text("cwe", chars);
+    const TaskText text = text_of("cwe", chars);
     const auto counts = counts_of(context_of(text));
     const std::set<std::string> common(text.questions[0].answers.begin(), text.questions[0].answers.end());
     int least = 1000;
@@ -220,7 +220,7 @@ TEST(CommonWords, StayTheMostFrequentOnesInShortLists) {
 }
 
 TEST(CommonWords, AreNumberedInTheNeutralWording) {
-  const TaskText text = ruler_text("cwe", 3000, {.wording = Wording::kNeutral});  // 3000 bytes: 200 words of 15 or so
+  const TaskText text = text_of("cwe", 3000, {.wording = Wording::kNeutral});  // 3000 bytes: 200 words of 15 or so
   EXPECT_NE(text.text.find("\n\n1. "), std::string::npos);
   EXPECT_NE(text.text.find(" 190. "), std::string::npos);
 }
@@ -229,7 +229,7 @@ TEST(FrequentWords, OfRulerFollowZipfBehindTheNoise) {
   for (const Wording wording : {Wording::kReference, Wording::kNeutral}) {
     for (const size_t chars : {0u, 2000u, 30'000u}) {
       const bool neutral = wording == Wording::kNeutral;
-      const TaskText text = ruler_text("fwe", chars, {.wording = wording});
+      const TaskText text = text_of("fwe", chars, {.wording = wording});
       const std::string context = context_of(text);
       auto counts = counts_of(neutral ? context.substr(context.find("\n\n")) : context);
       EXPECT_EQ(counts.contains("..."), neutral);

@@ -17,7 +17,7 @@ using test::user_error;
 
 // The bytes by their values, "12" (256), "ab" (257), "\u0120a" (258, a space and an a), "<s>" (259, control), "<think>"
 // (260, user-defined) and "abc" (261), which no merge gives.
-GgufBuilder small_file(std::string_view splitting) {
+GgufBuilder small(std::string_view splitting) {
   GgufBuilder bytes;
   ref::put_byte_tokenizer(bytes, splitting);
   std::vector<std::string> tokens;
@@ -59,23 +59,23 @@ using Ids = std::vector<int32_t>;
 
 TEST_F(GgufTokenizer, CutsTextsAsItsFamilyDoes) {
   // gpt-2 keeps digits together, smollm takes each alone; both put a space before the word.
-  EXPECT_EQ(load(small_file("gpt-2")).encode("12 ab"), (Ids{256, 258, 'b'}));
-  EXPECT_EQ(load(small_file("smollm")).encode("12 ab"), (Ids{'1', '2', 258, 'b'}));
+  EXPECT_EQ(load(small("gpt-2")).encode("12 ab"), (Ids{256, 258, 'b'}));
+  EXPECT_EQ(load(small("smollm")).encode("12 ab"), (Ids{'1', '2', 258, 'b'}));
   // llama-bpe takes digits by threes, and whole words that are tokens before any merge; qwen2 takes each digit alone.
-  EXPECT_EQ(load(small_file("llama-bpe")).encode("12 abc"), (Ids{256, 258, 'b', 'c'}));
-  EXPECT_EQ(load(small_file("llama-bpe")).encode("abc"), (Ids{261}));
-  EXPECT_EQ(load(small_file("llama-bpe")).encode("0112"), (Ids{'0', '1', '1', '2'}));
-  EXPECT_EQ(load(small_file("qwen2")).encode("12abc"), (Ids{'1', '2', 257, 'c'}));
+  EXPECT_EQ(load(small("llama-bpe")).encode("12 abc"), (Ids{256, 258, 'b', 'c'}));
+  EXPECT_EQ(load(small("llama-bpe")).encode("abc"), (Ids{261}));
+  EXPECT_EQ(load(small("llama-bpe")).encode("0112"), (Ids{'0', '1', '1', '2'}));
+  EXPECT_EQ(load(small("qwen2")).encode("12abc"), (Ids{'1', '2', 257, 'c'}));
 }
 
 TEST_F(GgufTokenizer, Qwen2ComposesCharacters) {
   // e and a combining acute accent become one character of two bytes.
-  EXPECT_EQ(load(small_file("qwen2")).encode("e\xcc\x81"), (Ids{0xc3, 0xa9}));
-  EXPECT_EQ(load(small_file("smollm")).encode("e\xcc\x81"), (Ids{'e', 0xcc, 0x81}));
+  EXPECT_EQ(load(small("qwen2")).encode("e\xcc\x81"), (Ids{0xc3, 0xa9}));
+  EXPECT_EQ(load(small("smollm")).encode("e\xcc\x81"), (Ids{'e', 0xcc, 0x81}));
 }
 
 TEST_F(GgufTokenizer, FindsControlAndUserDefinedTokensInATextAndDecodesThem) {
-  const Tokenizer tokenizer = load(small_file("smollm"));
+  const Tokenizer tokenizer = load(small("smollm"));
   const Ids ids = tokenizer.encode("<s>ab<think>\n");
   EXPECT_EQ(ids, (Ids{259, 257, 260, '\n'}));
   EXPECT_EQ(tokenizer.decode(ids), "<s>ab<think>\n");
@@ -87,7 +87,7 @@ TEST_F(GgufTokenizer, RefusesOtherKindsAndSplittings) {
   kind.put_text("tokenizer.ggml.model", "llama");
   EXPECT_EQ(refusal(kind),
             "tokenizer.ggml.model is \"llama\", expected gpt2 (byte-level BPE); give token ids with --ids instead");
-  EXPECT_EQ(refusal(small_file("tekken")),
+  EXPECT_EQ(refusal(small("tekken")),
             "tokenizer.ggml.pre is \"tekken\", expected one of gpt-2, smollm, llama-bpe, llama3, llama-v3, qwen2, "
             "deepseek-r1-qwen; give token ids with --ids instead");
   EXPECT_EQ(refusal(GgufBuilder()),
