@@ -62,7 +62,7 @@ class LostRanksSlow : public test::LaunchedRanks {
   void lose(const std::string& lost, const std::string& how, const std::string& out, int ranks = 3) const {
     const std::string self = fs::read_symlink("/proc/self/exe").string();
     code_of(start(ranks,
-                  fmt::format("unset GTEST_TOTAL_SHARDS; KV_LOST={} KV_HOW={} KV_SPEC='{}' KV_OUT='{}' exec '{}' "
+                  fmt::format("KV_LOST={} KV_HOW={} KV_SPEC='{}' KV_OUT='{}' exec '{}' "
                               "--gtest_filter=OneOfTheRanks.IsLost",
                               lost, how, path("spec.yaml"), out, self),
                   path("messages")));

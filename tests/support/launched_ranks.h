@@ -56,6 +56,8 @@ class LaunchedRanks : public testing::Test {
     ::setenv("OMPI_MCA_pml", "ob1", 1);
     ::setenv("OMPI_MCA_btl", "self,vader", 1);
     ::setenv("OMP_NUM_THREADS", "1", 1);
+    // A rank that is a case of this program is no shard of it.
+    for (const char* name : {"GTEST_TOTAL_SHARDS", "GTEST_SHARD_INDEX"}) ::unsetenv(name);
     ::dup2(::open("/dev/null", O_WRONLY), STDOUT_FILENO);
     ::dup2(::open(messages.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), STDERR_FILENO);
     ::execlp("mpirun", "mpirun", "-n", count.c_str(), "sh", "-c", command.c_str(), nullptr);
