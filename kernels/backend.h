@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -39,6 +40,19 @@ class Moment {
   virtual double seconds_since(const Moment& earlier) const = 0;
 };
 
+// What is on its way from the device to the host, as it was when it was asked for.
+class Download {
+ public:
+  virtual ~Download() = default;
+  // Waits until it is there, and for nothing that was asked of the device since. Valid as long as the download is.
+  virtual std::span<const std::byte> wait() = 0;
+  template <class T>
+  std::span<const T> wait_for() {
+    const std::span<const std::byte> bytes = wait();
+    return {reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)};
+  }
+};
+
 // Memory that grows in place of a larger copy: what it holds stays.
 class GrowingMemory {
  public:
@@ -68,6 +82,8 @@ class Backend {
   // The host's memory may change as soon as it returns. It need not wait for the device, which download() does.
   virtual void upload(void* to, const void* host, size_t bytes) = 0;
   virtual void download(void* host, const void* from, size_t bytes) = 0;
+  // The same without a wait: the host may ask for what comes next before it looks. Nothing to record.
+  virtual std::unique_ptr<Download> begin_download(const void* from, size_t bytes) = 0;
   virtual void copy(void* to, const void* from, size_t bytes) = 0;
   virtual void fill_zero(void* data, size_t bytes) = 0;
   virtual void synchronize() = 0;

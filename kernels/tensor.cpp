@@ -59,4 +59,9 @@ void Tensor::download(void* host, size_t count) const {
   if (count) backend_->download(host, data_, count);
 }
 
+std::unique_ptr<Download> Tensor::begin_download() const {
+  KV_CHECK(data_);
+  return backend_->begin_download(data_, bytes());
+}
+
 }  // namespace kv

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "kernels/element.h"
 #include "kernels/slots.h"
@@ -9,6 +10,7 @@
 namespace kv {
 
 class Backend;
+class Download;
 
 // Owns contiguous row-major backend memory. Fresh memory is poisoned (every byte 0xFF: NaN for floats, -1 for i32),
 // so a kernel that reads what nobody wrote shows at once.
@@ -51,6 +53,7 @@ class Tensor {
   void fill_zero();
   void upload(const void* host, size_t bytes);
   void download(void* host, size_t bytes) const;
+  std::unique_ptr<Download> begin_download() const;  // of all of it
 
  private:
   Backend* backend_ = nullptr;

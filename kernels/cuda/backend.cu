@@ -4,6 +4,7 @@
 #include <string>
 
 #include "kernels/check_pages.h"
+#include "kernels/cuda/download.cuh"
 #include "kernels/cuda/facts.cuh"
 #include "kernels/cuda/growing_memory.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -40,6 +41,9 @@ class CudaBackend final : public Backend {
   std::unique_ptr<GrowingMemory> growing_memory() override { return cuda::growing_memory(); }
   void upload(void* to, const void* host, size_t bytes) override { cuda::upload(to, host, bytes); }
   void download(void* host, const void* from, size_t bytes) override { cuda::download(host, from, bytes); }
+  std::unique_ptr<Download> begin_download(const void* from, size_t bytes) override {
+    return cuda::begin_download(from, bytes);
+  }
   void copy(void* to, const void* from, size_t bytes) override {
     KV_CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, cuda::stream()));
   }

@@ -99,10 +99,4 @@ void DuoAttention::backward(int layer, const Projections& projections, const Out
   add(gradients.values, others.values, keys);
 }
 
-std::vector<float> DuoAttention::alpha_gradient() const {
-  std::vector<float> gradient(static_cast<size_t>(alpha_gradient_.elements()));
-  alpha_gradient_.download(gradient.data(), alpha_gradient_.bytes());
-  return gradient;
-}
-
 }  // namespace kv

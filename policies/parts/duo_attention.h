@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -25,7 +26,7 @@ class DuoAttention final : public StudentAttention {
                 const ProjectionGradients& gradients) override;
 
   // [layers, kv_heads], of all blocks so far.
-  std::vector<float> alpha_gradient() const;
+  std::unique_ptr<Download> alpha_gradient() const { return alpha_gradient_.begin_download(); }
 
  private:
   KeyBias streams() const;

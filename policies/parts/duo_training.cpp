@@ -61,14 +61,15 @@ std::vector<LearnedMean> DuoTraining::learn(const LearnBatch& batch, std::span<c
   require_numbers(alphas, model.config.kv_heads);
   DuoAttention attention(batch.backend, model.config, streaming_, alphas);
   Distillation distillation(model, batch.memory);
-  double distance = 0;
-  groups_.for_each(batch, tokens_at_once_, [&](const TextGroup& group, Ref teacher) {
-    distance += group.share * distillation.learn(group, teacher, attention, [] {});
-  });
+  groups_.for_each(batch, tokens_at_once_,
+                   [&](const TextGroup& group, Ref teacher) { distillation.learn(group, teacher, attention, [] {}); });
+  const std::unique_ptr<Download> alpha_gradient = attention.alpha_gradient();
+  batch.when_asked();
+  const double distance = distillation.loss();
   if (!std::isfinite(distance)) {
     throw NotFiniteError(fmt::format("the hidden states' distance is {}", distance));
   }
-  const std::vector<float> of_distance = attention.alpha_gradient();
+  const std::span<const float> of_distance = alpha_gradient->wait_for<float>();
   const auto heads = static_cast<double>(alphas.size());
   const double share = share_of(batch);
   for (size_t i = 0; i < alphas.size(); ++i) {

@@ -246,16 +246,15 @@ void RetentionGradients::add_into(int layer, RetentionGateBackwardArgs& args) {
   args.output_bias_gradient = of(kOutputBiases, first_output);
 }
 
-void RetentionGradients::add_to(std::span<double> gradient, std::vector<float>& memory) const {
+void RetentionGradients::add_to(std::span<const float> slopes, std::span<double> gradient) const {
   constexpr std::array<std::string_view, kParts> kNames = {kInputWeight, kInputBias,    kHiddenWeight,
                                                            kHiddenBias,  kOutputWeight, kOutputBias};
-  memory.resize(static_cast<size_t>(slopes_.elements()));
-  slopes_.download(memory.data(), slopes_.bytes());
+  KV_CHECK(std::ssize(slopes) == slopes_.elements());
   for (size_t part = 0; part < kParts; ++part) {
     const bool is_one_of_all = shape_.tying == RetentionShape::Tying::kShared && part >= kOutputWeights;
     const int64_t copies = is_one_of_all ? kv_heads_ : 1, elements = (first_[part + 1] - first_[part]) / copies;
     for (int64_t copy = 0; copy < copies; ++copy) {
-      const float* of_copy = memory.data() + first_[part] + copy * elements;
+      const float* of_copy = slopes.data() + first_[part] + copy * elements;
       named_.add(kNames[part], {of_copy, static_cast<size_t>(elements)}, gradient);
     }
   }

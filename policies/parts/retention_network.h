@@ -81,9 +81,10 @@ class RetentionGradients {
 
   // Where the op adds those of a layer.
   void add_into(int layer, RetentionGateBackwardArgs& args);
-  // On to the parameters as files have them, of which a shared one takes what all who share it give. `memory` is what
-  // they come to the host in: kept by who takes a step again, since fresh pages take longer than what fills them.
-  void add_to(std::span<double> gradient, std::vector<float>& memory) const;
+  // As they are now.
+  std::unique_ptr<Download> begin_download() const { return slopes_.begin_download(); }
+  // Those on to the parameters as files have them, of which a shared one takes what all who share it give.
+  void add_to(std::span<const float> slopes, std::span<double> gradient) const;
 
  private:
   enum Part : uint8_t {

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <numeric>
 #include <span>
 #include <utility>
@@ -51,7 +52,7 @@ class RetentionStep {
     overfull_of_all_ += download(verdict).overfull;
   }
 
-  // Asks for all of the group's ops before it waits for what they say. What the teacher says is written over.
+  // Asks for all of the group's ops, and waits for none. What the teacher says is written over.
   void add(const TextGroup& group, Ref teacher) {
     const int64_t tokens = group.block.tokens;
     Tensor said(backend_, DType::kU8, bytes_said(tokens));  // fresh memory: no β is bad
@@ -64,10 +65,17 @@ class RetentionStep {
                                  .slopes = occupancy_.ref().as<float>(),
                                  .gradient = attention_.other_gradient()});
     student_.backward(teacher);
-    std::vector<std::byte> bytes(said.bytes());
-    said.download(bytes.data(), bytes.size());
-    note(group, verdict_of(bytes));
-    note_losses(bytes, tokens);
+    said_.push_back(
+        {.tokens = tokens, .share = group.share, .counted = counted(group).elements(), .bytes = said.begin_download()});
+  }
+
+  // Once all groups are asked for: waits for what they say, of which the first β that is no number is refused.
+  void look() {
+    for (const OfGroup& group : said_) {
+      const std::span<const std::byte> said = group.bytes->wait();
+      note(group, verdict_of(said));
+      note_losses(said, group.tokens);
+    }
   }
 
   // After all groups of this part, before the first is taught.
@@ -97,6 +105,13 @@ class RetentionStep {
     float excess = 0;
     int32_t overfull = 0;
   };
+  struct OfGroup {
+    int64_t tokens = 0;
+    double share = 0;
+    int64_t counted = 0;  // occupancies
+    std::unique_ptr<Download> bytes;
+  };
+
   static Verdict* on_device(Tensor& verdict) { return reinterpret_cast<Verdict*>(verdict.ref().as<uint8_t>()); }
   static int64_t bytes_said(int64_t tokens) {
     return static_cast<int64_t>(sizeof(Verdict) + 2 * static_cast<size_t>(tokens) * sizeof(float));
@@ -199,19 +214,15 @@ class RetentionStep {
                              .gradient = occupancy_.ref().as<float>()});
   }
 
-  void note(const TextGroup& group, const Verdict& verdict) {
-    if (verdict.first_bad != kNothingBad) refuse(group, static_cast<int64_t>(verdict.first_bad));
+  void note(const OfGroup& group, const Verdict& verdict) {
+    if (verdict.first_bad != kNothingBad) {
+      const auto at = static_cast<int64_t>(verdict.first_bad), heads = int64_t{config_.kv_heads};
+      throw NotFiniteError(
+          fmt::format("layer {}, KV head {}: log β is no number", at / (group.tokens * heads), at % heads));
+    }
     excess_ += verdict.excess;
     own_overfull_ += verdict.overfull;
-    overfull_ += group.share * verdict.overfull / static_cast<double>(counted(group).elements());
-  }
-
-  // Names the first head whose β are no numbers.
-  [[noreturn]] void refuse(const TextGroup& group, int64_t at) const {
-    float value = 0;
-    backend_.download(&value, attention_.log_retention() + at, sizeof(value));
-    throw NotFiniteError(fmt::format("layer {}, KV head {}: log β is {}", at / (group.block.tokens * config_.kv_heads),
-                                     at % config_.kv_heads, value));
+    overfull_ += group.share * verdict.overfull / static_cast<double>(group.counted);
   }
 
   const LearnBatch& batch_;
@@ -227,6 +238,7 @@ class RetentionStep {
   Tensor occupancy_;             // [tokens] or [layers, tokens, kv_heads], then its slopes
   int64_t overfull_of_all_ = 0;  // of a step of several groups or parts; 0: nobody has counted
   int64_t own_overfull_ = 0;
+  std::vector<OfGroup> said_;
   double next_token_ = 0, divergence_ = 0, excess_ = 0, overfull_ = 0;
 };
 
@@ -276,7 +288,10 @@ std::vector<LearnedMean> RetentionTraining::learn(const LearnBatch& batch, std::
     if (!std::exchange(has_parameters, true)) network_.use(batch.backend, info, parameters);
     step.add(group, teacher);
   });
-  gradients.add_to(gradient, slopes_);
+  const std::unique_ptr<Download> slopes = gradients.begin_download();
+  batch.when_asked();
+  step.look();
+  gradients.add_to(slopes->wait_for<float>(), gradient);
   const double said = step.divergence().value + step.next_token().value;
   if (!std::isfinite(said)) throw NotFiniteError(fmt::format("the loss of what is said is {}", said));
   return {step.divergence(), step.next_token(), step.excess(), step.overfull()};

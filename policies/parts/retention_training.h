@@ -52,7 +52,6 @@ class RetentionTraining final : public Learner {
   RetentionNetwork network_;  // the parameters of the step that is being taken
   std::string file_name_;
   std::vector<float> used_;
-  std::vector<float> slopes_;  // RetentionGradients' memory
   RetentionCapacity capacity_;
   int64_t tokens_at_once_ = 1;
   TaughtGroups groups_;

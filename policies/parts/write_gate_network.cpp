@@ -150,11 +150,9 @@ void WriteGateGradients::add_into(int layer, WriteGateBackwardArgs& args) {
   args.output_bias_gradient = slopes + first_output_bias() + first;
 }
 
-void WriteGateGradients::add_to(std::span<const float> parameters, std::span<double> gradient,
-                                std::vector<float>& memory) const {
-  memory.resize(static_cast<size_t>(slopes_.elements()));
-  slopes_.download(memory.data(), slopes_.bytes());
-  const std::span<const float> slopes(memory);
+void WriteGateGradients::add_to(std::span<const float> parameters, std::span<const float> slopes,
+                                std::span<double> gradient) const {
+  KV_CHECK(std::ssize(slopes) == slopes_.elements());
   cpu::parallel_for(info_.layers * std::ssize(kNorms), [&](int64_t index) {
     const auto norm = static_cast<int>(index % std::ssize(kNorms));
     add_columns(static_cast<int>(index / std::ssize(kNorms)), norm, slopes, {parameters, gradient});

@@ -58,10 +58,11 @@ class WriteGateGradients {
 
   // Where the op adds those of a layer.
   void add_into(int layer, WriteGateBackwardArgs& args);
-  // On to the parameters as files have them, whose weights of norms and columns multiply, and added to `gradient`.
-  // `memory` is what they come to the host in: kept by who takes a step again, since fresh pages take longer than what
-  // fills them.
-  void add_to(std::span<const float> parameters, std::span<double> gradient, std::vector<float>& memory) const;
+  // As they are now.
+  std::unique_ptr<Download> begin_download() const { return slopes_.begin_download(); }
+  // Those on to the parameters as files have them, whose weights of norms and columns multiply, and added to
+  // `gradient`.
+  void add_to(std::span<const float> parameters, std::span<const float> slopes, std::span<double> gradient) const;
 
  private:
   struct Learned {

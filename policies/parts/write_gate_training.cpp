@@ -4,7 +4,9 @@
 
 #include <cmath>
 #include <cstdint>
+#include <memory>
 #include <utility>
+#include <vector>
 
 #include "kernels/error.h"
 #include "kernels/find_bad.h"
@@ -35,12 +37,15 @@ class WriteGateStep {
   void add(const TextGroup& group, Ref teacher) {
     Tensor verdict(batch_.backend, DType::kU8, sizeof(Verdict));  // fresh memory: no gate is bad
     auto* on_device = reinterpret_cast<Verdict*>(verdict.ref().as<uint8_t>());
-    distance_ += group.share * distillation_.learn(group, teacher, attention_, [&] { judge(group, on_device); });
-    Verdict said;
-    verdict.download(&said, sizeof(said));
-    note(group, said);
+    distillation_.learn(group, teacher, attention_, [&] { judge(group, on_device); });
+    verdicts_.push_back({.tokens = group.block.tokens, .share = group.share, .verdict = verdict.begin_download()});
   }
 
+  // Once all groups are asked for: waits for what they say, of which the first gate that is no number is refused.
+  void look() {
+    for (const OfGroup& group : verdicts_) note(group, group.verdict->wait_for<Verdict>().front());
+    distance_ = distillation_.loss();
+  }
   double distance() const { return distance_; }
   double sparsity() const { return sparsity_; }
   double admitted() const { return admitted_; }
@@ -53,14 +58,19 @@ class WriteGateStep {
     int32_t admitted = 0;
   };
 
-  int64_t gates_of(const TextGroup& group) const {
-    return int64_t{model_.config.layers} * group.block.tokens * model_.config.kv_heads;
-  }
+  struct OfGroup {
+    int64_t tokens = 0;
+    double share = 0;
+    std::unique_ptr<Download> verdict;
+  };
+
+  int64_t gates_of(int64_t tokens) const { return int64_t{model_.config.layers} * tokens * model_.config.kv_heads; }
 
   void judge(const TextGroup& group, Verdict* verdict) {
     const ModelConfig& config = model_.config;
-    batch_.backend.find_bad_value(
-        {.values = {attention_.gates(), DType::kF32}, .count = gates_of(group), .first = &verdict->first_bad});
+    batch_.backend.find_bad_value({.values = {attention_.gates(), DType::kF32},
+                                   .count = gates_of(group.block.tokens),
+                                   .first = &verdict->first_bad});
     batch_.backend.gate_sparsity({.shape = {.segments = group.block.on_device(),
                                             .segment_count = std::ssize(group.block.segments),
                                             .max_count = group.block.max_count,
@@ -77,14 +87,14 @@ class WriteGateStep {
   }
 
   // Names the first head whose gates are no numbers.
-  void note(const TextGroup& group, const Verdict& verdict) {
+  void note(const OfGroup& group, const Verdict& verdict) {
     if (verdict.first_bad != kNothingBad) {
       const auto at = static_cast<int64_t>(verdict.first_bad), heads = int64_t{model_.config.kv_heads};
       throw NotFiniteError(
-          fmt::format("layer {}, KV head {}: a gate is no number", at / (group.block.tokens * heads), at % heads));
+          fmt::format("layer {}, KV head {}: a gate is no number", at / (group.tokens * heads), at % heads));
     }
     sparsity_ += group.share * verdict.sparsity;
-    admitted_ += group.share * verdict.admitted / static_cast<double>(gates_of(group));
+    admitted_ += group.share * verdict.admitted / static_cast<double>(gates_of(group.tokens));
   }
 
   const LearnBatch& batch_;
@@ -92,6 +102,7 @@ class WriteGateStep {
   WriteGateAttention& attention_;
   Loss loss_;
   Distillation distillation_;
+  std::vector<OfGroup> verdicts_;
   double distance_ = 0, sparsity_ = 0, admitted_ = 0;
 };
 
@@ -135,7 +146,10 @@ std::vector<LearnedMean> WriteGateTraining::learn(const LearnBatch& batch, std::
     if (!std::exchange(has_parameters, true)) network_.use(batch.backend, info, parameters);
     step.add(group, teacher);
   });
-  gradients.add_to(parameters, gradient, slopes_);
+  const std::unique_ptr<Download> slopes = gradients.begin_download();
+  batch.when_asked();
+  step.look();
+  gradients.add_to(parameters, slopes->wait_for<float>(), gradient);
   if (!std::isfinite(step.distance())) {
     throw NotFiniteError(fmt::format("the hidden states' distance is {}", step.distance()));
   }

@@ -58,7 +58,6 @@ class WriteGateTraining final : public Learner {
   std::map<std::string, std::string> settings_;
   std::string file_name_;
   std::vector<float> used_;
-  std::vector<float> slopes_;  // WriteGateGradients' memory
   double lambda_ = 0.04;
   int sparsity_window_ = 0;
   int64_t tokens_at_once_ = 1;

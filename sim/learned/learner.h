@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <span>
@@ -46,6 +47,9 @@ struct LearnBatch {
   int64_t step = 0;
   Tensor* memory = nullptr;  // lent: what is large may lie there, from one step to the next (sim/learned/student.h)
   const StepPart* part = nullptr;  // null: these are all texts of the step
+  // Called, once, by a learner that has a begin_next(): when it has asked the device for all of its work on these
+  // texts, before it waits for what comes of it. So the device goes on with the next ones meanwhile.
+  std::function<void()> when_asked = [] {};
 
   int64_t first_text() const { return part ? part->first_text : 0; }
   int64_t step_texts() const { return part ? part->step_texts : std::ssize(sequences); }
@@ -86,8 +90,8 @@ class Learner {
   // layer and head, where a loss is no finite number.
   virtual std::vector<LearnedMean> learn(const LearnBatch& batch, std::span<const float> parameters,
                                          std::span<double> gradient) = 0;
-  // After learn() of a step, while its gradients are added up: begins what of the next step does not depend on
-  // parameters, and on a device waits for none of it. Which part of the step the batch is is not known yet. Whatever
+  // From within learn() of a step, LearnBatch::when_asked: begins what of the next step does not depend on parameters,
+  // and on a device waits for none of it. Which part of the step the batch is is not known yet. Whatever
   // learn() gets next, begun or not, its numbers are the same.
   virtual void begin_next(const LearnBatch&) {}
 };

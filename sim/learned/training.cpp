@@ -105,8 +105,11 @@ std::vector<Measured> Training::take_step(const LearnBatch& batch, const NextBat
   cpu::parallel_blocks(std::ssize(gradient_), kBlock, [&](int64_t first, int64_t end) {
     std::fill(gradient_.begin() + first, gradient_.begin() + end, 0.0);
   });
-  std::vector<LearnedMean> means = learner_.learn(batch, parameters_, gradient_);
-  if (const std::optional<LearnBatch> coming = next()) learner_.begin_next(*coming);
+  LearnBatch asking = batch;
+  asking.when_asked = [&] {
+    if (const std::optional<LearnBatch> coming = next()) learner_.begin_next(*coming);
+  };
+  std::vector<LearnedMean> means = learner_.learn(asking, parameters_, gradient_);
   if (batch.part) {
     batch.part->all.add_up(gradient_);
     add_up(batch.part->all, means);

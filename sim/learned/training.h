@@ -41,8 +41,9 @@ class Training {
   // One step, of all its parts together where the batch is one of several: each comes to the same parameters. What the
   // learner measured, then learning_rate and gradient_norm, before clipping. NotFiniteError, naming
   // the step, as Learner::learn, and where the gradient is not finite, naming whose: then nothing has changed.
-  // `next` is asked for the next step's texts, where there is one, when the learner is done with these: of those it
-  // begins what it can while the host ends this step. What it throws comes before this step is taken.
+  // `next` is asked for the next step's texts, where there is one, once a learner that can begin them has asked for all
+  // that it needs of these, so that it begins them while the host ends this step. What it throws comes before this step
+  // is taken.
   using NextBatch = std::function<std::optional<LearnBatch>()>;
   std::vector<Measured> step(
       const LearnBatch& batch, const NextBatch& next = [] { return std::nullopt; });

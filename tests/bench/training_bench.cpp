@@ -102,19 +102,17 @@ void host_part(Device& device, Samples& samples) {
   WriteGateNetwork network(1.5);
   std::vector<float> parameters = network.initial(info, 1);
   std::vector<double> gradient(parameters.size());
-  std::vector<float> memory;
   Adam adam(parameters.size(), {.decay = 0.01});
   samples.take({}, [&] {
     network.use(device.backend(), info, parameters);
     const WriteGateGradients gradients(device.backend(), info, network);
-    gradients.add_to(parameters, gradient, memory);
+    gradients.add_to(parameters, gradients.begin_download()->wait_for<float>(), gradient);
     clip_norm(gradient, norm_of(gradient), std::numeric_limits<double>::infinity());
     adam.step(parameters, gradient, 1e-3);
   });
 }
 
-// Of that what nothing is beside: retention's gradients come back, 76 M at Llama-3.1-8B's shape, before the next step's
-// teacher can begin.
+// Of that the most at a large model's shape: 76 M of retention's gradients come back, at Llama-3.1-8B's.
 void gradients_back(Device& device, Samples& samples) {
   const SourceInfo info{.name = "shape", .layers = 32, .q_heads = 32, .kv_heads = 8, .head_dim = 128, .width = 4096};
   RetentionNetwork network({.hidden = 512});
@@ -122,8 +120,7 @@ void gradients_back(Device& device, Samples& samples) {
   network.use(device.backend(), info, parameters);
   const RetentionGradients gradients(device.backend(), info, network);
   std::vector<double> gradient(parameters.size());
-  std::vector<float> memory;
-  samples.take({}, [&] { gradients.add_to(gradient, memory); });
+  samples.take({}, [&] { gradients.add_to(gradients.begin_download()->wait_for<float>(), gradient); });
 }
 
 const Family kTraining{[](Device& device) {

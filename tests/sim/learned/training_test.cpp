@@ -31,7 +31,7 @@ class Distance final : public Learner {
   int64_t least_tokens() const override { return 1; }
   std::vector<float> initial(const SourceInfo&, uint64_t) const override { return {0, 0, 0}; }
   void use(const SourceInfo&, std::span<const float>) override {}
-  std::vector<LearnedMean> learn(const LearnBatch&, std::span<const float> parameters,
+  std::vector<LearnedMean> learn(const LearnBatch& batch, std::span<const float> parameters,
                                  std::span<double> gradient) override {
     double loss = 0;
     for (size_t i = 0; i < 3; ++i) {
@@ -40,6 +40,7 @@ class Distance final : public Learner {
       loss += away * away / 2;
     }
     asked.emplace_back("learn");
+    batch.when_asked();
     return {{.metric = "loss", .value = loss + more, .weight = weight}};
   }
   void begin_next(const LearnBatch& next) override { asked.push_back(fmt::format("begin {}", next.step)); }
@@ -126,7 +127,7 @@ TEST_F(TrainingSteps, OfPartsAreOneStep) {
 }
 
 // Before the step is taken: what is begun does not wait for it.
-TEST_F(TrainingSteps, BeginTheNextOneAsSoonAsTheirsIsLearned) {
+TEST_F(TrainingSteps, BeginTheNextOneAsSoonAsTheirsIsAskedFor) {
   const TrainingOptions options{.steps = 2, .rate = 0.5};
   Training training(options, learner_, named_, {0, 0, 0});
   const LearnBatch batch{.backend = *backend_, .source = source_, .sequences = {}, .sample_numbers = {}};
