@@ -4,6 +4,8 @@
 #include <array>
 #include <utility>
 
+#include "kernels/cpu/looked_at.h"
+
 namespace kv::cpu {
 
 namespace {
@@ -89,6 +91,9 @@ void transpose_square(const float* from, int64_t ldf, float* to, int64_t ldt) {
 }  // namespace
 
 void panel_product(PanelProduct product, int64_t rows, int64_t columns) {
+  look_at_rows(product.a, rows, product.k, product.lda);
+  look_at_rows(product.b, product.k, kPanelWidth, product.ldb);
+  look_at_rows(product.c, rows, columns, product.ldc);
   while (rows > 0) {
     const int64_t group = std::min<int64_t>(rows, kPanelRows);
     if (columns == kPanelWidth) {
@@ -104,6 +109,8 @@ void panel_product(PanelProduct product, int64_t rows, int64_t columns) {
 }
 
 void transpose(const float* from, int64_t rows, int64_t columns, int64_t ldf, float* to, int64_t ldt) {
+  look_at_rows(from, rows, columns, ldf);
+  look_at_rows(to, columns, rows, ldt);
   const int64_t whole_columns = columns / kLanes * kLanes;
   for (int64_t first = 0; first < rows; first += kLanes) {
     const int64_t end = std::min<int64_t>(rows, first + kLanes);
@@ -120,10 +127,13 @@ void transpose(const float* from, int64_t rows, int64_t columns, int64_t ldf, fl
 void pack_transposed(const float* b, int64_t n, int64_t ldb, int64_t k, float* panel) {
   transpose(b, n, k, ldb, panel, kPanelWidth);
   if (n == kPanelWidth) return;
+  look_at(panel, k * kPanelWidth);
   for (int64_t i = 0; i < k; ++i) std::fill(panel + i * kPanelWidth + n, panel + (i + 1) * kPanelWidth, 0.0f);
 }
 
 float wide_dot(const float* a, const float* b, int64_t k) {
+  look_at(a, k);
+  look_at(b, k);
   Vec sums[4] = {};
   int64_t i = 0;
   for (; i + 4 * kLanes <= k; i += 4 * kLanes) {

@@ -62,5 +62,20 @@ TEST_P(BackendCopies, BringBackWhatWasSent) {
   }
 }
 
+// Two at once, and then two in the memory that the first ones came to.
+TEST_P(BackendCopies, AskedForWithoutAWaitAreOfThatMoment) {
+  KV_BACKEND_OR_SKIP(backend);
+  for (const int64_t count : {1000, 3000, 2000}) {
+    const std::vector<float> one = ref::random_values(count, 1), two = ref::random_values(count, 2);
+    Tensor memory = ref::upload_array(*backend, one);
+    const std::unique_ptr<Download> first = memory.begin_download();
+    memory.upload(two.data(), memory.bytes());
+    const std::unique_ptr<Download> second = memory.begin_download();
+    memory.fill_zero();
+    EXPECT_TRUE(std::ranges::equal(second->wait_for<float>(), two)) << count;
+    EXPECT_TRUE(std::ranges::equal(first->wait_for<float>(), one)) << count;
+  }
+}
+
 }  // namespace
 }  // namespace kv

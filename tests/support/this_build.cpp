@@ -10,4 +10,12 @@ bool is_debug_build() {
 #endif
 }
 
+bool is_sanitized() {
+#ifdef KV_SANITIZED
+  return true;
+#else
+  return false;
+#endif
+}
+
 }  // namespace kv::ref
