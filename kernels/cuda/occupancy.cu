@@ -1,6 +1,7 @@
 #include "kernels/occupancy.h"
 
 #include "kernels/cuda/device.cuh"
+#include "kernels/cuda/mma.cuh"
 
 // T · log T powers, where there are T² / 2 pairs. Over a block of B tokens that begins at least B after token i, what i
 // counts for is smooth in where in the block u, from 0 to 1, the token t stands: with x = −B log β_i and d >= 1 blocks
@@ -98,7 +99,7 @@ __device__ Head head_of(const TokenHeads& shape, int64_t plane) {
 }
 __host__ int64_t planes_of(const TokenHeads& shape) { return shape.layers * shape.segment_count * shape.heads; }
 
-__device__ float power(float rate, float age) { return exp2f(rate * age); }
+__device__ float power(float rate, float age) { return exp2_fast(rate * age); }
 
 // Where in a block its nth node is, and T_k there: cos of an angle that f32 has exactly, as a fraction of π.
 __device__ float node(int n) { return 0.5f + 0.5f * cospif(static_cast<float>(2 * n + 1) / (2 * kNodes)); }
@@ -128,12 +129,11 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t tokens = block_tokens(chunk.level), first = group.first + chunk.first;
     const int64_t block = block_of(first, chunk.level), begin = (block + 2 + behind) * tokens;
     if (begin - behind * tokens >= count) continue;
-    const float age = static_cast<float>(begin - first) + of_node * static_cast<float>(tokens);
-    float sum = 0;
+    float age = static_cast<float>(begin - first) + of_node * static_cast<float>(tokens), sum = 0;
     for (int part = 0; part < chunk_tokens(chunk.level); part += kBlock) {
       float added = 0;
 #pragma unroll 8
-      for (int i = part; i < part + kBlock; ++i) added += power(rates[chunk.first + i], age - static_cast<float>(i));
+      for (int i = part; i < part + kBlock; ++i, age -= 1) added += power(rates[chunk.first + i], age);
       sum += added;
     }
     left[(group.row * levels.chunks + chunk.place(levels, group.first)) * 32 + lane] = sum;
@@ -198,13 +198,14 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t t = group.first + threadIdx.x;
   if (t >= count) return;
   const auto mine = static_cast<int>(t - first), block = mine / kBlock * kBlock;
-  float before = 0, own = 0;
+  float before = 0, own = 0, age = static_cast<float>(mine - block);
   if (t >= kBlock) {
+    float of_before = age + kBlock;
 #pragma unroll 8
-    for (int i = block - kBlock; i < block; ++i) before += power(rates[i], static_cast<float>(mine - i));
+    for (int i = block - kBlock; i < block; ++i, of_before -= 1) before += power(rates[i], of_before);
   }
 #pragma unroll 4
-  for (int i = block; i <= mine; ++i) own += power(rates[i], static_cast<float>(mine - i));
+  for (int i = block; i <= mine; ++i, age -= 1) own += power(rates[i], age);
   float sum = own + before;
   for (int level = 0; level < levels.count; ++level) {
     const int64_t number = block_of(t, level);
@@ -336,12 +337,9 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t place = at.place + i * args.shape.heads;
   const float rate = kLog2E * args.log_beta[place];
   const auto near = [&](int begin, int end) {
-    float sum = 0;
+    float sum = 0, age = static_cast<float>(begin - mine);
 #pragma unroll 8
-    for (int t = begin; t < end; ++t) {
-      const auto age = static_cast<float>(t - mine);
-      sum += staged[t] * age * power(rate, age);
-    }
+    for (int t = begin; t < end; ++t, age += 1) sum += staged[t] * age * power(rate, age);
     return sum;
   };
   const int next = (mine / kBlock + 1) * kBlock;  // what is staged beyond the end is 0

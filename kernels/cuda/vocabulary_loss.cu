@@ -1,6 +1,7 @@
 #include "kernels/vocabulary_loss.h"
 
 #include "kernels/cuda/device.cuh"
+#include "kernels/cuda/mma.cuh"
 #include "kernels/linear.h"
 
 namespace kv::cuda {
@@ -19,79 +20,83 @@ struct Logits {
   bf16* slopes;
 };
 
-// A row's numbers by a thread. Of small vocabularies it holds them in registers, kHeld of them, four words in every
-// 4 · kThreads; kHeld = 0: it reads every kThreads-th logit from memory again, and takes its power again.
-template <int kHeld>
-struct Row {
-  const float* logits;
-  float held[std::max(kHeld, 1)];
-
-  __device__ __forceinline__ Row(const float* of_token, int64_t vocab) : logits(of_token) {
-    if (!logits) return;
-#pragma unroll
-    for (int i = 0; i < kHeld; i += 4) {
-      const int v = (static_cast<int>(threadIdx.x) + i / 4 * kThreads) * 4;
-      const float4 four = v < vocab ? *reinterpret_cast<const float4*>(logits + v)
-                                    : float4{-kInfinity, -kInfinity, -kInfinity, -kInfinity};
-      held[i] = four.x, held[i + 1] = four.y, held[i + 2] = four.z, held[i + 3] = four.w;
-    }
-  }
-  __device__ __forceinline__ float at(int i, int v) const { return kHeld ? held[i] : logits[v]; }
-  __device__ __forceinline__ void hold(int i, float power) {
-    if (kHeld) held[i] = power;
-  }
-  // Of a word whose power hold() was told.
-  __device__ __forceinline__ float power(int i, int v, float top) const {
-    return kHeld ? held[i] : expf(logits[v] - top);
-  }
-};
-
-// Calls with the thread's nth word.
+// A thread has four neighbouring words in every 4 · kThreads. Those of small vocabularies, kHeld of them, it holds in
+// shared memory, where nobody else looks at them; of others, kHeld = 0, it reads the logits each time, and takes their
+// powers again.
 template <int kHeld, class Visit>
-__device__ __forceinline__ void for_each_word(int vocab, const Visit& visit) {
+__device__ __forceinline__ void for_each_four(int vocab, const Visit& visit) {
   if constexpr (kHeld > 0) {
 #pragma unroll
-    for (int i = 0; i < kHeld; ++i) {
-      const int v = (static_cast<int>(threadIdx.x) + i / 4 * kThreads) * 4 + i % 4;
-      if (v < vocab) visit(i, v);
+    for (int nth = 0; nth < kHeld / 4; ++nth) {
+      const int v = (static_cast<int>(threadIdx.x) + nth * kThreads) * 4;
+      if (v < vocab) visit(nth, v);
     }
   } else {
-    for (int v = static_cast<int>(threadIdx.x); v < vocab; v += kThreads) visit(0, v);
+    for (int v = static_cast<int>(threadIdx.x) * 4; v < vocab; v += 4 * kThreads) visit(0, v);
   }
 }
 
-// slopes[v] = slope_of(nth, v) of the thread's words.
-template <int kHeld, class SlopeOf>
-__device__ __forceinline__ void write_slopes(bf16* slopes, int vocab, const SlopeOf& slope_of) {
-  if constexpr (kHeld > 0) {
-#pragma unroll
-    for (int i = 0; i < kHeld; i += 4) {
-      const int v = (static_cast<int>(threadIdx.x) + i / 4 * kThreads) * 4;
-      if (v >= vocab) continue;
-      *reinterpret_cast<uint2*>(slopes + v) = {to_bf16_pair(slope_of(i, v), slope_of(i + 1, v + 1)),
-                                               to_bf16_pair(slope_of(i + 2, v + 2), slope_of(i + 3, v + 3))};
-    }
+// Four words; those behind the vocabulary's end, which is none of a whole one, have logits of −∞.
+struct Four {
+  float of[4];
+};
+template <bool kWhole>
+__device__ __forceinline__ Four read_four(const float* logits, int v, int vocab) {
+  Four four;
+  if constexpr (kWhole) {
+    *reinterpret_cast<float4*>(four.of) = *reinterpret_cast<const float4*>(logits + v);
   } else {
-    for (int v = static_cast<int>(threadIdx.x); v < vocab; v += kThreads) slopes[v] = to_bf16(slope_of(0, v));
+#pragma unroll
+    for (int e = 0; e < 4; ++e) four.of[e] = v + e < vocab ? logits[v + e] : -kInfinity;
+  }
+  return four;
+}
+template <bool kWhole>
+__device__ __forceinline__ void write_four(const Four& slopes, bf16* to, int v, int vocab) {
+  if constexpr (kWhole) {
+    *reinterpret_cast<uint2*>(to + v) = {to_bf16_pair(slopes.of[0], slopes.of[1]),
+                                         to_bf16_pair(slopes.of[2], slopes.of[3])};
+  } else {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      if (v + e < vocab) to[v + e] = to_bf16(slopes.of[e]);
+    }
   }
 }
 
-// Sums in double of N kinds of numbers. What becomes a double takes as long as a power, so of a thread's held words
-// four are added up before: their sum is no less exact than the powers are.
-template <int kHeld, int N>
-struct Sums {
-  double total[N] = {};
-  float four[N] = {};
+// Places that hold a token's words.
+__host__ __device__ int held_of(int vocab) { return (vocab / 4 + kThreads - 1) / kThreads * kThreads; }
 
-  __device__ __forceinline__ void add(int kind, float number) { four[kind] += number; }
-  // After all kinds of the thread's nth word.
-  __device__ __forceinline__ void end_word(int i) {
-    if (kHeld && i % 4 < 3) return;
+// The words of a token.
+template <int kHeld, bool kWhole>
+struct Row {
+  static_assert(kWhole || kHeld == 0);
+  const float* logits;
+  float4* held;  // the thread's first, the others kThreads apart
+  int vocab;
+
+  // Begins to bring what is held, until wait_copies().
+  __device__ __forceinline__ void bring() const {
+    if (kHeld == 0 || !logits) return;
+    for_each_four<kHeld>(vocab, [&](int nth, int v) { copy_or_zero(held + nth * kThreads, logits + v, true); });
+  }
+  __device__ __forceinline__ Four four(int nth, int v) const {
+    if constexpr (kHeld == 0) return read_four<kWhole>(logits, v, vocab);
+    Four four;
+    *reinterpret_cast<float4*>(four.of) = held[nth * kThreads];
+    return four;
+  }
+  __device__ __forceinline__ void hold_powers(int nth, const Four& powers) const {
+    if (kHeld > 0) held[nth * kThreads] = *reinterpret_cast<const float4*>(powers.of);
+  }
+  // Once all of the thread's have been told to hold_powers().
+  __device__ __forceinline__ Four powers(int nth, int v, float top) const {
+    Four four = this->four(nth, v);
+    if constexpr (kHeld == 0) {
 #pragma unroll
-    for (int kind = 0; kind < N; ++kind) {
-      total[kind] += double{four[kind]};
-      four[kind] = 0;
+      for (float& word : four.of) word = expf(word - top);
     }
+    return four;
   }
 };
 
@@ -113,14 +118,16 @@ __device__ void reduce_together(T (&values)[N], T identity, Op op) {
   }
 }
 
-// A block a token, which goes over its logits three times: for the largest, for the sums, for what comes out.
-template <int kHeld>
-__global__ void __launch_bounds__(kThreads, 2) rate_kernel(VocabularyLossArgs args, Logits logits) {
-  const int64_t t = logits.first + blockIdx.x;
+// A block a token, which goes over its logits three times: for the largest, for the sums, for what comes out. What
+// becomes a double takes as long as a power, so the sums of four words are f32: no less exact than their powers are.
+template <int kHeld, bool kWhole>
+__global__ void __launch_bounds__(kThreads, kHeld > 0 ? 3 : 2) rate_kernel(VocabularyLossArgs args, Logits logits) {
+  extern __shared__ __align__(16) float4 memory[];
+  const int64_t t = logits.first + blockIdx.x, first = blockIdx.x * args.vocab;
   const auto vocab = static_cast<int>(args.vocab);
-  const float* student = logits.student + blockIdx.x * args.vocab;
-  const float* teacher = logits.teacher ? logits.teacher + blockIdx.x * args.vocab : nullptr;
-  bf16* slopes = logits.slopes ? logits.slopes + blockIdx.x * args.vocab : nullptr;
+  const float* student = logits.student + first;
+  const float* teacher = logits.teacher ? logits.teacher + first : nullptr;
+  bf16* slopes = logits.slopes ? logits.slopes + first : nullptr;
   const float weight = args.weights ? args.weights[t] : 1.0f;
   if (weight == 0) {
     if (threadIdx.x == 0) {
@@ -130,29 +137,45 @@ __global__ void __launch_bounds__(kThreads, 2) rate_kernel(VocabularyLossArgs ar
     for (int v = static_cast<int>(threadIdx.x); slopes && v < vocab; v += kThreads) slopes[v] = to_bf16(0.0f);
     return;
   }
-  Row<kHeld> students(student, vocab), teachers(teacher, vocab);
+  const Row<kHeld, kWhole> students{student, memory + threadIdx.x, vocab};
+  const Row<kHeld, kWhole> teachers{teacher, memory + held_of(vocab) + threadIdx.x, vocab};
+  students.bring();
+  teachers.bring();
+  commit_copies();
+  wait_copies<0>();
   float tops[2] = {-kInfinity, teacher ? -kInfinity : 0.0f};
-  for_each_word<kHeld>(vocab, [&](int i, int v) {
-    tops[0] = fmaxf(tops[0], students.at(i, v));
-    if (teacher) tops[1] = fmaxf(tops[1], teachers.at(i, v));
+  for_each_four<kHeld>(vocab, [&](int nth, int v) {
+    for (const float word : students.four(nth, v).of) tops[0] = fmaxf(tops[0], word);
+    if (!teacher) return;
+    for (const float word : teachers.four(nth, v).of) tops[1] = fmaxf(tops[1], word);
   });
   reduce_together(tops, -kInfinity, Larger());
   const float student_top = tops[0], teacher_top = tops[1], shift = teacher_top - student_top;
-  Sums<kHeld, 3> sums;  // of the student's and the teacher's powers, and of how far they are apart
-  for_each_word<kHeld>(vocab, [&](int i, int v) {
-    const float of_student = students.at(i, v), power = expf(of_student - student_top);
-    sums.add(0, power);
-    students.hold(i, power);
-    if (teacher) {
-      const float of_teacher = teachers.at(i, v), e = expf(of_teacher - teacher_top);
-      sums.add(1, e);
-      sums.add(2, e * ((of_teacher - of_student) - shift));
-      teachers.hold(i, e);
+  double sums[3] = {};  // of the student's and the teacher's powers, and of how far they are apart
+  for_each_four<kHeld>(vocab, [&](int nth, int v) {
+    Four of_student = students.four(nth, v), of_teacher{};
+    if (teacher) of_teacher = teachers.four(nth, v);
+    float four[3] = {};
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      if (!kWhole && v + e >= vocab) continue;
+      const float power = expf(of_student.of[e] - student_top);
+      four[0] += power;
+      if (teacher) {
+        const float apart = (of_teacher.of[e] - of_student.of[e]) - shift;
+        of_teacher.of[e] = expf(of_teacher.of[e] - teacher_top);
+        four[1] += of_teacher.of[e];
+        four[2] += of_teacher.of[e] * apart;
+      }
+      of_student.of[e] = power;
     }
-    sums.end_word(i);
+#pragma unroll
+    for (int k = 0; k < 3; ++k) sums[k] += double{four[k]};
+    students.hold_powers(nth, of_student);
+    if (teacher) teachers.hold_powers(nth, of_teacher);
   });
-  reduce_together(sums.total, 0.0, Add());
-  const double student_sum = sums.total[0], teacher_sum = sums.total[1], apart = sums.total[2];
+  reduce_together(sums, 0.0, Add());
+  const double student_sum = sums[0], teacher_sum = sums[1], apart = sums[2];
   const int32_t target = args.targets[t];
   if (threadIdx.x == 0) {
     args.next_token[t] =
@@ -164,24 +187,34 @@ __global__ void __launch_bounds__(kThreads, 2) rate_kernel(VocabularyLossArgs ar
   const double scale = double{args.scale} * weight;
   const auto of_student = static_cast<float>(scale * (a + b) / student_sum);
   const auto of_teacher = teacher ? static_cast<float>(scale * b / teacher_sum) : 0.0f;
-  write_slopes<kHeld>(slopes, vocab, [&](int i, int v) {
-    float slope = of_student * students.power(i, v, student_top);
-    if (teacher) slope -= of_teacher * teachers.power(i, v, teacher_top);
-    return slope;
+  const auto slope_of = [&](float student_power, float teacher_power) {
+    return of_student * student_power - of_teacher * teacher_power;
+  };
+  for_each_four<kHeld>(vocab, [&](int nth, int v) {
+    const Four student_powers = students.powers(nth, v, student_top);
+    const Four teacher_powers = teacher ? teachers.powers(nth, v, teacher_top) : Four{};
+    Four slope;
+#pragma unroll
+    for (int e = 0; e < 4; ++e) slope.of[e] = slope_of(student_powers.of[e], teacher_powers.of[e]);
+    write_four<kWhole>(slope, slopes, v, vocab);
   });
   __syncthreads();
   if (threadIdx.x > 0 || target < 0) return;
   // The target's once more: to ask every word whether it is the target would take longer.
-  float slope = of_student * expf(student[target] - student_top);
-  if (teacher) slope -= of_teacher * expf(teacher[target] - teacher_top);
+  const float slope =
+      slope_of(expf(student[target] - student_top), teacher ? expf(teacher[target] - teacher_top) : 0.0f);
   slopes[target] = to_bf16(slope - static_cast<float>(scale * a));
 }
 
 void rate(const VocabularyLossArgs& args, const Logits& logits, int64_t tokens) {
   constexpr int kMostHeld = 16;
-  const bool holds = args.vocab <= int64_t{kThreads} * kMostHeld && args.vocab % 4 == 0;
-  const auto kernel = holds ? rate_kernel<kMostHeld> : rate_kernel<0>;
-  launch(kernel, tokens, kThreads, 0, args, logits);
+  const bool is_whole = args.vocab % 4 == 0, holds = is_whole && args.vocab <= int64_t{kThreads} * kMostHeld;
+  if (holds) {
+    const size_t bytes = sizeof(float4) * (logits.teacher ? 2 : 1) * held_of(static_cast<int>(args.vocab));
+    launch(rate_kernel<kMostHeld, true>, tokens, kThreads, bytes, args, logits);
+  } else {
+    launch(is_whole ? rate_kernel<0, true> : rate_kernel<0, false>, tokens, kThreads, 0, args, logits);
+  }
 }
 
 void multiply(const VocabularyLossArgs& args, ConstRef hidden, int64_t first, int64_t tokens, float* logits) {

@@ -217,7 +217,6 @@ __device__ __forceinline__ void consume(const BiasedAttentionBackwardArgs& args,
                              bias_gradients);
     if constexpr (kHasSums && kOfKeys) pack(x, weights);
     if constexpr (kHasSums) pack(dp, slopes);
-    __syncwarp();  // every lane has read its columns
   };
 
   int first = step_of<kOwner>(tile, 0, kStep).first;
@@ -250,6 +249,7 @@ __device__ __forceinline__ void consume(const BiasedAttentionBackwardArgs& args,
     multiply_first(next);
     product_wait<1>();
     pin_sums();
+    __syncwarp();  // every lane has read its columns
     release(ring.empty[0][stage]);
     if (kOfKeys) release(ring.empty[1][stage]);
     ring.full[1][next].wait(filled);

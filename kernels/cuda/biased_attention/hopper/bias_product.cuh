@@ -105,8 +105,7 @@ __device__ __forceinline__ void fill_biases(Ring<kStep, kStages, kNumbers>& ring
             panel * kPanelColumns + 2 * lane);
     }
     publish_to_async();
-    __syncwarp();
-    if (lane == 0) ring.full[0][stage].arrive();
+    ring.full[0][stage].arrive();
   }
 }
 

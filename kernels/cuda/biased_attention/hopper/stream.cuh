@@ -24,7 +24,9 @@ struct Ring {
   // One thread.
   __device__ void init(int warps, bool has_bias) {
     for (int stage = 0; stage < kStages; ++stage) {
-      full[0][stage].init(2 + has_bias);  // for the tile, its columns, and their biases as an operand
+      // For the tile, and each lane of those who write its columns, and their biases as an operand: were it one for all
+      // of a warp, racecheck would not see that it comes behind the others' writes.
+      full[0][stage].init(1 + 32 * (1 + has_bias));
       full[1][stage].init(1);
       for (auto& of : empty) of[stage].init(warps);
     }
@@ -108,8 +110,7 @@ __device__ __forceinline__ void fill(Ring<kStep, kStages, kNumbers>& ring, const
 #pragma unroll
       for (int n = 0; n < kNumbers; ++n) ring.columns[stage][n][lane + 32 * i] = next[i].number[n];
     }
-    __syncwarp();
-    if (lane == 0) ring.full[0][stage].arrive();
+    ring.full[0][stage].arrive();
     ring.empty[1][stage].wait(emptied);
     bring(second, ring.full[1][stage]);
     if (t + 1 == steps) return;
