@@ -10,8 +10,15 @@ namespace kv::cpu {
 
 enum class Write : uint8_t { kReplace, kAdd };
 
-// As wide as the machine's vectors (64 bytes with AVX-512, 32 with AVX).
-using Vec = float __attribute__((vector_size(__BIGGEST_ALIGNMENT__)));
+// As wide as the machine's vectors, whichever compiler it is.
+#if defined(__AVX512F__)
+inline constexpr int kVecBytes = 64;
+#elif defined(__AVX__)
+inline constexpr int kVecBytes = 32;
+#else
+inline constexpr int kVecBytes = 16;
+#endif
+using Vec = float __attribute__((vector_size(kVecBytes)));
 inline constexpr int kLanes = sizeof(Vec) / sizeof(float);
 
 inline Vec load(const float* from) {
