@@ -9,6 +9,7 @@
 #include "sim/learned/adam.h"
 #include "sim/learned/student.h"
 #include "sim/learned/training.h"
+#include "sim/model/model_config.h"
 #include "sim/model/model_files.h"
 #include "sim/model/named_models.h"
 #include "sim/model/weights.h"
@@ -16,25 +17,33 @@
 #include "tests/bench/bench.h"
 #include "tests/support/paths.h"
 
-// What a step of training costs beside a forward pass of the same tokens, on the reference model and at a large model's
-// shape: `teach` is that pass as a teacher runs it, attention over whole texts and no loss.
+// What a step of training costs beside a forward pass of the same tokens, on the reference model and at the shapes of
+// SmolLM2 and of a large model: `teach` is that pass as a teacher runs it, attention over whole texts and no loss.
 
 namespace kv::bench {
 namespace {
 
 constexpr int kWindow = 256;
+// The shape of SmolLM2-135M-Instruct (HuggingFaceTB), whose weights are no part of the repository.
+constexpr const char* kSmolLm2 = R"({
+  "model_type": "llama", "hidden_size": 576, "num_hidden_layers": 30, "num_attention_heads": 9,
+  "num_key_value_heads": 3, "intermediate_size": 1536, "vocab_size": 49152, "max_position_embeddings": 8192,
+  "rms_norm_eps": 1e-5, "rope_theta": 100000, "tie_word_embeddings": true})";
 
 struct Shape {
   std::string model;  // the reference, or one of which only the shape is known
   int64_t tokens;
   double expand;  // hidden units of a write gate over the head's dimension (004)
   int hidden;     // units of a retention gate (003)
+
+  bool is_large() const { return model == "llama-3.1-8b"; }
 };
 
 // Short steps in a row: the host prepares one while the device is at its teacher, which a single step would not show.
-int in_a_row(const Device& device, const Shape& shape) { return device.is_cpu() || shape.model != "reference" ? 1 : 8; }
+int in_a_row(const Device& device, const Shape& shape) { return device.is_cpu() || shape.is_large() ? 1 : 8; }
 
 std::unique_ptr<Weights> weights_of(const std::string& model) {
+  if (model == "smollm2") return std::make_unique<RandomWeights>(parse_model_config(kSmolLm2, model), 1);
   if (model != "reference") return std::make_unique<RandomWeights>(find_named_model(model).parse(), 1);
   return std::make_unique<ModelFiles>(load_model(ref::source_path("experiments/models/reference")));
 }
@@ -128,7 +137,11 @@ const Family kTraining{[](Device& device) {
   device.add("training_gradients_back/llama-3.1-8b", gradients_back);
   std::vector<Shape> shapes = {{"reference", 2048, 1.5, 64}};
   if (!device.is_cpu()) {
-    shapes = {{"reference", 4096, 1.5, 64}, {"reference", 16384, 1.5, 64}, {"llama-3.1-8b", 16384, 4, 512}};
+    shapes = {{"reference", 4096, 1.5, 64},
+              {"reference", 16384, 1.5, 64},
+              {"smollm2", 4096, 0.75, 32},
+              {"smollm2", 8192, 0.75, 32},
+              {"llama-3.1-8b", 16384, 4, 512}};
   }
   for (const Shape& shape : shapes) {
     const std::string name = fmt::format("{} {}K", shape.model, shape.tokens / 1024);
