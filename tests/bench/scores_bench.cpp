@@ -387,12 +387,13 @@ void rate_entries(Device& device, Samples& samples) {
       });
 }
 
-// Scores of one layer at ForesightKV's event: all that its score() runs, from columns to the draw.
+// Scores of one layer at ForesightKV's event: all that its score() runs, from columns to the draw. With sums kept: what
+// recomputes them is window_attention's to time.
 void foresight_event(Device& device, Samples& samples) {
   const Event event = event_of(device);
   Backend& backend = device.backend();
   const Heads heads = heads_of(device);
-  ForesightScorer scorer(ForesightShape{}, EvictionSampling::kTop2d);
+  ForesightScorer scorer(ForesightShape{.recomputes_sums = false}, EvictionSampling::kTop2d);
   SourceInfo info;
   info.layers = 1;
   info.q_heads = heads.query;
