@@ -131,7 +131,8 @@ struct Parser {
   ~Parser() { csv_free(&parser); }
 };
 
-// Splits a whole line at its commas. Not where a quote or a carriage return inside it may mean more than that.
+// Splits a whole line at its commas. False, and nothing done, where a quote or a carriage return inside it may mean
+// more than that.
 bool split_plain(std::string_view line, Record& record) {
   if (line.ends_with('\n')) line.remove_suffix(1);
   if (line.ends_with('\r')) line.remove_suffix(1);
@@ -174,7 +175,7 @@ void for_each_record(std::string_view csv, std::string_view file, const std::fun
     if (csv_parse(&parser.parser, line.data(), line.size(), on_field, on_record, &reader) != line.size()) {
       fail(file, reader.line, "a quote inside a field, expected RFC 4180 (quote the field and double the quote)");
     }
-    inside = reader.finished.empty() && (inside || line.find_first_not_of("\r\n") != line.npos);
+    inside = parser.parser.pstate != 0;  // no record has begun
     drain();
   }
   if (csv_fini(&parser.parser, on_field, on_record, &reader) != 0) {

@@ -17,8 +17,10 @@ enum class OccupancyOf : uint8_t {
 //   S(t) = Σ_{i <= t} β_i^{t − i},  i and t tokens of one sequence,  log_beta = log β, finite and at most 0
 // occupancy += S, so that layers can come one after the other. Powers are e^((t − i) · log β), which tells apart what β
 // near 1 would not. No matrix of tokens × tokens is ever held: beside a few tiles a thread, scratch memory of what
-// log_beta takes on the CPU where all heads are counted together, on a GPU of three times that. A GPU takes T log T
-// powers of T tokens, and of tokens far from each other a polynomial through some: off by less than 2e-13 a token.
+// log_beta takes on the CPU where all heads are counted together, on a GPU of some three numbers a head and token, as
+// if all sequences were as long as the longest. A GPU takes T log T powers of T tokens: of tokens far from each other
+// it interpolates, exact to 2e-13 a token but for f32's roundings of what is interpolated, which for the gradient are
+// relative to the largest slope that a stretch of far tokens might give, not to what they give.
 struct OccupancyArgs {
   TokenHeads shape;
   const float* log_beta = nullptr;

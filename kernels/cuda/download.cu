@@ -1,16 +1,18 @@
 #include "kernels/cuda/download.cuh"
 
+#include <string>
 #include <vector>
 
 #include "kernels/backend.h"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/error.h"
 
 namespace kv::cuda {
 
 namespace {
 
-// Pinned memory takes long to come by, so it is kept. One who takes it over copies behind whoever had it: on the
-// stream.
+// Pinned memory takes long to come by, so it is kept, and never torn down (kernels/cuda/launch.cu). One who takes it
+// over copies behind whoever had it: on the stream.
 struct Pinned {
   std::byte* data = nullptr;
   size_t bytes = 0;
@@ -18,23 +20,30 @@ struct Pinned {
 };
 
 std::vector<Pinned>& idle() {
-  static std::vector<Pinned> blocks;
+  static std::vector<Pinned>& blocks = *new std::vector<Pinned>;
   return blocks;
 }
 
 Pinned make_pinned(size_t bytes) {
   Pinned made{.bytes = bytes};
-  KV_CUDA_CHECK(cudaHostAlloc(reinterpret_cast<void**>(&made.data), std::max<size_t>(bytes, 1), cudaHostAllocDefault));
+  const cudaError_t error =
+      cudaHostAlloc(reinterpret_cast<void**>(&made.data), std::max<size_t>(bytes, 1), cudaHostAllocDefault);
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // not sticky
+    throw MemoryError("memory: " + std::to_string(bytes) + " pinned bytes of a download do not fit");
+  }
+  KV_CUDA_CHECK(error);
   KV_CUDA_CHECK(cudaEventCreateWithFlags(&made.arrived, cudaEventDisableTiming));
   return made;
 }
 
-// The smallest that is large enough.
+// The smallest that is large enough; not one of more than twice that, which larger downloads will want.
 Pinned take(size_t bytes) {
   std::vector<Pinned>& blocks = idle();
   auto best = blocks.end();
   for (auto block = blocks.begin(); block != blocks.end(); ++block) {
-    if (block->bytes >= bytes && (best == blocks.end() || block->bytes < best->bytes)) best = block;
+    if (block->bytes >= bytes && block->bytes / 2 <= bytes && (best == blocks.end() || block->bytes < best->bytes))
+      best = block;
   }
   if (best == blocks.end()) return make_pinned(bytes);
   const Pinned taken = *best;

@@ -3,15 +3,15 @@
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/mma.cuh"
 
-// T · log T powers, where there are T² / 2 pairs. Over a block of B tokens that begins at least B after token i, what i
-// counts for is smooth in where in the block u, from 0 to 1, the token t stands: with x = −B log β_i and d >= 1 blocks
-// from i to the block's beginning
+// Where there are T² / 2 pairs, this takes T · log T powers. Over a block of B tokens that begins at least B after
+// token i, what i counts for is smooth in where in the block u, from 0 to 1, the token t stands: with x = −B log β_i
+// and d >= 1 blocks from i to the block's beginning
 //   β_i^{t − i} = e^{−x (d + u)},  and for the gradient (t − i) β_i^{t − i} = B (d + u) e^{−x (d + u)}
-// The polynomial of u through the kNodes Chebyshev nodes is off by at most 1.6e-13 of a count, and by 4e-14 · B,
-// whatever x is: no f32 beside the 1 that a token counts for itself shows it. So powers are taken at the nodes alone.
-// Of blocks there are levels, of 64 tokens, 128, 256 and so on. On each, tokens of block p count for block p + 2 and,
-// where p is even, for p + 3: all later ones whose halves of the next level's blocks are too near each other there.
-// What is too near on the lowest level, the token's own block and the next one, is added up pair by pair.
+// The polynomial of u through the kNodes Chebyshev nodes is off by at most 1.6e-13, and by 4e-14 · B, whatever x is:
+// less than f32's roundings of its values. So powers are taken at the nodes alone. Of blocks there are levels, of 64
+// tokens, 128, 256 and so on. On each, tokens of block p count for block p + 2 and, where p is even, for p + 3: all
+// later ones that are not next to p, but lie in the next level's block of p or the one behind it. What is too near on
+// the lowest level, the token's own block and the next one, is added up pair by pair.
 
 namespace kv::cuda {
 

@@ -227,7 +227,7 @@ void multiply(const VocabularyLossArgs& args, ConstRef hidden, int64_t first, in
 }  // namespace
 
 void vocabulary_loss(const VocabularyLossArgs& args) {
-  KV_CHECK(args.vocab > 0 && args.vocab <= INT32_MAX - kThreads);
+  KV_CHECK(args.vocab > 0 && args.vocab <= INT32_MAX - 4 * kThreads);
   const int64_t most = std::min(args.tokens, std::max<int64_t>(16, kLogits / args.vocab));
   const Scratch<float> students(most * args.vocab), teachers(args.teacher ? most * args.vocab : 0);
   const Scratch<bf16> slopes(args.gradient ? most * args.vocab : 0);

@@ -218,7 +218,7 @@ class RetentionStep {
     if (verdict.first_bad != kNothingBad) {
       const auto at = static_cast<int64_t>(verdict.first_bad), heads = int64_t{config_.kv_heads};
       throw NotFiniteError(
-          fmt::format("layer {}, KV head {}: log β is no number", at / (group.tokens * heads), at % heads));
+          fmt::format("layer {}, KV head {}: log β is no finite number", at / (group.tokens * heads), at % heads));
     }
     excess_ += verdict.excess;
     own_overfull_ += verdict.overfull;

@@ -106,7 +106,10 @@ std::vector<Measured> Training::take_step(const LearnBatch& batch, const NextBat
     std::fill(gradient_.begin() + first, gradient_.begin() + end, 0.0);
   });
   LearnBatch asking = batch;
+  bool has_asked = false;
   asking.when_asked = [&] {
+    KV_CHECK(!has_asked);
+    has_asked = true;
     if (const std::optional<LearnBatch> coming = next()) learner_.begin_next(*coming);
   };
   std::vector<LearnedMean> means = learner_.learn(asking, parameters_, gradient_);

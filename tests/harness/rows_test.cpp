@@ -145,6 +145,35 @@ TEST(RowsReader, CountsTheLinesInsideQuotedFields) {
             "rows.csv:4: 2 fields, expected 15 as in the header");
 }
 
+// Lines that commas alone divide go past the parser, and must come to what it makes of them where a quote sends them
+// there.
+TEST(RowsReader, ReadsALineOfCommasAsTheParserDoes) {
+  for (const std::string end : {"\n", "\r\n", "\n\n", "\r\n\r\n"}) {
+    for (const std::string& text :
+         {std::string("x"), std::string(" blank "), std::string("n\0l", 3), std::string("ä")}) {
+      const auto table_of = [&](const std::string& field, const std::string& last) {
+        return parse_rows(
+            kHeader + end + ",,,,,,,,,,m,1,," + field + "," + end + ",,,,,,,,,,m,2,," + field + "," + last, "rows.csv");
+      };
+      for (const std::string& last : {end, std::string()}) {
+        const RowTable plain = table_of(text, last);
+        ASSERT_EQ(plain.rows.size(), 2u);
+        EXPECT_EQ(plain.rows[1].text, text);
+        EXPECT_EQ(plain, table_of('"' + text + '"', last));
+      }
+    }
+  }
+}
+
+TEST(RowsReader, KnowsItselfInsideAQuotedFieldThatBeganBehindABareCarriageReturn) {
+  const RowTable table =
+      parse_rows(kHeader + "\n,,,,,,,,,,m,1,,a,\r,,,,,,,,,,m,2,,\"b\n,,,,\",\n,,,,,,,,,,m,3,,c,\n", "rows.csv");
+  ASSERT_EQ(table.rows.size(), 3u);
+  EXPECT_EQ(table.rows[0].text, "a");
+  EXPECT_EQ(table.rows[1].text, "b\n,,,,");
+  EXPECT_EQ(table.rows[2].text, "c");
+}
+
 TEST(RowsReader, RefusesStrayAndOpenQuotes) {
   EXPECT_NE(error_of(kHeader + "\na\"b" + std::string(14, ',') + "\n").find("rows.csv:2: a quote inside a field"),
             std::string::npos);

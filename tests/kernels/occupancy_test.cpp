@@ -12,7 +12,8 @@ namespace {
 
 KV_OVER_BACKENDS(Ops, Occupancy);
 
-// Lengths around those of blocks and of a GPU's tiles of 64 of them, in any order and with gaps.
+// Lengths around those of blocks, in any order and with gaps, and around those where a GPU has a level of longer blocks
+// more (kernels/cuda/occupancy.cu).
 const std::vector<ref::TokenBlock> kShapes = {
     {{}, 1, 0, 2},
     {{{.first_token = 0, .count = 1}}, 1, 1, 1},
@@ -24,6 +25,12 @@ const std::vector<ref::TokenBlock> kShapes = {
      2,
      395,
      3},
+    {{{.count = 128}, {.first_token = 128, .count = 127}}, 1, 255, 2},
+    {{{.count = 129}}, 1, 129, 1},
+    {{{.count = 256}, {.first_token = 256, .count = 255}}, 1, 511, 1},
+    {{{.count = 257}}, 2, 257, 2},
+    {{{.count = 512}}, 1, 512, 1},
+    {{{.first_token = 1, .count = 513}, {.first_token = 520, .count = 70}}, 1, 600, 1},
     {{{.first_token = 2, .count = 4163}, {.first_token = 4165, .count = 130}}, 1, 4295, 1},
 };
 

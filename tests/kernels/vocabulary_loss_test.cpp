@@ -164,8 +164,9 @@ TEST_P(VocabularyLoss, OfTwoWordsIsByHand) {
 
 TEST_P(VocabularyLoss, MatchesTheReferenceOverShapes) {
   KV_BACKEND_OR_SKIP(backend);
-  const std::vector<Shape> shapes = {{0, 8, 8},    {1, 1, 1},      {1, 64, 33},    {5, 16, 1023}, {95, 17, 31},
-                                     {96, 24, 32}, {97, 24, 1024}, {13, 65, 1025}, {40, 72, 2104}};
+  const std::vector<Shape> shapes = {{0, 8, 8},      {1, 1, 1},     {1, 64, 33},    {5, 16, 1023},
+                                     {95, 17, 31},   {96, 24, 32},  {97, 24, 1024}, {13, 65, 1025},
+                                     {40, 72, 2104}, {3, 16, 8192}, {2, 8, 8196},   {2, 8, 8195}};
   for (const Shape& shape : shapes) {
     SCOPED_TRACE(::testing::Message() << shape.tokens << " x " << shape.width << " x " << shape.vocab);
     Inputs inputs = inputs_of(*backend, shape);

@@ -24,8 +24,8 @@ struct Ring {
   // One thread.
   __device__ void init(int warps, bool has_bias) {
     for (int stage = 0; stage < kStages; ++stage) {
-      // For the tile, and each lane of those who write its columns, and their biases as an operand: were it one for all
-      // of a warp, racecheck would not see that it comes behind the others' writes.
+      // One for the tile, one of each lane of the warp that writes columns, and of that which writes biases: were it
+      // one for all of a warp, racecheck would not see that it comes behind the others' writes.
       full[0][stage].init(1 + 32 * (1 + has_bias));
       full[1][stage].init(1);
       for (auto& of : empty) of[stage].init(warps);
