@@ -1,5 +1,6 @@
 #include "harness/rows.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -152,8 +153,9 @@ TEST(RowsReader, ReadsALineOfCommasAsTheParserDoes) {
     for (const std::string& text :
          {std::string("x"), std::string(" blank "), std::string("n\0l", 3), std::string("ä")}) {
       const auto table_of = [&](const std::string& field, const std::string& last) {
-        return parse_rows(
-            kHeader + end + ",,,,,,,,,,m,1,," + field + "," + end + ",,,,,,,,,,m,2,," + field + "," + last, "rows.csv");
+        const std::string csv =
+            fmt::format("{0}{1},,,,,,,,,,m,1,,{2},{1},,,,,,,,,,m,2,,{2},{3}", kHeader, end, field, last);
+        return parse_rows(csv, "rows.csv");
       };
       for (const std::string& last : {end, std::string()}) {
         const RowTable plain = table_of(text, last);
