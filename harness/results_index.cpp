@@ -102,7 +102,9 @@ IndexEntry entry_of(const fs::path& folder, const fs::path& specs, const PaperIn
   return entry;
 }
 
-std::string index_beside(const std::string& models, const fs::path& results) {
+}  // namespace
+
+std::string index_text(const fs::path& results, bool has_models_page) {
   if (!fs::is_directory(results)) throw UserError(fmt::format("{}: no such folder", results.string()));
   std::vector<fs::path> folders;
   for (const auto& entry : fs::directory_iterator(results)) {
@@ -117,15 +119,11 @@ std::string index_beside(const std::string& models, const fs::path& results) {
   const PaperInventory inventory = fs::exists(list) ? load_paper_items(list) : PaperInventory{};
   for (const fs::path& folder : folders) entries.push_back(entry_of(folder, specs, inventory));
   return index_markdown(index_items(inventory, entries, list), entries, "../experiments",
-                        models.empty() ? "" : "models.md");
+                        has_models_page ? "models.md" : "");
 }
 
-}  // namespace
-
-std::string index_text(const fs::path& results) { return index_beside(models_page(results), results); }
-
 void write_index(const fs::path& results) {
-  const std::string models = models_page(results), index = index_beside(models, results);
+  const std::string models = models_page(results), index = index_text(results, !models.empty());
   write_models_page(results, models);
   write_atomically(results / "README.md", index);
 }
