@@ -13,7 +13,8 @@
 //
 // Backward goes over the logits twice in both: once a thread block owns queries and keys pass by, once it owns keys and
 // the queries of all heads of the group pass by. So every gradient has one owner and sums of fixed order, and none of
-// them goes through memory before it is done, for seven products instead of five.
+// them goes through memory before it is done, for seven products instead of five. Where a card has so many
+// multiprocessors that it would wait for one owner of keys, heads have an owner each, and a last kernel adds theirs up.
 
 namespace kv::cuda {
 
@@ -45,6 +46,10 @@ __device__ __forceinline__ float bias_weight(const KeyBias& bias, int distance) 
 
 __device__ __forceinline__ void write_pair(Ref to, int64_t at, float a, float b) {
   *reinterpret_cast<uint32_t*>(static_cast<bf16*>(to.data) + at) = to_bf16_pair(a, b);
+}
+
+__device__ __forceinline__ void write_pair(float* to, int64_t at, float a, float b) {
+  *reinterpret_cast<float2*>(to + at) = {a, b};
 }
 
 // What the slopes of a query's logits are made of.

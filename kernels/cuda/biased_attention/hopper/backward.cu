@@ -44,11 +44,21 @@ struct Maps {
   CUtensorMap keys, values;        // of queries
 };
 
-// What a thread block computes. Of keys the queries pass by, head after head of the group, from the block's first key
-// on; of queries the keys, from the newest to the oldest. So the first step has masks, whoever owns.
+// Of keys' gradients what each query head of a group brings in, where each has a block of its own: one after the other
+// as [tokens, kv_heads] of them lie. Null where a block has all heads, and what nobody asks for.
+struct HeadSums {
+  int heads = 1;  // of keys' owners: 1, or a group's
+  float* keys = nullptr;
+  float* values = nullptr;
+  float* biases = nullptr;
+};
+
+// What a thread block computes. Of keys the queries pass by, head after head of the group, or of one, from the block's
+// first key on; of queries the keys, from the newest to the oldest. So the first step has masks, whoever owns.
 struct Tile {
   Segment segment;
   int owner_head;
+  int nth;           // of the heads that have blocks of their own
   int passing_head;  // the first
   int first;         // owned row
   int end;           // of what passes by
@@ -127,9 +137,9 @@ __device__ __forceinline__ void to_slopes(const float (&p)[N], float (&dp)[N], c
 // One of the warpgroups that compute: 64 of the block's rows.
 template <int D, Owner kOwner, Form kForm, bool kHasSums>
 __device__ __forceinline__ void consume(const BiasedAttentionBackwardArgs& args, const Operands& operands,
-                                        const QueryState* states, const Tile& tile, int heads, unsigned char* owned,
-                                        const unsigned char* first_tiles, const unsigned char* second_tiles,
-                                        typename Shape<D, kOwner>::Ring& ring) {
+                                        const QueryState* states, const HeadSums& of_heads, const Tile& tile, int heads,
+                                        unsigned char* owned, const unsigned char* first_tiles,
+                                        const unsigned char* second_tiles, typename Shape<D, kOwner>::Ring& ring) {
   using Shape = Shape<D, kOwner>;
   constexpr bool kOfKeys = Shape::kOfKeys;
   constexpr int kStep = Shape::kStep;
@@ -259,31 +269,37 @@ __device__ __forceinline__ void consume(const BiasedAttentionBackwardArgs& args,
   product_wait<0>();
   pin_sums();
 
-  if constexpr (kHasSums) {
-    const float factors[2] = {attention.scale, attention.scale};
-    write_sums<D>(kOfKeys ? args.key_gradient : args.query_gradient, tile.segment, heads, tile.owner_head, row, lane,
-                  factors, of_first);
-  }
-  if constexpr (kOfKeys) {
-    const float ones[2] = {1, 1};
+  const auto write = [&](auto to, float factor, const auto& sums) {
+    write_sums<D>(to, tile.segment, heads, tile.owner_head, row, lane, {factor, factor}, sums);
+  };
+  if constexpr (!kOfKeys) {
+    write(args.query_gradient, attention.scale, of_first);
+  } else {
+    const int64_t before = attention.tokens * heads * tile.nth;  // vectors of other heads
     if constexpr (kHasSums) {
-      write_sums<D>(args.value_gradient, tile.segment, heads, tile.owner_head, row, lane, ones, of_second);
+      if (of_heads.heads == 1) {
+        write(args.key_gradient, attention.scale, of_first);
+        write(args.value_gradient, 1, of_second);
+      } else {
+        write(of_heads.keys + before * D, attention.scale, of_first);
+        write(of_heads.values + before * D, 1, of_second);
+      }
     }
     if (!args.bias_gradient) return;
+    float* to = of_heads.heads == 1 ? args.bias_gradient : of_heads.biases + before;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float sum = sum_of_four_lanes(bias_gradients[half]);
       const int key = row + 8 * half;
-      if (lane % 4 == 0 && key < tile.segment.count) {
-        args.bias_gradient[vector_of(tile.segment, heads, tile.owner_head, key)] = sum;
-      }
+      if (lane % 4 == 0 && key < tile.segment.count) to[vector_of(tile.segment, heads, tile.owner_head, key)] = sum;
     }
   }
 }
 
 template <int D, Owner kOwner, Form kForm, bool kHasSums>
-__device__ void differentiate_tile(const BiasedAttentionBackwardArgs& args, const QueryState* states, int tiles,
-                                   unsigned block, const CUtensorMap& first_map, const CUtensorMap& second_map) {
+__device__ void differentiate_tile(const BiasedAttentionBackwardArgs& args, const QueryState* states,
+                                   const HeadSums& of_heads, int tiles, unsigned block, const CUtensorMap& first_map,
+                                   const CUtensorMap& second_map) {
   using Shape = Shape<D, kOwner>;
   constexpr bool kOfKeys = Shape::kOfKeys;
   extern __shared__ unsigned char unaligned[];
@@ -293,20 +309,22 @@ __device__ void differentiate_tile(const BiasedAttentionBackwardArgs& args, cons
   const PackedAttention& attention = args.attention;
   const int heads = kOfKeys ? attention.kv_heads : attention.q_heads;
   const int passing_heads = kOfKeys ? attention.q_heads : attention.kv_heads;
-  const Place place(attention, heads, block);
+  const int nths = kOfKeys ? of_heads.heads : 1, passing_each = kOfKeys ? attention.group() / nths : 1;
+  const Place place(attention, heads * nths, block);
   const int first_row = (kOfKeys ? place.tile : tiles - 1 - place.tile) * Shape::kRows;
   if (first_row >= place.segment.count) return;
   __shared__ __align__(16) unsigned char shared_tile_bytes[sizeof(Tile)];
   Tile& shared_tile = reinterpret_cast<Tile&>(shared_tile_bytes);
   Tile tile;
   tile.segment = place.segment;
-  tile.owner_head = place.head;
+  tile.owner_head = place.head / nths;
+  tile.nth = place.head % nths;
   tile.first = first_row;
   if (kOfKeys) {
-    tile.passing_head = place.head * attention.group();
+    tile.passing_head = place.head * passing_each;
     tile.end = tile.segment.count;
     tile.steps_a_head = (tile.end - tile.first + Shape::kStep - 1) / Shape::kStep;
-    tile.steps = tile.steps_a_head * attention.group();
+    tile.steps = tile.steps_a_head * passing_each;
   } else {
     tile.passing_head = place.head / attention.group();
     tile.end = min(tile.segment.count, tile.first + Shape::kRows);
@@ -342,25 +360,64 @@ __device__ void differentiate_tile(const BiasedAttentionBackwardArgs& args, cons
   } else {
     grow_registers<240>();
     const int group = static_cast<int>(threadIdx.x) / kWarpgroup - 1;
-    consume<D, kOwner, kForm, kHasSums>(args, operands, states, shared_tile, heads,
+    consume<D, kOwner, kForm, kHasSums>(args, operands, states, of_heads, shared_tile, heads,
                                         owned + 2 * group * Shape::kOwnedBytes, first_tiles, second_tiles, ring);
   }
 }
 
-// Blocks of keys come first: each does the work of a group's heads.
+// Blocks of keys come first: they take longest.
 template <int D, Form kForm, bool kHasSums>
 __global__ void __launch_bounds__(Shape<D, Owner::kKeys>::kThreads, 1)
-    differentiate(const __grid_constant__ BiasedAttentionBackwardArgs args, const QueryState* states, int tiles,
-                  unsigned key_blocks, const __grid_constant__ Maps maps) {
+    differentiate(const __grid_constant__ BiasedAttentionBackwardArgs args, const QueryState* states, HeadSums of_heads,
+                  int tiles, unsigned key_blocks, const __grid_constant__ Maps maps) {
   if constexpr (kHopperCode) {
     if (!kHasSums || blockIdx.x < key_blocks) {
-      differentiate_tile<D, Owner::kKeys, kForm, kHasSums>(args, states, tiles, blockIdx.x, maps.queries,
+      differentiate_tile<D, Owner::kKeys, kForm, kHasSums>(args, states, of_heads, tiles, blockIdx.x, maps.queries,
                                                            maps.gradients);
     } else if constexpr (kHasSums) {
-      differentiate_tile<D, Owner::kQueries, kForm, true>(args, states, tiles, blockIdx.x - key_blocks, maps.keys,
-                                                          maps.values);
+      differentiate_tile<D, Owner::kQueries, kForm, true>(args, states, of_heads, tiles, blockIdx.x - key_blocks,
+                                                          maps.keys, maps.values);
     }
   }
+}
+
+// A tile's keys of a head, each sum in the order of the query heads.
+constexpr int kAddingThreads = 256;
+template <int D>
+__global__ void __launch_bounds__(kAddingThreads) add_heads(BiasedAttentionBackwardArgs args, HeadSums of_heads) {
+  constexpr int kRows = Shape<D, Owner::kKeys>::kRows, kFours = D / 4;
+  const PackedAttention& attention = args.attention;
+  const Place place(attention, attention.kv_heads, blockIdx.x);
+  const int64_t vectors = attention.tokens * attention.kv_heads;
+  const int first = place.tile * kRows, rows = min(kRows, place.segment.count - first);
+  const auto vector = [&](int row) { return vector_of(place.segment, attention.kv_heads, place.head, first + row); };
+  const auto add = [&](const float* sums, Ref to, int64_t four) {
+    float4 all{};
+    for (int nth = 0; nth < of_heads.heads; ++nth) {
+      const float4 of = reinterpret_cast<const float4*>(sums)[nth * vectors * kFours + four];
+      all = nth == 0 ? of : float4{all.x + of.x, all.y + of.y, all.z + of.z, all.w + of.w};
+    }
+    write_pair(to, 4 * four, all.x, all.y);
+    write_pair(to, 4 * four + 2, all.z, all.w);
+  };
+  for (int i = static_cast<int>(threadIdx.x); of_heads.keys && i < rows * kFours; i += kAddingThreads) {
+    const int64_t four = vector(i / kFours) * kFours + i % kFours;
+    add(of_heads.keys, args.key_gradient, four);
+    add(of_heads.values, args.value_gradient, four);
+  }
+  for (int row = static_cast<int>(threadIdx.x); of_heads.biases && row < rows; row += kAddingThreads) {
+    float sum = 0;
+    for (int nth = 0; nth < of_heads.heads; ++nth) sum += of_heads.biases[nth * vectors + vector(row)];
+    args.bias_gradient[vector(row)] = sum;
+  }
+}
+
+// Whether one block for all heads of a group would be at work when all others have ended: it takes four products a pair
+// of tiles, one of queries three. Where nobody asks for queries' gradients sums are the same, so the answer is, too.
+bool waits_for_keys(const PackedAttention& attention, int64_t tiles) {
+  const int64_t products = attention.q_heads * attention.segment_count * tiles * (tiles + 1) / 2 * (4 + 3);
+  const int64_t longest = attention.group() * tiles * 4;
+  return attention.group() > 1 && longest * multiprocessors() > products;
 }
 
 template <int D, Form kForm>
@@ -370,7 +427,14 @@ void run(const BiasedAttentionBackwardArgs& args, const QueryState* states) {
   static_assert(OfKeys::kThreads == OfQueries::kThreads && OfKeys::kRows == OfQueries::kRows);
   const PackedAttention& attention = args.attention;
   const int64_t tiles = ceil_div(attention.max_count, OfKeys::kRows);
-  const int64_t key_blocks = tiles * attention.segment_count * attention.kv_heads;
+  const bool is_of_bias = args.asks_of_bias_alone();
+  if (is_of_bias && kForm == Form::kNone) return;
+  const int64_t nths = waits_for_keys(attention, tiles) ? attention.group() : 1;
+  const int64_t sums = nths == 1 ? 0 : nths * attention.tokens * attention.kv_heads;
+  const Scratch<float> keys(is_of_bias ? 0 : sums * D), values(is_of_bias ? 0 : sums * D);
+  const Scratch<float> biases(args.bias_gradient ? sums : 0);
+  const HeadSums of_heads{static_cast<int>(nths), keys.data(), values.data(), biases.data()};
+  const int64_t key_tiles = tiles * attention.segment_count * attention.kv_heads, key_blocks = key_tiles * nths;
   const int64_t query_blocks = tiles * attention.segment_count * attention.q_heads;
   const auto map = [](ConstRef vectors, int heads, int rows) {
     return tensor_map(vectors.as<bf16>(), int64_t{heads} * D, rows);
@@ -379,13 +443,14 @@ void run(const BiasedAttentionBackwardArgs& args, const QueryState* states) {
                   .gradients = map(args.output_gradient, attention.q_heads, OfKeys::kStep),
                   .keys = map(attention.keys, attention.kv_heads, OfQueries::kStep),
                   .values = map(attention.values, attention.kv_heads, OfQueries::kStep)};
-  if (!args.asks_of_bias_alone()) {
+  if (!is_of_bias) {
     launch(differentiate<D, kForm, true>, key_blocks + query_blocks, OfKeys::kThreads,
-           std::max(OfKeys::kSharedBytes, OfQueries::kSharedBytes), args, states, tiles, key_blocks, maps);
-  } else if (kForm != Form::kNone) {
-    launch(differentiate<D, kForm, false>, key_blocks, OfKeys::kThreads, OfKeys::kSharedBytes, args, states, tiles,
-           key_blocks, maps);
+           std::max(OfKeys::kSharedBytes, OfQueries::kSharedBytes), args, states, of_heads, tiles, key_blocks, maps);
+  } else {
+    launch(differentiate<D, kForm, false>, key_blocks, OfKeys::kThreads, OfKeys::kSharedBytes, args, states, of_heads,
+           tiles, key_blocks, maps);
   }
+  if (nths > 1) launch(add_heads<D>, key_tiles, kAddingThreads, 0, args, of_heads);
 }
 
 }  // namespace

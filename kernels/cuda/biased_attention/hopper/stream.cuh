@@ -134,8 +134,8 @@ __device__ __forceinline__ void take_rows(unsigned char* panels, const bf16* dat
 }
 
 // A thread's two rows of a warpgroup's sums, times what each half is multiplied by: token i of the segment, and i + 8.
-template <int D>
-__device__ __forceinline__ void write_sums(Ref to, const Segment& segment, int heads, int head, int i, int lane,
+template <int D, class To>
+__device__ __forceinline__ void write_sums(To to, const Segment& segment, int heads, int head, int i, int lane,
                                            const float (&factors)[2], const float (&sums)[D / 2]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
