@@ -189,9 +189,9 @@ std::vector<Shape> shapes() {
       {1, 2, 80, {130, 50}},            // heads that are no whole panels
       {1, 3, 20, {70}},                 // nor whole pieces of 16 bytes
       {1, 2, 64, {200}, 30},            // sharp: maxima rise from tile to tile, probabilities vanish
-      {2, 2, 64,
-       std::vector<int32_t>(64, 3)},  // so many that a GPU's owners of keys have a group's heads to themselves,
-      {1, 3, 128, std::vector<int32_t>(120, 2)},  // where in all others each head has an owner
+      // So many that a GPU's owners of keys have all heads of a group, where in the others each head has one.
+      {2, 2, 64, std::vector<int32_t>(64, 3)},
+      {1, 3, 128, std::vector<int32_t>(120, 2)},
   };
 }
 

@@ -381,15 +381,15 @@ __global__ void __launch_bounds__(Shape<D, Owner::kKeys>::kThreads, 1)
   }
 }
 
-// A tile's keys of a head, each sum in the order of the query heads.
-constexpr int kAddingThreads = 256;
+// A head's keys, a few a block, each sum in the order of the query heads.
+constexpr int kAddingThreads = 256, kAddedKeys = 16;
 template <int D>
-__global__ void __launch_bounds__(kAddingThreads) add_heads(BiasedAttentionBackwardArgs args, HeadSums of_heads) {
-  constexpr int kRows = Shape<D, Owner::kKeys>::kRows, kFours = D / 4;
+__global__ void __launch_bounds__(kAddingThreads) add_group(BiasedAttentionBackwardArgs args, HeadSums of_heads) {
+  constexpr int kFours = D / 4;
   const PackedAttention& attention = args.attention;
   const Place place(attention, attention.kv_heads, blockIdx.x);
   const int64_t vectors = attention.tokens * attention.kv_heads;
-  const int first = place.tile * kRows, rows = min(kRows, place.segment.count - first);
+  const int first = place.tile * kAddedKeys, rows = min(kAddedKeys, place.segment.count - first);
   const auto vector = [&](int row) { return vector_of(place.segment, attention.kv_heads, place.head, first + row); };
   const auto add = [&](const float* sums, Ref to, int64_t four) {
     float4 all{};
@@ -412,12 +412,13 @@ __global__ void __launch_bounds__(kAddingThreads) add_heads(BiasedAttentionBackw
   }
 }
 
-// Whether one block for all heads of a group would be at work when all others have ended: it takes four products a pair
-// of tiles, one of queries three. Where nobody asks for queries' gradients sums are the same, so the answer is, too.
+// Whether one block for all heads of a group would be at work well after all others have ended, by more than it takes
+// to add heads up: it takes four products a pair of tiles, one of queries three. Where nobody asks for queries'
+// gradients sums are the same, so the answer is, too.
 bool waits_for_keys(const PackedAttention& attention, int64_t tiles) {
   const int64_t products = attention.q_heads * attention.segment_count * tiles * (tiles + 1) / 2 * (4 + 3);
   const int64_t longest = attention.group() * tiles * 4;
-  return attention.group() > 1 && longest * multiprocessors() > products;
+  return attention.group() > 1 && longest * multiprocessors() * 4 > products * 5;
 }
 
 template <int D, Form kForm>
@@ -434,7 +435,7 @@ void run(const BiasedAttentionBackwardArgs& args, const QueryState* states) {
   const Scratch<float> keys(is_of_bias ? 0 : sums * D), values(is_of_bias ? 0 : sums * D);
   const Scratch<float> biases(args.bias_gradient ? sums : 0);
   const HeadSums of_heads{static_cast<int>(nths), keys.data(), values.data(), biases.data()};
-  const int64_t key_tiles = tiles * attention.segment_count * attention.kv_heads, key_blocks = key_tiles * nths;
+  const int64_t owners = attention.segment_count * attention.kv_heads, key_blocks = tiles * owners * nths;
   const int64_t query_blocks = tiles * attention.segment_count * attention.q_heads;
   const auto map = [](ConstRef vectors, int heads, int rows) {
     return tensor_map(vectors.as<bf16>(), int64_t{heads} * D, rows);
@@ -450,7 +451,8 @@ void run(const BiasedAttentionBackwardArgs& args, const QueryState* states) {
     launch(differentiate<D, kForm, false>, key_blocks, OfKeys::kThreads, OfKeys::kSharedBytes, args, states, of_heads,
            tiles, key_blocks, maps);
   }
-  if (nths > 1) launch(add_heads<D>, key_tiles, kAddingThreads, 0, args, of_heads);
+  if (nths == 1) return;
+  launch(add_group<D>, ceil_div(attention.max_count, kAddedKeys) * owners, kAddingThreads, 0, args, of_heads);
 }
 
 }  // namespace
