@@ -221,12 +221,19 @@ void expect_step(const Pupil& pupil, const Lesson::Step& step, double allowed) {
   }
 }
 
+// A loss against the number that torch has stored, relative to that.
+void expect_loss(const Pupil& pupil, const Lesson::Step& step, const char* metric, const char* stored, double allowed) {
+  const double want = pupil.lesson.number(stored);
+  ASSERT_GT(want, 0) << metric;
+  EXPECT_NEAR(step.measured.at(metric), want, allowed * want) << metric;
+}
+
 TEST_P(GateTraining, WgKvTakesTheStepThatTorchTakes) {
   KV_BACKEND_OR_SKIP(backend);
   const auto pupil = pupil_of(*backend, "wg_kv");
   const Lesson::Step step = pupil->step({{"lambda", "0.04", ""}});
-  EXPECT_NEAR(step.measured.at("hidden_distance"), pupil->lesson.number("distillation"), allowed(*backend));
-  EXPECT_NEAR(step.measured.at("gate_sparsity"), pupil->lesson.number("sparsity"), allowed(*backend));
+  expect_loss(*pupil, step, "hidden_distance", "distillation", allowed(*backend));
+  expect_loss(*pupil, step, "gate_sparsity", "sparsity", allowed(*backend));
   // That of gates of at least 1e-3, as the released code clamps them: a deviation of at most two thousandths.
   EXPECT_NEAR(step.measured.at("gate_sparsity"), pupil->lesson.number("released_sparsity"), 2e-3 + allowed(*backend));
   expect_step(*pupil, step, allowed(*backend));
@@ -239,7 +246,7 @@ TEST_P(GateTraining, DuoTakesTheStepThatTorchTakes) {
   std::vector<float> slopes = pupil->lesson.stored("gradient.alphas");
   for (size_t i = 0; i < alphas.size(); ++i) slopes[i] *= alphas[i] * (1 - alphas[i]);
   const Lesson::Step step = pupil->step({{"lambda", "0.05", ""}});
-  EXPECT_NEAR(step.measured.at("hidden_distance"), pupil->lesson.number("distillation"), allowed(*backend));
+  expect_loss(*pupil, step, "hidden_distance", "distillation", allowed(*backend));
   expect_slopes(step.gradient, slopes, allowed(*backend), "alpha");
 }
 
@@ -248,13 +255,13 @@ TEST_P(GateTraining, RetentionTakesTheStepThatTorchTakes) {
   const auto pupil = pupil_of(*backend, "retention");
   const Lesson::Step step = pupil->step();
   const double near = allowed(*backend);
-  EXPECT_NEAR(step.measured.at("divergence"), pupil->lesson.number("divergence"), near);
-  EXPECT_NEAR(step.measured.at("next_token_loss"), pupil->lesson.number("next_token"), near);
-  EXPECT_NEAR(step.measured.at("capacity_excess"), pupil->lesson.number("capacity"), near);
+  expect_loss(*pupil, step, "divergence", "divergence", near);
+  expect_loss(*pupil, step, "next_token_loss", "next_token", near);
+  expect_loss(*pupil, step, "capacity_excess", "capacity", near);
   EXPECT_NEAR(step.measured.at("overfull"), 73.0 / 81, 1e-6);
   expect_step(*pupil, step, near);
   const Lesson::Step local = pupil->step({{"capacity", "local", ""}});
-  EXPECT_NEAR(local.measured.at("capacity_excess"), pupil->lesson.number("local_capacity"), near);
+  expect_loss(*pupil, local, "capacity_excess", "local_capacity", near);
   EXPECT_NEAR(local.measured.at("overfull"), 434.0 / (81 * 6), 1e-6);
 }
 
