@@ -58,7 +58,7 @@ class EveryAllocation : public testing::TestWithParam<Combination> {
     if (allocation == "lu-kv") options = {{"profile", write_profile(scorer), ""}};
     std::vector<RunArgs> all = {decode_run(scorer, {}, samples, lengths, kBudget, kInterval),
                                 one_shot_run(scorer, {}, samples, lengths, keep)};
-    const Policy policy = make_policy(scorer, {}, {allocation, options});
+    const Policy policy = make_policy(scorer, {}, {.allocation = {allocation, options}});
     if (policy.allocation->keeps_protected() || policy.scorer->needs().window_queries <= kShortInterval) {
       EXPECT_EQ(check_decode(policy, kBudget, kShortInterval), kShortInterval);
       all.push_back(decode_run(scorer, {}, samples, lengths, kBudget, kShortInterval));
@@ -223,7 +223,7 @@ INSTANTIATE_TEST_SUITE_P(Registered, ProtectingAllocation, combined(protecting()
 // A head that keeps one entry has five at the next event, too few for the eight queries that judge it.
 TEST(Allocation, ThatMayThinAHeadRefusesIntervalsBelowTheWindow) {
   for (const char* allocation : {"pyramid", "lu-kv", "optimal"}) {
-    const Policy policy = make_policy("r-kv", {}, {allocation});
+    const Policy policy = make_policy("r-kv", {}, {.allocation = {allocation}});
     EXPECT_EQ(check_decode(policy, 24, 8), 8);
     EXPECT_EQ(test::user_error([&] { check_decode(policy, 24, 4); }),
               fmt::format("r-kv: interval 4 must be at least the window 8 with allocation {}, which may leave a head "
@@ -231,14 +231,14 @@ TEST(Allocation, ThatMayThinAHeadRefusesIntervalsBelowTheWindow) {
                           allocation));
   }
   for (const char* allocation : {"uniform", "ada"}) {
-    EXPECT_EQ(check_decode(make_policy("r-kv", {}, {allocation}), 24, 4), 4);
+    EXPECT_EQ(check_decode(make_policy("r-kv", {}, {.allocation = {allocation}}), 24, 4), 4);
   }
 }
 
 TEST(Allocation, RefusesAnUnknownOneAndOneForFull) {
   const auto message = [](const std::string& policy, const std::string& allocation) -> std::string {
     try {
-      make_policy(policy, {}, {allocation});
+      make_policy(policy, {}, {.allocation = {allocation}});
     } catch (const UserError& error) {
       return error.what();
     }

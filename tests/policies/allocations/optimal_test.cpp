@@ -161,7 +161,7 @@ TEST_F(Optimal, RowsSayWhichSolverDividedEachInput) {
 TEST_F(Optimal, IsNamedWhereNobodyKnowsTheFuture) {
   const SourceInfo info = ref::tiny_info(1, 4, 2, 8);
   ref::TinySource source(*backend_, info, {ref::random_sample(info, kLength, 1)});
-  Policy policy = make_policy("keydiff", {}, {"optimal"});
+  Policy policy = make_policy("keydiff", {}, {.allocation = {"optimal"}});
   const std::vector<int32_t> ids(kLength, 0);
   const std::span<const int32_t> sequences[] = {ids};
   const Schedule schedule = decode_schedule({&kLength, 1}, 10, 5);

@@ -82,7 +82,7 @@ TEST_P(FootprintOfTiny, CountsThePagesOfUnevenHeads) {
   const std::vector<int32_t> lengths = {100, 40};
   const std::vector<std::span<const int32_t>> sequences = {ids_, std::span(ids_).first(40)};
   const Schedule schedule = decode_schedule(lengths, 32, 16);
-  const Policy even = make_policy("random", {}), uneven = make_policy("random", {}, {"ada"});
+  const Policy even = make_policy("random", {}), uneven = make_policy("random", {}, {.allocation = {"ada"}});
   const ReplayResult result = run(uneven, sequences, schedule);
   EXPECT_GT(result.peak_kv_bytes, cache_of(even, schedule)) << "the case shows nothing";
   EXPECT_LE(result.peak_kv_bytes, cache_of(uneven, schedule));
@@ -110,7 +110,7 @@ TEST(ResidentBound, ByHand) {
   EXPECT_EQ(after({"ada"}).longest(), 40);
   EXPECT_EQ(after({"ada"}).pages(), (180 + 6 * 15) / 16);
   // A head that has grown twice: what it may keep is bounded by what it has, then by twice the mean.
-  const Policy pyramid = make_policy("random", {}, {"pyramid"});
+  const Policy pyramid = make_policy("random", {}, {.allocation = {"pyramid"}});
   ResidentBound bound(info);
   for (int interval = 0; interval < 5; ++interval) {
     bound.add(8);
@@ -214,7 +214,7 @@ TEST_P(FootprintOfTiny, APrefillUnderAnAdmissionTakesPagesAsEntriesCome) {
 }
 
 TEST_P(FootprintOfTiny, BoundsWhatAGenerationOfManyEventsReallyTakes) {
-  Policy policy = make_policy("random", {}, {"ada"});
+  Policy policy = make_policy("random", {}, {.allocation = {"ada"}});
   const std::vector<std::span<const int32_t>> prompts = {std::span(ids_).first(1)};
   const GenerateResult result = generate({.backend = *backend_,
                                           .source = *source_,

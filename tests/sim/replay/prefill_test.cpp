@@ -80,7 +80,7 @@ Policies several() {
   policies.push_back(make_policy("h2o", {}));
   policies.push_back(make_policy("snapkv", {}));
   policies.push_back(make_policy("snapkv", {{.key = "mode", .text = "kvpress", .where = ""}}));
-  policies.push_back(make_policy("snapkv", {{.key = "mode", .text = "kvpress", .where = ""}}, {"ada"}));
+  policies.push_back(make_policy("snapkv", {{.key = "mode", .text = "kvpress", .where = ""}}, {.allocation = {"ada"}}));
   policies.push_back(make_policy("observed-attention", {}));
   policies.push_back(make_policy("keydiff", {}));
   policies.push_back(make_policy("random", {}));
@@ -248,7 +248,7 @@ TEST_P(Prefilling, GenerationGoesOnFromTheCompressedContext) {
   const std::span<const int32_t> contexts[] = {context}, prompts[] = {whole};
   for (const char* allocation : {"uniform", "ada"}) {
     SCOPED_TRACE(allocation);
-    Policy snapkv = make_policy("snapkv", {}, {allocation});
+    Policy snapkv = make_policy("snapkv", {}, {.allocation = {allocation}});
     Policy* const policies[] = {&snapkv};
     Prefill prefill({.backend = *backend,
                      .source = source,
