@@ -55,7 +55,9 @@ struct BiasedAttentionArgs {
 // D_i = output_gradient_i · output_i, logits have the gradient ds_ij = p_ij (dp_ij − D_i), whose sum over j is 0:
 //   query_gradient_i = scale · Σ_j ds_ij k_j           value_gradient_j = Σ_i p_ij output_gradient_i
 //   key_gradient_j = scale · Σ_i ds_ij q_i             bias_gradient_j = Σ_i ds_ij ∂bias(i, j)/∂b_j
-// Sums over i are over the group's heads, too. Gradients replace what was there, they are not added to it.
+// Sums over i are over the group's heads, too; on Hopper heads may be summed apart first, in 8 · head_dim · q_heads
+// bytes a token, where texts are few and short: last bits there depend on the card and on what else is packed.
+// Gradients replace what was there, they are not added to it.
 struct BiasedAttentionBackwardArgs {
   PackedAttention attention;
   ConstRef output;                  // as the forward op has left it,

@@ -11,10 +11,11 @@ namespace kv {
 //   gradient = ∂/∂student Σ_t scale · weights[t] · (a · next_token[t] + b · divergence[t])
 //            = scale · weights[t] · Σ_v ((a + b) q_v − b p_v − a [v = targets[t]]) · weight[v, :]
 // A token of weight 0 is not looked at: its losses and gradient are 0. Means over tokens are the caller's, by `scale`.
-// Sums over the vocabulary are taken in double, as token_loss takes them, on a GPU by fours of words, whose own sum is
-// f32; what weight's rows are multiplied by is stored in the activations' type. Logits are made once, and held of some
-// tokens at a time: of at most as many as make 2^22 on the CPU, 2^26 on a GPU, or of 96 and 16 tokens if that is more.
-// They take 4 bytes each, student's and teacher's, on a GPU 2 more.
+// Sums over the vocabulary are taken in double, as token_loss takes them, on a GPU of pieces of up to 512 words, whose
+// own sums are f32, in at most 21 steps one after the other; what weight's rows are multiplied by is stored in the
+// activations' type. Logits are made once, and held of some tokens at a time: of at most as many as make 2^22 on the
+// CPU, 2^26 on a GPU, or of 96 and 16 tokens if that is more. They take 4 bytes each, student's and teacher's, on a GPU
+// 2 more.
 struct VocabularyLossArgs {
   ConstRef student;                  // [tokens, width], after the final norm
   ConstRef teacher = {};             // likewise; null: no divergence, and b = 0

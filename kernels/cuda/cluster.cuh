@@ -4,15 +4,14 @@
 
 namespace kv::cuda {
 
-// Neighbouring blocks that run at the same time and write to each other's shared memory, which only Hopper's do:
+// Neighbouring blocks that run at the same time and write to each other's shared memory, in Hopper's own code:
 // elsewhere a cluster is one block.
 struct Cluster {
-  static constexpr int kMost = 8;  // that every such card has room for
+  static constexpr int kMost = 8;  // that every Hopper has room for
   int blocks;                      // a power of two
 
-  static int most() { return compute_capability() >= 90 ? kMost : 1; }
+  static int most() { return compute_capability() == 90 ? kMost : 1; }
 
-#ifdef __CUDACC__
   __device__ int rank() const { return static_cast<int>(blockIdx.x) % blocks; }
   // __syncthreads() of all blocks. What write() has written before is there for all, and whoever is behind the first of
   // them may be written to; behind the last one a block may end.
@@ -34,28 +33,17 @@ struct Cluster {
     *own = value;
 #endif
   }
-#endif
 };
 
 // launch() of so many clusters.
 template <class... Params, class... Args>
 void launch_clusters(void (*kernel)(Params...), int64_t clusters, const Cluster& cluster, int threads,
                      size_t shared_bytes, const Args&... args) {
-  const int64_t blocks = clusters * cluster.blocks;
-  if (blocks == 0) return;
-  KV_CHECK(blocks > 0 && blocks <= 0x7fffffff);
-  allow_shared(kernel, shared_bytes);
+  if (cluster.blocks == 1) return launch(kernel, clusters, threads, shared_bytes, args...);
   cudaLaunchAttribute together{};
   together.id = cudaLaunchAttributeClusterDimension;
   together.val.clusterDim = {static_cast<unsigned>(cluster.blocks), 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(blocks));
-  config.blockDim = dim3(static_cast<unsigned>(threads));
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = stream();
-  config.attrs = &together;
-  config.numAttrs = cluster.blocks > 1 ? 1 : 0;
-  KV_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...));
+  launch_with(together, kernel, clusters * cluster.blocks, threads, shared_bytes, args...);
 }
 
 }  // namespace kv::cuda

@@ -145,25 +145,32 @@ void launch(void (*kernel)(Params...), int64_t blocks, int threads, size_t share
   KV_CUDA_CHECK(cudaGetLastError());
 }
 
-// The same for a kernel that waits in all its blocks (device.cuh): it may start while the one before is still at work,
-// if that one has said let_next_start(), and has its blocks in place, or its constants on their way, when that one
-// ends.
+// The same with an attribute of the launch.
 template <class... Params, class... Args>
-void launch_early(void (*kernel)(Params...), int64_t blocks, int threads, size_t shared_bytes, const Args&... args) {
+void launch_with(cudaLaunchAttribute attribute, void (*kernel)(Params...), int64_t blocks, int threads,
+                 size_t shared_bytes, const Args&... args) {
   if (blocks == 0) return;
   KV_CHECK(blocks > 0 && blocks <= 0x7fffffff);
   allow_shared(kernel, shared_bytes);
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(blocks));
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream();
-  config.attrs = &early;
+  config.attrs = &attribute;
   config.numAttrs = 1;
   KV_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...));
+}
+
+// The same for a kernel that waits in all its blocks (device.cuh): it may start while the one before is still at work,
+// if that one has said let_next_start(), and has its blocks in place, or its constants on their way, when that one
+// ends.
+template <class... Params, class... Args>
+void launch_early(void (*kernel)(Params...), int64_t blocks, int threads, size_t shared_bytes, const Args&... args) {
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  launch_with(early, kernel, blocks, threads, shared_bytes, args...);
 }
 
 inline bool is_aligned(const void* data, size_t bytes) { return reinterpret_cast<uintptr_t>(data) % bytes == 0; }

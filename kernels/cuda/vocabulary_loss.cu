@@ -21,6 +21,11 @@ struct Reading {
   static constexpr bool kHeld = Held, kWhole = Whole;
   static constexpr int kMostHeld = 4 * kFours * Threads;  // words
 };
+using Most = Reading<512, true, true>;
+using Fewer = Reading<384, true, true>;
+using Unheld = Reading<512, false, true>;
+using UnheldOneByOne = Reading<512, false, false>;
+
 // Logits made at a time: enough tokens for the products to run at full rate, little beside a model.
 constexpr int64_t kLogits = int64_t{64} << 20;
 
@@ -129,8 +134,8 @@ struct Row {
 struct Sums {
   float tops[2];
   double powers[2];
-  double
-      apart;  // of the teacher's powers, each times how far its logit is from the student's, less how far the tops are
+  // Of the teacher's powers, each times how far its logit is from the student's, less how far the tops are.
+  double apart;
 };
 
 // A block's largest logits, student's and teacher's, for every thread.
@@ -148,7 +153,7 @@ __device__ __forceinline__ void find_largest(float (&tops)[2]) {
   for (int k = 0; k < 2; ++k) tops[k] = warp_reduce(lane < R::kWarps ? of_warps[k][lane] : -kInfinity, Larger());
 }
 
-// A block's sums for its first warp: over a warp as f32, over warps as doubles.
+// A block's sums for its first warp: over a warp in the type that threads have, over warps as doubles.
 template <class R, class Sum>
 __device__ __forceinline__ void add_threads(Sum (&of_thread)[3], double (&sums)[3]) {
   __shared__ Sum of_warps[3][R::kWarps];
@@ -223,7 +228,7 @@ __device__ __forceinline__ const Outcome& meet_others(const Sums& block, const C
 }
 
 // A cluster of blocks a token, whose logits are looked at three times: for the largest, for the sums, for what comes
-// out. What becomes a double takes as long as a power, so the sums of four words, or of all that a thread holds, are
+// out. What becomes a double takes as long as a power, so the sums of four words, or of all that a warp holds, are
 // f32: no less exact than their powers are.
 template <class R>
 __global__ void __launch_bounds__(R::kThreads, R::kHeld ? 1536 / R::kThreads : 2)
@@ -330,16 +335,14 @@ void launch_rates(const VocabularyLossArgs& args, const Logits& logits, int64_t 
 }
 
 void rate(const VocabularyLossArgs& args, const Logits& logits, int64_t tokens) {
-  using Most = Reading<512, true, true>;
-  using Fewer = Reading<384, true, true>;
   const auto vocab = static_cast<int>(args.vocab);
   Cluster cluster{1};
   while (Share::words_of(vocab, cluster.blocks) > Most::kMostHeld && cluster.blocks < Cluster::most()) {
     cluster.blocks *= 2;
   }
   const int words = Share::words_of(vocab, cluster.blocks);
-  if (vocab % 4 != 0) return launch_rates<Reading<512, false, false>>(args, logits, tokens, Cluster{1});
-  if (words > Most::kMostHeld) return launch_rates<Reading<512, false, true>>(args, logits, tokens, Cluster{1});
+  if (vocab % 4 != 0) return launch_rates<UnheldOneByOne>(args, logits, tokens, Cluster{1});
+  if (words > Most::kMostHeld) return launch_rates<Unheld>(args, logits, tokens, Cluster{1});
   if (words > Fewer::kMostHeld) return launch_rates<Most>(args, logits, tokens, cluster);
   launch_rates<Fewer>(args, logits, tokens, cluster);
 }
@@ -354,7 +357,7 @@ void multiply(const VocabularyLossArgs& args, ConstRef hidden, int64_t first, in
 }  // namespace
 
 void vocabulary_loss(const VocabularyLossArgs& args) {
-  KV_CHECK(args.vocab > 0 && args.vocab <= INT32_MAX - 4 * 512);
+  KV_CHECK(args.vocab > 0 && args.vocab <= INT32_MAX - 4 * Unheld::kThreads);
   // In pieces of one size: products of the few tokens that would be left run at no rate.
   const int64_t pieces = ceil_div(args.tokens, std::max<int64_t>(16, kLogits / args.vocab));
   const int64_t most = pieces > 0 ? ceil_div(args.tokens, pieces) : 0;

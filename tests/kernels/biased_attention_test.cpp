@@ -189,9 +189,10 @@ std::vector<Shape> shapes() {
       {1, 2, 80, {130, 50}},            // heads that are no whole panels
       {1, 3, 20, {70}},                 // nor whole pieces of 16 bytes
       {1, 2, 64, {200}, 30},            // sharp: maxima rise from tile to tile, probabilities vanish
-      // So many that a GPU's owners of keys have all heads of a group, where in the others each head has one.
-      {2, 2, 64, std::vector<int32_t>(64, 3)},
-      {1, 3, 128, std::vector<int32_t>(120, 2)},
+      // So many sequences of several tiles that on Hopper a block has the keys of all heads of a group; of groups with
+      // less to do each head has one.
+      {4, 2, 64, std::vector<int32_t>(11, 130)},
+      {4, 2, 128, std::vector<int32_t>(11, 130)},
   };
 }
 
@@ -244,9 +245,15 @@ TEST_P(BiasedAttention, BackwardIsTheSlopeOfTheReference) {
 // Where nothing below the layer learns.
 TEST_P(BiasedAttention, BiasesHaveTheSameGradientsWhereNobodyAsksForOthers) {
   KV_BACKEND_OR_SKIP(backend);
-  for (const int head_dim : {20, 64, 128}) {
+  const std::vector<Shape> shapes = {
+      {2, 4, 20, {150, 70, 300}},
+      {2, 4, 64, {150, 70, 300}},
+      {2, 4, 128, {150, 70, 300}},
+      {4, 2, 64, std::vector<int32_t>(11, 130)},  // where on Hopper a block has the keys of all heads of a group
+  };
+  for (const Shape& shape : shapes) {
     for (const Bias& bias : kBiases) {
-      const Problem problem(*backend, {2, 4, head_dim, {150, 70, 300}}, bias);
+      const Problem problem(*backend, shape, bias);
       Result asked = run(*backend, problem);
       const Result got = run(*backend, problem, true);
       for (const auto* untouched : {&got.query_gradient, &got.key_gradient, &got.value_gradient}) {

@@ -13,8 +13,8 @@
 //
 // Backward goes over the logits twice in both: once a thread block owns queries and keys pass by, once it owns keys and
 // the queries of all heads of the group pass by. So every gradient has one owner and sums of fixed order, and none of
-// them goes through memory before it is done, for seven products instead of five. Where a card has so many
-// multiprocessors that it would wait for one owner of keys, heads have an owner each, and a last kernel adds theirs up.
+// them goes through memory before it is done, for seven products instead of five. An exception is Hopper's where the
+// card would wait for a few owners of keys: heads of a group then have an owner each, and a last kernel adds theirs up.
 
 namespace kv::cuda {
 

@@ -47,7 +47,7 @@ struct Maps {
 // Of keys' gradients what each query head of a group brings in, where each has a block of its own: one after the other
 // as [tokens, kv_heads] of them lie. Null where a block has all heads, and what nobody asks for.
 struct HeadSums {
-  int heads = 1;  // of keys' owners: 1, or a group's
+  int count = 1;  // blocks of the same keys: 1, or one for each head of the group
   float* keys = nullptr;
   float* values = nullptr;
   float* biases = nullptr;
@@ -58,7 +58,7 @@ struct HeadSums {
 struct Tile {
   Segment segment;
   int owner_head;
-  int nth;           // of the heads that have blocks of their own
+  int share;         // which of the blocks of the same keys
   int passing_head;  // the first
   int first;         // owned row
   int end;           // of what passes by
@@ -275,9 +275,10 @@ __device__ __forceinline__ void consume(const BiasedAttentionBackwardArgs& args,
   if constexpr (!kOfKeys) {
     write(args.query_gradient, attention.scale, of_first);
   } else {
-    const int64_t before = attention.tokens * heads * tile.nth;  // vectors of other heads
+    const bool is_whole = of_heads.count == 1;
+    const int64_t before = attention.tokens * heads * tile.share;  // vectors of other shares
     if constexpr (kHasSums) {
-      if (of_heads.heads == 1) {
+      if (is_whole) {
         write(args.key_gradient, attention.scale, of_first);
         write(args.value_gradient, 1, of_second);
       } else {
@@ -286,7 +287,7 @@ __device__ __forceinline__ void consume(const BiasedAttentionBackwardArgs& args,
       }
     }
     if (!args.bias_gradient) return;
-    float* to = of_heads.heads == 1 ? args.bias_gradient : of_heads.biases + before;
+    float* to = is_whole ? args.bias_gradient : of_heads.biases + before;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float sum = sum_of_four_lanes(bias_gradients[half]);
@@ -309,22 +310,22 @@ __device__ void differentiate_tile(const BiasedAttentionBackwardArgs& args, cons
   const PackedAttention& attention = args.attention;
   const int heads = kOfKeys ? attention.kv_heads : attention.q_heads;
   const int passing_heads = kOfKeys ? attention.q_heads : attention.kv_heads;
-  const int nths = kOfKeys ? of_heads.heads : 1, passing_each = kOfKeys ? attention.group() / nths : 1;
-  const Place place(attention, heads * nths, block);
+  const int shares = kOfKeys ? of_heads.count : 1, heads_a_share = kOfKeys ? attention.group() / shares : 1;
+  const Place place(attention, heads * shares, block);
   const int first_row = (kOfKeys ? place.tile : tiles - 1 - place.tile) * Shape::kRows;
   if (first_row >= place.segment.count) return;
   __shared__ __align__(16) unsigned char shared_tile_bytes[sizeof(Tile)];
   Tile& shared_tile = reinterpret_cast<Tile&>(shared_tile_bytes);
   Tile tile;
   tile.segment = place.segment;
-  tile.owner_head = place.head / nths;
-  tile.nth = place.head % nths;
+  tile.owner_head = place.head / shares;
+  tile.share = place.head % shares;
   tile.first = first_row;
   if (kOfKeys) {
-    tile.passing_head = place.head * passing_each;
+    tile.passing_head = place.head * heads_a_share;
     tile.end = tile.segment.count;
     tile.steps_a_head = (tile.end - tile.first + Shape::kStep - 1) / Shape::kStep;
-    tile.steps = tile.steps_a_head * passing_each;
+    tile.steps = tile.steps_a_head * heads_a_share;
   } else {
     tile.passing_head = place.head / attention.group();
     tile.end = min(tile.segment.count, tile.first + Shape::kRows);
@@ -393,9 +394,9 @@ __global__ void __launch_bounds__(kAddingThreads) add_group(BiasedAttentionBackw
   const auto vector = [&](int row) { return vector_of(place.segment, attention.kv_heads, place.head, first + row); };
   const auto add = [&](const float* sums, Ref to, int64_t four) {
     float4 all{};
-    for (int nth = 0; nth < of_heads.heads; ++nth) {
-      const float4 of = reinterpret_cast<const float4*>(sums)[nth * vectors * kFours + four];
-      all = nth == 0 ? of : float4{all.x + of.x, all.y + of.y, all.z + of.z, all.w + of.w};
+    for (int share = 0; share < of_heads.count; ++share) {
+      const float4 of = reinterpret_cast<const float4*>(sums)[share * vectors * kFours + four];
+      all = {all.x + of.x, all.y + of.y, all.z + of.z, all.w + of.w};
     }
     write_pair(to, 4 * four, all.x, all.y);
     write_pair(to, 4 * four + 2, all.z, all.w);
@@ -407,14 +408,14 @@ __global__ void __launch_bounds__(kAddingThreads) add_group(BiasedAttentionBackw
   }
   for (int row = static_cast<int>(threadIdx.x); of_heads.biases && row < rows; row += kAddingThreads) {
     float sum = 0;
-    for (int nth = 0; nth < of_heads.heads; ++nth) sum += of_heads.biases[nth * vectors + vector(row)];
+    for (int share = 0; share < of_heads.count; ++share) sum += of_heads.biases[share * vectors + vector(row)];
     args.bias_gradient[vector(row)] = sum;
   }
 }
 
 // Whether one block for all heads of a group would be at work well after all others have ended, by more than it takes
-// to add heads up: it takes four products a pair of tiles, one of queries three. Where nobody asks for queries'
-// gradients sums are the same, so the answer is, too.
+// to add heads up: it takes four products a pair of tiles, one of queries three, were all texts as long as the longest.
+// Where nobody asks for queries' gradients sums are the same, so the answer is, too.
 bool waits_for_keys(const PackedAttention& attention, int64_t tiles) {
   const int64_t products = attention.q_heads * attention.segment_count * tiles * (tiles + 1) / 2 * (4 + 3);
   const int64_t longest = attention.group() * tiles * 4;
@@ -430,12 +431,12 @@ void run(const BiasedAttentionBackwardArgs& args, const QueryState* states) {
   const int64_t tiles = ceil_div(attention.max_count, OfKeys::kRows);
   const bool is_of_bias = args.asks_of_bias_alone();
   if (is_of_bias && kForm == Form::kNone) return;
-  const int64_t nths = waits_for_keys(attention, tiles) ? attention.group() : 1;
-  const int64_t sums = nths == 1 ? 0 : nths * attention.tokens * attention.kv_heads;
+  const int64_t shares = waits_for_keys(attention, tiles) ? attention.group() : 1;
+  const int64_t sums = shares == 1 ? 0 : shares * attention.tokens * attention.kv_heads;
   const Scratch<float> keys(is_of_bias ? 0 : sums * D), values(is_of_bias ? 0 : sums * D);
   const Scratch<float> biases(args.bias_gradient ? sums : 0);
-  const HeadSums of_heads{static_cast<int>(nths), keys.data(), values.data(), biases.data()};
-  const int64_t owners = attention.segment_count * attention.kv_heads, key_blocks = tiles * owners * nths;
+  const HeadSums of_heads{static_cast<int>(shares), keys.data(), values.data(), biases.data()};
+  const int64_t owners = attention.segment_count * attention.kv_heads, key_blocks = tiles * owners * shares;
   const int64_t query_blocks = tiles * attention.segment_count * attention.q_heads;
   const auto map = [](ConstRef vectors, int heads, int rows) {
     return tensor_map(vectors.as<bf16>(), int64_t{heads} * D, rows);
@@ -451,7 +452,7 @@ void run(const BiasedAttentionBackwardArgs& args, const QueryState* states) {
     launch(differentiate<D, kForm, false>, key_blocks, OfKeys::kThreads, OfKeys::kSharedBytes, args, states, of_heads,
            tiles, key_blocks, maps);
   }
-  if (nths == 1) return;
+  if (shares == 1) return;
   launch(add_group<D>, ceil_div(attention.max_count, kAddedKeys) * owners, kAddingThreads, 0, args, of_heads);
 }
 
