@@ -73,6 +73,8 @@ __device__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(Pending) : "memory");
 }
 
+inline constexpr float kToLog2 = 1.4426950408889634f;  // e^x = 2^(x · kToLog2)
+
 // 2^x; 0 for −inf. One instruction, off by two units in the last place.
 __device__ inline float exp2_fast(float x) {
   float y;

@@ -24,7 +24,6 @@ constexpr int kGroup = 256;  // tokens that a thread block has
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 constexpr int kMostLevels = 25;  // of 2^31 tokens
-constexpr float kLog2E = 1.44269504f;
 
 // A row's blocks of all levels lie one behind the other, and so do its chunks: tokens that a warp adds up, a block's
 // or, of long ones, kGroup of them.
@@ -121,7 +120,7 @@ __global__ void __launch_bounds__(kThreads)
   if (group.first + 2 * kBlock >= count) return;  // no block begins so late
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, n = lane % kNodes, behind = lane / kNodes;
   const int64_t mine = group.first + thread;
-  rates[thread] = mine < count ? kLog2E * args.log_beta[at.place + mine * args.shape.heads] : 0.0f;
+  rates[thread] = mine < count ? kToLog2 * args.log_beta[at.place + mine * args.shape.heads] : 0.0f;
   __syncthreads();
   const float of_node = node(n);
   for (int task = thread / 32; task < Chunk::count(levels); task += kWarps) {
@@ -192,7 +191,7 @@ __global__ void __launch_bounds__(kThreads)
   if (group.first >= count) return;
   for (int i = static_cast<int>(threadIdx.x); i < kBlock + kGroup; i += kThreads) {
     const int64_t token = first + i;
-    rates[i] = token >= 0 && token < count ? kLog2E * args.log_beta[at.place + token * args.shape.heads] : 0.0f;
+    rates[i] = token >= 0 && token < count ? kToLog2 * args.log_beta[at.place + token * args.shape.heads] : 0.0f;
   }
   __syncthreads();
   const int64_t t = group.first + threadIdx.x;
@@ -335,7 +334,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t i = group.first + mine;
   if (i >= count) return;
   const int64_t place = at.place + i * args.shape.heads;
-  const float rate = kLog2E * args.log_beta[place];
+  const float rate = kToLog2 * args.log_beta[place];
   const auto near = [&](int begin, int end) {
     float sum = 0, age = static_cast<float>(begin - mine);
 #pragma unroll 8

@@ -67,7 +67,7 @@ __device__ __forceinline__ void for_each_four(const Share& share, const Visit& v
 
 // e^x by two instructions, off by two units in the last place and, of an x below 0, as x times log2(e) is rounded: what
 // that comes to grows with −x, whose power shrinks faster.
-__device__ __forceinline__ float power_of(float x) { return exp2_fast(x * 1.4426950408889634f); }
+__device__ __forceinline__ float power_of(float x) { return exp2_fast(x * kToLog2); }
 
 // Four words; those behind the vocabulary's end, which is none of a whole one, have logits of −∞.
 struct Four {

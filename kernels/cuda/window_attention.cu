@@ -141,7 +141,7 @@ struct Logits {
     const auto column = static_cast<int>(threadIdx.x);
     const int query = query_of(first_query(step), heads_of(step), column), g = head_of(heads_of(step), column);
     if (!has_column() || query >= args.window || (kOfOneHead && g >= work.group)) return kInfinity;
-    if (args.log_sums) return args.log_sums[first_vector + columns_of_turn(turn).vectors[column]] * kLog2E;
+    if (args.log_sums) return args.log_sums[first_vector + columns_of_turn(turn).vectors[column]] * kToLog2;
     return work.shifts[row * work.vectors + (kOfOneHead ? g * args.window + query : query)];
   }
   __device__ void keep_vector(int turn, int vector) const {
@@ -271,7 +271,7 @@ struct Logits {
   }
 
   __device__ void normalise(const float (&of_columns)[Tile::kQueries], int n, float (&x)[kM][2][4]) const {
-    const float scale = args.scale * kLog2E;
+    const float scale = args.scale * kToLog2;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const float2 shift = *reinterpret_cast<const float2*>(&of_columns[column(n + i, 0)]);

@@ -14,8 +14,6 @@
 
 namespace kv::cuda {
 
-inline constexpr float kLog2E = 1.4426950408889634f;
-
 // What is maximised over the query heads of a group. Where something is, slots older than the window alone take part.
 enum class GroupMax : uint8_t { kNone, kLogits, kProbabilities };
 
@@ -239,7 +237,7 @@ __global__ void __launch_bounds__(NormaliserWork::kThreads, D <= 128 ? 3 : 2)
       args, work, UnitRows<D, Max>(args, work, first_unit + of_block), queries + of_block * unit_rows * D, {}};
   RunningSoftmax<D, Max> running;
   running.start();
-  const float scale = args.scale * kLog2E;
+  const float scale = args.scale * kToLog2;
 
   const auto stage = [&](int from) {
     if (from < end) {

@@ -36,8 +36,6 @@
 
 namespace kv::cuda {
 
-inline constexpr float kToLog2 = 1.4426950408889634f;  // e^x = 2^(x · kToLog2)
-
 // One (query, query head): largest logit, in units of log 2, and Σ 2^(logit − largest) or its inverse.
 struct Softmax {
   float largest;
