@@ -12,7 +12,7 @@ namespace kv {
 //            = scale · weights[t] · Σ_v ((a + b) q_v − b p_v − a [v = targets[t]]) · weight[v, :]
 // A token of weight 0 is not looked at: its losses and gradient are 0. Means over tokens are the caller's, by `scale`.
 // Sums over the vocabulary are taken in double, as token_loss takes them, on a GPU of pieces of up to 512 words, whose
-// own sums are f32, in at most 21 steps one after the other; what weight's rows are multiplied by is stored in the
+// own sums are f32, in at most 13 steps one after the other; what weight's rows are multiplied by is stored in the
 // activations' type. Logits are made once, and held of some tokens at a time: of at most as many as make 2^22 on the
 // CPU, 2^26 on a GPU, or of 96 and 16 tokens if that is more. They take 4 bytes each, student's and teacher's, on a GPU
 // 2 more.
