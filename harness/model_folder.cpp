@@ -85,8 +85,8 @@ fs::path find_model(const std::string& name) {
 }
 
 std::string model_name(const fs::path& path) {
+  if (is_gguf(path)) return path.stem().string();
   const fs::path full = fs::weakly_canonical(path);
-  if (is_gguf(full)) return full.stem().string();
   const fs::path snapshots = full.parent_path();
   const std::string repository = snapshots.parent_path().filename().string();
   if (snapshots.filename() == "snapshots" && repository.starts_with(kRepositoryPrefix)) {

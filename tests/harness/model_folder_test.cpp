@@ -82,5 +82,13 @@ TEST_F(ModelFolder, RowsCallACachedModelByItsName) {
   EXPECT_EQ(model_name(folder_ / "llama"), "llama");
 }
 
+TEST_F(ModelFolder, ALinkedFileIsCalledWhatTheLinkIsCalled) {
+  const fs::path snapshot = add(folder_, "aaa"), blob = snapshot.parent_path().parent_path() / "blobs/0c1d";
+  fs::create_directories(blob.parent_path());
+  std::ofstream(blob) << "weights";
+  fs::create_symlink(blob, snapshot / "small-1b.Q4_1.gguf");
+  EXPECT_EQ(model_name(snapshot / "small-1b.Q4_1.gguf"), "small-1b.Q4_1");
+}
+
 }  // namespace
 }  // namespace kv
