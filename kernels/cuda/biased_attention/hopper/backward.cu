@@ -170,9 +170,6 @@ __device__ __forceinline__ void consume(const BiasedAttentionBackwardArgs& args,
   float of_first[kHasSums ? D / 2 : 1] = {}, of_second[kHasSums && kOfKeys ? D / 2 : 1] = {};
   uint32_t slopes[kHasSums ? kStep / 4 : 1], weights[kHasSums && kOfKeys ? kStep / 4 : 1];
 
-  const auto release = [&](Barrier& barrier) {
-    if (lane == 0) barrier.arrive();
-  };
   const auto multiply_first = [&](int stage) {
     multiply_rows<D, 64, kStep>(x, anew(owned), first_tiles + stage * Shape::kTileBytes);
     product_commit();
@@ -243,7 +240,7 @@ __device__ __forceinline__ void consume(const BiasedAttentionBackwardArgs& args,
     weigh(first, stage);
     product_wait<0>();
     pin(dp);
-    if (!kOfKeys) release(ring.empty[1][stage]);
+    if (!kOfKeys && lane == 0) ring.empty[1][stage].arrive();
     slope(first, stage);
     add(stage);
     if (t + 1 == tile.steps) break;
@@ -259,9 +256,8 @@ __device__ __forceinline__ void consume(const BiasedAttentionBackwardArgs& args,
     multiply_first(next);
     product_wait<1>();
     pin_sums();
-    __syncwarp();  // every lane has read its columns
-    release(ring.empty[0][stage]);
-    if (kOfKeys) release(ring.empty[1][stage]);
+    ring.empty[0][stage].arrive();
+    if (kOfKeys && lane == 0) ring.empty[1][stage].arrive();
     ring.full[1][next].wait(filled);
     pin(dp);
     multiply_second(next);

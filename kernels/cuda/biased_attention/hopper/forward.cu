@@ -103,9 +103,6 @@ __device__ __forceinline__ void consume(const BiasedAttentionArgs& args, const T
   Rows rows;
   float logits[kStep / 2], output[D / 2] = {}, shrink[2];
   uint32_t weights[kStep / 4], parts[4];
-  const auto release = [&](Barrier& barrier) {
-    if (lane == 0) barrier.arrive();
-  };
   // i − j of the tile's nearest pair.
   const auto least_of = [&](int first) { return first_row - (first + kStep - 1); };
   const auto bias_is_product = [&](int first) {
@@ -135,8 +132,7 @@ __device__ __forceinline__ void consume(const BiasedAttentionArgs& args, const T
       add_biases(logits, ring.columns[stage][0], Weights<kForm>(attention.bias, distance), lane);
     }
     if (least_of(first) < 0) mask<Owner::kQueries>(logits, distance);
-    __syncwarp();  // every lane has read its columns
-    release(ring.empty[0][stage]);
+    ring.empty[0][stage].arrive();
   };
 
   ring.full[0][0].wait(0);
@@ -165,7 +161,7 @@ __device__ __forceinline__ void consume(const BiasedAttentionArgs& args, const T
     product_wait<0>();
     pin(output);
     pin(weights);
-    release(ring.empty[1][last]);
+    if (lane == 0) ring.empty[1][last].arrive();
 #pragma unroll
     for (int i = 0; i < D / 2; ++i) output[i] *= shrink[i / 2 % 2];
     pack(logits, weights);

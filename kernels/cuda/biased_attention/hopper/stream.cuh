@@ -13,8 +13,8 @@
 
 namespace kv::cuda {
 
-// `full` counts the bytes of a tile, `empty` the warps that have read it: [0] of the first tensor, with the columns,
-// and [1] of the second.
+// `full` counts the bytes of a tile, `empty` those that have read it: [0] the lanes, of the first tensor, with the columns
+// that each of them reads by itself, and [1] the warps, of the second.
 template <int kStep, int kStages, int kNumbers>
 struct Ring {
   Barrier full[2][kStages], empty[2][kStages];
@@ -28,7 +28,8 @@ struct Ring {
       // one for all of a warp, racecheck would not see that it comes behind the others' writes.
       full[0][stage].init(1 + 32 * (1 + has_bias));
       full[1][stage].init(1);
-      for (auto& of : empty) of[stage].init(warps);
+      empty[0][stage].init(32 * warps);
+      empty[1][stage].init(warps);
     }
     publish_barriers();
   }
