@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "kernels/tensor.h"
+#include "kernels/element.h"
 
 // kernels/half.h's conversions of bf16 as the card's instructions do them, one or two values at a time. Nothing else in
 // kernels/cuda rounds, but cuBLASLt, what it writes. The same bits come out, but that every NaN becomes 0x7fff.

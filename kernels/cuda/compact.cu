@@ -1,5 +1,7 @@
 #include "kernels/compact.h"
 
+#include <algorithm>
+
 #include "kernels/cuda/compact_pieces.cuh"
 #include "kernels/cuda/device.cuh"
 

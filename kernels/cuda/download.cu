@@ -1,5 +1,6 @@
 #include "kernels/cuda/download.cuh"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 

@@ -1,5 +1,7 @@
 #include "kernels/find_bad.h"
 
+#include <algorithm>
+
 #include "kernels/cuda/select_row.cuh"
 
 namespace kv::cuda {

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/gemm.cuh"
 #include "kernels/cuda/inverse_rms.cuh"

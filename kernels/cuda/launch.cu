@@ -1,9 +1,11 @@
 #include "kernels/cuda/launch.cuh"
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
 
 #include "kernels/backend.h"
+#include "kernels/cuda/arena.cuh"
 #include "kernels/error.h"
 
 namespace kv::cuda {

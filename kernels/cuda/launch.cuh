@@ -2,11 +2,9 @@
 
 #include <cuda_runtime.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <vector>
 
 #include "kernels/check.h"
 #include "kernels/cuda/bf16.cuh"
@@ -19,6 +17,8 @@ struct Memory;
 }
 
 namespace kv::cuda {
+
+class Arena;
 
 // A CUDA call that fails leaves the context unusable, so the process ends with the place and the reason.
 [[noreturn]] void cuda_failed(const char* file, int line, const char* call, cudaError_t error);
@@ -42,29 +42,7 @@ void release(void* data, size_t bytes) noexcept;
 // The same, never released and no recording's: there at once, whatever the stream does.
 void* allocate_for_good(size_t bytes);
 
-// Scratch memory of a recording (kernels/cuda/record.cuh): every run uses the same addresses, in stream order, so a
-// block that one op gave back serves the next. Freed with the recording.
-class Arena {
- public:
-  Arena() = default;
-  ~Arena();
-  Arena(const Arena&) = delete;
-  Arena& operator=(const Arena&) = delete;
-
-  void* take(size_t bytes);
-  void give_back(void* data);
-  bool is_idle() const;
-
- private:
-  struct Block {
-    void* data;
-    size_t bytes;
-    bool in_use;
-  };
-  std::vector<Block> blocks_;
-};
-
-// While set, allocate() and release() turn to the arena, and the stream is being captured.
+// While set, allocate() and release() turn to the arena (kernels/cuda/arena.cuh), and the stream is being captured.
 void set_arena(Arena* arena);
 bool is_capturing();
 

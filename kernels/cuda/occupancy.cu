@@ -1,5 +1,7 @@
 #include "kernels/occupancy.h"
 
+#include <algorithm>
+
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/mma.cuh"
 

@@ -1,5 +1,6 @@
 #include "kernels/cuda/record.cuh"
 
+#include "kernels/cuda/arena.cuh"
 #include "kernels/cuda/launch.cuh"
 
 namespace kv::cuda {

@@ -1,5 +1,7 @@
 #include "kernels/select_pooled.h"
 
+#include <algorithm>
+
 #include "kernels/cuda/select_row.cuh"
 
 // Rows take their own entries one block a row. The cut through all that is left of a sequence is then searched by

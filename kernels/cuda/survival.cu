@@ -1,5 +1,7 @@
 #include "kernels/survival.h"
 
+#include <algorithm>
+
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/radix.cuh"
 

@@ -1,5 +1,7 @@
 #include "kernels/token_loss.h"
 
+#include <algorithm>
+
 #include "kernels/cuda/best.cuh"
 #include "kernels/cuda/gemm.cuh"
 

@@ -1,5 +1,7 @@
 #include "kernels/vocabulary_loss.h"
 
+#include <algorithm>
+
 #include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/mma.cuh"

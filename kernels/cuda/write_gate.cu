@@ -2,6 +2,8 @@
 
 #include <cuda/atomic>
 
+#include <algorithm>
+
 #include "kernels/cuda/gate_units.cuh"
 #include "kernels/cuda/gelu.cuh"
 #include "kernels/cuda/mma.cuh"

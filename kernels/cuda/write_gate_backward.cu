@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "kernels/cuda/gate_keys.cuh"
 #include "kernels/cuda/gate_units.cuh"
 #include "kernels/cuda/gelu.cuh"

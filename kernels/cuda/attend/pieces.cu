@@ -1,5 +1,7 @@
 #include "kernels/cuda/attend/attend.cuh"
 
+#include <algorithm>
+
 namespace kv::cuda {
 
 namespace {

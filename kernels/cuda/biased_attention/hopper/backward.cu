@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "kernels/cuda/biased_attention/hopper/stream.cuh"
 
 // Gradients of attention in training on Hopper, head dimensions 64 and 128. One kernel for both passes: the owner's 64
