@@ -317,6 +317,7 @@ Counts counts_of(const Cells& cells) {
     if (!cell.estimate) continue;
     take(counts.samples, cell.estimate->samples);
     take(counts.clusters, cell.estimate->clusters);
+    counts.clustered |= cell.estimate->clusters < cell.estimate->samples;
   }
   return counts;
 }
@@ -326,11 +327,11 @@ std::string to_text(const CountRange& range) {
 }
 
 std::string of_documents(const Counts& counts) {
-  return counts.clustered() ? fmt::format(" of {} documents", to_text(counts.clusters)) : "";
+  return counts.clustered ? fmt::format(" of {} documents", to_text(counts.clusters)) : "";
 }
 
 std::string interval_note(const Counts& counts, std::string_view name) {
-  const char* what = counts.clustered() ? "documents" : "samples";
+  const char* what = counts.clustered ? "documents" : "samples";
   if (counts.clusters.high < kFewestForAnInterval)
     return fmt::format("no interval below {} {}", kFewestForAnInterval, what);
   if (counts.clusters.low >= kFewestForAnInterval) return std::string(name);

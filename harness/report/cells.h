@@ -63,9 +63,8 @@ struct CountRange {
 };
 struct Counts {
   CountRange samples;
-  CountRange clusters;  // that the interval's draws are made of
-
-  bool clustered() const { return clusters.low < samples.low || clusters.high < samples.high; }
+  CountRange clusters;     // that the interval's draws are made of
+  bool clustered = false;  // in some cell samples share a document
 };
 Counts counts_of(const Cells& cells);
 std::string to_text(const CountRange& range);    // "64" or "48 to 64"

@@ -14,7 +14,7 @@ void note_samples(const PlotPlan& plan, const Cells& cells, std::string_view spr
   std::string note = fmt::format("n = {} samples{}", to_text(counts.samples), of_documents(counts));
   if (!spread.empty() && counts.clusters.high > 1) {
     const std::string name =
-        fmt::format("{}: 95 % bootstrap interval over {}", spread, counts.clustered() ? "documents" : "samples");
+        fmt::format("{}: 95 % bootstrap interval over {}", spread, counts.clustered ? "documents" : "samples");
     note += "; " + interval_note(counts, name);
   }
   notes.push_back(note + ".");

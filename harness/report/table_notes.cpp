@@ -68,7 +68,7 @@ std::string better_note(const TablePlan& plan) {
 void add_mark_notes(const TablePlan& plan, const CellGrid& grid, std::vector<std::string>& notes) {
   const std::string interval = fmt::format("the 95 % interval of the {} excludes zero ({} of at least 8)",
                                            plan.paired && plan.paired->beside ? "interaction" : "paired difference",
-                                           counts_of(grid.cells).clustered() ? "documents" : "n");
+                                           counts_of(grid.cells).clustered ? "documents" : "n");
   if (plan.paired) {
     if (plan.interval != IntervalStyle::kNone) notes.push_back(fmt::format("{}: {}.", kDagger, interval));
     return;

@@ -94,11 +94,16 @@ Spec read_here(Spec spec) {
   return spec;
 }
 
-// What its texts depend on: trainings of an ablation share them.
-std::string texts_of(const Spec& spec) {
-  std::string texts = spec.texts.text;
+// What the first `count` texts of each of its data depend on: many specs share them.
+std::string texts_of(const Spec& spec, int count) {
+  std::string texts = fmt::format("{} {} {}", spec.texts.text, spec.protocol->name, std::min(count, spec.samples));
   for (const auto& [key, value] : spec.row_keys) {
-    if (key == "data" || key == "samples" || key == "seed") texts += fmt::format("\n{} {}", key, value);
+    if (key == "data" || key == "seed" || key == "tokens") texts += fmt::format("\n{} {}", key, value);
+  }
+  for (const Axis& axis : spec.axes) {
+    for (const auto& point : axis.points) {
+      for (const GivenParam& value : point) texts += fmt::format("\n{} {}", value.key, value.text);
+    }
   }
   return texts;
 }
@@ -112,14 +117,14 @@ std::set<std::string> expect_nothing_shared(const std::vector<Spec>& specs) {
     if (!whole.protocol->learns) continue;
     const Spec spec = read_here(whole);
     for (const DataSpec& data : spec.data) tasks.insert(data.source.text);
-    if (spec.data.empty() || !seen.insert(texts_of(spec)).second) continue;
+    if (spec.data.empty() || !seen.insert(texts_of(spec, kTrained)).second) continue;
     for_each_text(spec, kTrained, [&](const std::vector<int32_t>& ids) {
       for_each_window(ids, kWindow, [&](uint64_t hash) { trained.emplace(hash, spec.name); });
     });
   }
   EXPECT_GT(trained.size(), 3 * kTrained * 2048 / kWindow * 9 / 10);
   int64_t windows = 0;
-  std::set<std::string> evaluated;
+  std::set<std::string> evaluated, looked_at;
   for (Spec spec : specs) {
     if (spec.protocol->name != "decode" && spec.protocol->name != "answer") continue;
     // Contexts that are asked about are many, and most are of tasks that make up what no training reads.
@@ -131,6 +136,7 @@ std::set<std::string> expect_nothing_shared(const std::vector<Spec>& specs) {
     // Texts are the same, and weights of an ablation may be absent.
     spec.policies = {parse_component("full", "policy")};
     std::erase_if(spec.axes, [](const Axis& axis) { return axis.points.front().front().key != "tokens"; });
+    if (!looked_at.insert(texts_of(spec, kEvaluated)).second) continue;
     std::map<std::string, int> shared;
     for_each_text(spec, kEvaluated, [&](const std::vector<int32_t>& ids) {
       for_each_window(ids, 1, [&](uint64_t hash) {
