@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "policies/parts/duo_training.h"
 #include "policies/parts/retention_training.h"
 #include "policies/parts/write_gate_training.h"
 #include "sim/learned/adam.h"
@@ -152,6 +153,10 @@ const Family kTraining{[](Device& device) {
     });
     device.add("training_step_retention/" + name, [=](Device& on, Samples& samples) {
       RetentionTraining learner({.hidden = shape.hidden}, "bench");
+      step(on, samples, shape, learner);
+    });
+    device.add("training_step_duo/" + name, [=](Device& on, Samples& samples) {
+      DuoTraining learner({.sinks = 16, .window = kWindow}, "bench");
       step(on, samples, shape, learner);
     });
   }
