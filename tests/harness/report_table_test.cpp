@@ -53,6 +53,16 @@ bool has_note(const TableView& view, const std::string& text) {
   return false;
 }
 
+// A cell of one sample has no other sample of its document; that documents are drawn in the other's interval is said.
+TEST(Cells, ACellOfOneSampleHidesNoDocumentsOfOthers) {
+  Cells cells;
+  cells.cells[{"wg-kv"}].estimate = Estimate{.value = 1, .samples = 1, .clusters = 1};
+  cells.cells[{"local"}].estimate = Estimate{.value = 1, .samples = 32, .clusters = 15};
+  EXPECT_EQ(of_documents(counts_of(cells)), " of 1 to 15 documents");
+  cells.cells[{"local"}].estimate->clusters = 32;
+  EXPECT_EQ(of_documents(counts_of(cells)), "");
+}
+
 // 24 samples of six documents, each of one value: the interval is as wide as that of six samples, the note says so, and
 // nothing counts as significant.
 TEST(Cells, SamplesOfOneDocumentDoNotPassForIndependentOnes) {
