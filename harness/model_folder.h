@@ -19,8 +19,8 @@ std::filesystem::path cached_model(const std::string& name);
 std::string absent_model(const std::string& name);
 
 // Returns what rows call the model there: the folder's name, of a cached snapshot, whose folder is named by a commit,
-// the repository's, and of a GGUF file its own without the ending, wherever a link of that name leads (in the cache to a
-// file named by a hash).
+// the repository's, and of a GGUF file its own without the ending, wherever a link of that name leads (in the cache to
+// a file named by a hash).
 std::string model_name(const std::filesystem::path& path);
 
 }  // namespace kv
