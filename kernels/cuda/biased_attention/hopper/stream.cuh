@@ -13,8 +13,8 @@
 
 namespace kv::cuda {
 
-// `full` counts the bytes of a tile, `empty` those that have read it. [0] is of the first tensor and of the columns, and
-// counts lanes, each of which reads columns by itself; [1] is of the second tensor, and counts warps.
+// `full` counts the bytes of a tile, `empty` those that have read it. [0] is of the first tensor and of the columns,
+// and counts lanes, each of which reads columns by itself; [1] is of the second tensor, and counts warps.
 template <int kStep, int kStages, int kNumbers>
 struct Ring {
   Barrier full[2][kStages], empty[2][kStages];
