@@ -18,11 +18,20 @@ struct Label {
   Box box;
 };
 
+// The number that stands there, which `then` has to follow; `at` moves behind that.
+double number_at(const std::string& text, std::size_t& at, const std::string& then) {
+  std::size_t read = 0;
+  const double number = std::stod(text.substr(at), &read);
+  EXPECT_EQ(text.substr(at + read, then.size()), then) << text;
+  at += read + then.size();
+  return number;
+}
+
 // By hand: std::regex takes seconds for the pictures of one case, and tens of them under sanitizers.
 double attribute(const std::string& tag, const std::string& name, double otherwise) {
   const std::string begin = " " + name + "=\"";
-  const std::size_t at = tag.find(begin);
-  return at == tag.npos ? otherwise : std::stod(tag.substr(at + begin.size()));
+  std::size_t at = tag.find(begin);
+  return at == tag.npos ? otherwise : number_at(tag, at += begin.size(), "\"");
 }
 
 // The boxes of an SVG's texts as a browser would lay them, from the file alone.
@@ -37,12 +46,10 @@ std::vector<Label> labels_of(const std::string& svg) {
     if (tag.find("\"middle\"") != tag.npos) text.anchor = Anchor::kMiddle;
     if (tag.find("\"end\"") != tag.npos) text.anchor = Anchor::kEnd;
     if (const std::size_t turned = tag.find(turn); turned != tag.npos) {
-      std::size_t read = 0;
-      const std::string numbers = tag.substr(turned + turn.size());
-      text.x = std::stod(numbers, &read);
-      text.y = std::stod(numbers.substr(read));
-      const std::string rotate = ")rotate(";
-      text.degrees = -std::stod(numbers.substr(numbers.find(rotate) + rotate.size()));
+      std::size_t number = turned + turn.size();
+      text.x = number_at(tag, number, " ");
+      text.y = number_at(tag, number, ")rotate(");
+      text.degrees = -number_at(tag, number, ")");
     } else {
       text.x = attribute(tag, "x", 0);
       text.y = attribute(tag, "y", 0) - 0.35 * text.size;

@@ -94,15 +94,22 @@ Spec read_here(Spec spec) {
   return spec;
 }
 
-// What the first `count` texts of each of its data depend on: many specs share them.
+// What the first `count` texts of the data that are left depend on: many specs share them.
 std::string texts_of(const Spec& spec, int count) {
-  std::string texts = fmt::format("{} {} {}", spec.texts.text, spec.protocol->name, std::min(count, spec.samples));
-  for (const auto& [key, value] : spec.row_keys) {
-    if (key == "data" || key == "seed" || key == "tokens") texts += fmt::format("\n{} {}", key, value);
+  std::string texts = fmt::format("{} {} {}", spec.protocol->name, spec.texts.text, std::min(count, spec.samples));
+  for (const char* key : {"seed", "chat"}) {
+    if (const auto found = spec.row_keys.find(key); found != spec.row_keys.end()) texts += " " + found->second;
+  }
+  for (const DataSpec& data : spec.data) {
+    texts += fmt::format("\n{} {} {} {} {}", static_cast<int>(data.kind), data.source.text, data.tokens.value_or(0),
+                         std::min(count, data.samples), data.subset);
+    for (const GivenParam& option : data.options) texts += fmt::format(" {}={}", option.key, option.text);
   }
   for (const Axis& axis : spec.axes) {
     for (const auto& point : axis.points) {
-      for (const GivenParam& value : point) texts += fmt::format("\n{} {}", value.key, value.text);
+      for (const GivenParam& value : point) {
+        if (value.key == "tokens") texts += "\n" + value.text;
+      }
     }
   }
   return texts;
@@ -136,7 +143,7 @@ std::set<std::string> expect_nothing_shared(const std::vector<Spec>& specs) {
     // Texts are the same, and weights of an ablation may be absent.
     spec.policies = {parse_component("full", "policy")};
     std::erase_if(spec.axes, [](const Axis& axis) { return axis.points.front().front().key != "tokens"; });
-    if (!looked_at.insert(texts_of(spec, kEvaluated)).second) continue;
+    if (!looked_at.insert(texts_of(spec, kEvaluated)).second) continue;  // a failure names the first spec of a text
     std::map<std::string, int> shared;
     for_each_text(spec, kEvaluated, [&](const std::vector<int32_t>& ids) {
       for_each_window(ids, 1, [&](uint64_t hash) {

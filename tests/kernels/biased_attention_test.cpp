@@ -193,7 +193,7 @@ std::vector<Shape> shapes(const Backend& backend) {
   // So many sequences of several tiles that on Hopper a block has the keys of all heads of a group; of groups with less
   // to do each head has one.
   if (backend.name() == "cuda") {
-    for (const int dim : {64, 128}) all.push_back({4, 2, dim, std::vector<int32_t>(11, 130)});
+    for (const int dim : {64, 128}) all.push_back({4, 2, dim, std::vector<int32_t>(13, 130)});
   }
   return all;
 }
