@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 #include "kernels/element.h"
 #include "kernels/paged.h"
@@ -17,6 +18,9 @@ struct KeyBias {
   Form form = Form::kNone;
   int window = 0;                 // of kOutsideWindow: at least 1
   const float* values = nullptr;  // b [tokens, kv_heads]; null for kNone
+  // Of kOutsideWindow: only so many first keys of a sequence may be seen outside the window. All others have a b of −∞,
+  // which `values` says, too, and ops may pass over what nobody sees.
+  int far_keys = std::numeric_limits<int>::max();
 };
 
 // What attention in training reads: whole sequences, packed one behind the other in any order. A segment is a sequence

@@ -80,6 +80,11 @@ struct Tile {
   int64_t keys = 0;
 
   bool has_masked() const { return first_key + keys - 1 > first_query; }
+  bool is_unseen() const {
+    const KeyBias& bias = attention.bias;
+    return bias.form == KeyBias::Form::kOutsideWindow && first_key >= bias.far_keys &&
+           first_query - (first_key + keys - 1) >= bias.window;
+  }
   // The tile's first query that sees its key `row`, and the first for which that key is outside the window.
   int64_t first_seeing(int64_t row) const { return std::clamp<int64_t>(row + shift(), 0, queries); }
   int64_t first_outside(int64_t row) const {
@@ -217,13 +222,13 @@ void check(const PackedAttention& attention) {
   KV_CHECK(bias.form != KeyBias::Form::kOutsideWindow || bias.window >= 1);
 }
 
-// The tiles of one query head that have these queries, in the order of keys.
+// The tiles of one query head that have these queries, in the order of keys; what no query sees is passed over.
 template <class Visit>
 void for_key_tiles(Tile tile, const Visit& visit) {
   const int64_t end = tile.first_query + tile.queries;
   for (tile.first_key = 0; tile.first_key < end; tile.first_key += kSide) {
     tile.keys = std::min(kSide, end - tile.first_key);
-    visit(tile);
+    if (!tile.is_unseen()) visit(tile);
   }
 }
 

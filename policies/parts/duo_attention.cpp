@@ -39,7 +39,10 @@ void DuoAttention::begin(const Block& block) {
 }
 
 KeyBias DuoAttention::streams() const {
-  return {.form = KeyBias::Form::kOutsideWindow, .window = streaming_.window, .values = key_bias_.ref().as<float>()};
+  return {.form = KeyBias::Form::kOutsideWindow,
+          .window = streaming_.window,
+          .values = key_bias_.ref().as<float>(),
+          .far_keys = streaming_.sinks};
 }
 
 void DuoAttention::attend(int layer, const Projections& projections, Ref output) {

@@ -27,6 +27,7 @@ struct Shape {
 struct Bias {
   Form form = Form::kNone;
   int window = 0;
+  int far_keys = std::numeric_limits<int>::max();  // keys from there on have −∞
 };
 const std::vector<Bias> kBiases = {
     {}, {Form::kOutsideWindow, 1}, {Form::kOutsideWindow, 20}, {Form::kOutsideWindow, 1000}, {Form::kDistance}};
@@ -54,6 +55,11 @@ struct Problem {
       // Gates between e^-7 and 1; retention of 0.9 and more, and now and then of less.
       const float largest = bias.form == Form::kOutsideWindow ? 3.5F : at % 7 == 0 ? 1.5F : 0.05F;
       biases[at] = largest * (biases[at] - 1);
+    }
+    for (const Segment& segment : segments) {
+      for (int key = bias.far_keys; key < segment.count; ++key) {
+        std::fill_n(biases.begin() + int64_t{segment.first_token + key} * kv_heads, kv_heads, -INFINITY);
+      }
     }
     spoil_others(biases, kv_heads);
   }
@@ -124,7 +130,8 @@ Result run(Backend& backend, const Problem& problem, bool asks_of_bias_alone = f
                                   .values = values.ref(),
                                   .bias = {.form = problem.bias.form,
                                            .window = problem.bias.window,
-                                           .values = has_bias ? ref::data_of<float>(biases) : nullptr},
+                                           .values = has_bias ? ref::data_of<float>(biases) : nullptr,
+                                           .far_keys = problem.bias.far_keys},
                                   .segments = ref::segments_of(segments),
                                   .segment_count = std::ssize(problem.segments),
                                   .max_count = problem.max_count(),
@@ -207,6 +214,32 @@ TEST_P(BiasedAttention, AgreesWithDoubleArithmetic) {
                                         << static_cast<int>(bias.form) << ", window " << bias.window);
       const Problem problem(*backend, shape, bias);
       expect_reference(*backend, problem, run(*backend, problem));
+      if (::testing::Test::HasFailure()) return;
+    }
+  }
+}
+
+// As DuoAttention's first tokens and window have it: between both lie tiles that may be passed over.
+TEST_P(BiasedAttention, PassesOverWhatNobodySees) {
+  KV_BACKEND_OR_SKIP(backend);
+  const std::vector<Shape> unlike = {{1, 2, 64, {520, 129, 1}}, {1, 2, 128, {400, 257}}, {1, 1, 48, {300}}};
+  for (const Shape& shape : unlike) {
+    for (const Bias& bias : {Bias{Form::kOutsideWindow, 1, 0},
+                             {Form::kOutsideWindow, 20, 4},
+                             {Form::kOutsideWindow, 64, 130},
+                             {Form::kOutsideWindow, 200, 16},
+                             {Form::kOutsideWindow, 1000, 4}}) {
+      SCOPED_TRACE(::testing::Message() << "dim " << shape.head_dim << ", window " << bias.window << ", "
+                                        << bias.far_keys << " far keys");
+      Problem problem(*backend, shape, bias);
+      Result got = run(*backend, problem);
+      expect_reference(*backend, problem, got);
+      problem.bias.far_keys = std::numeric_limits<int>::max();
+      Result all = run(*backend, problem);
+      for (Result* result : {&got, &all}) {  // heads of keys may be added up in another order
+        for (auto* sums : {&result->key_gradient, &result->value_gradient, &result->bias_gradient}) sums->clear();
+      }
+      EXPECT_EQ(bits_of(got), bits_of(all));
       if (::testing::Test::HasFailure()) return;
     }
   }

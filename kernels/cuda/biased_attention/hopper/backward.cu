@@ -66,12 +66,13 @@ struct Tile {
   int end;           // of what passes by
   int steps_a_head;
   int steps;
+  KeyTiles keys;  // of queries
 };
 
-template <Owner kOwner>
-__device__ __forceinline__ Step step_of(const Tile& tile, int t, int rows) {
-  if (kOwner == Owner::kQueries) return {(tile.steps - 1 - t) * rows, tile.passing_head};
-  return {tile.first + t % tile.steps_a_head * rows, tile.passing_head + t / tile.steps_a_head};
+template <Owner kOwner, Form kForm, int kStep>
+__device__ __forceinline__ Step step_of(const Tile& tile, int t) {
+  if (kOwner == Owner::kQueries) return {tile.keys.template first_of<kStep, kForm>(t), tile.passing_head};
+  return {tile.first + t % tile.steps_a_head * kStep, tile.passing_head + t / tile.steps_a_head};
 }
 
 // What the thread's two rows bring into every pair: of keys their biases, of queries their states.
@@ -228,7 +229,7 @@ __device__ __forceinline__ void consume(const BiasedAttentionBackwardArgs& args,
     if constexpr (kHasSums) pack(dp, slopes);
   };
 
-  int first = step_of<kOwner>(tile, 0, kStep).first;
+  int first = step_of<kOwner, kForm, kStep>(tile, 0).first;
   ring.full[0][0].wait(0);
   pin(x);
   multiply_first(0);
@@ -252,6 +253,7 @@ __device__ __forceinline__ void consume(const BiasedAttentionBackwardArgs& args,
       first = first + kStep < tile.end ? first + kStep : tile.first;
     } else {
       first -= kStep;
+      if (kForm == Form::kOutsideWindow && t + 1 == tile.keys.near) first -= tile.keys.gap * kStep;
     }
     ring.full[0][next].wait(filled);
     pin(x);
@@ -322,12 +324,17 @@ __device__ void differentiate_tile(const BiasedAttentionBackwardArgs& args, cons
   if (kOfKeys) {
     tile.passing_head = place.head * heads_a_share;
     tile.end = tile.segment.count;
+    // Of keys that nobody sees outside the window no query behind the last one's.
+    if (kForm == Form::kOutsideWindow && tile.first >= attention.bias.far_keys) {
+      tile.end = min(tile.end - tile.first, Shape::kRows - 1 + attention.bias.window) + tile.first;
+    }
     tile.steps_a_head = (tile.end - tile.first + Shape::kStep - 1) / Shape::kStep;
     tile.steps = tile.steps_a_head * heads_a_share;
   } else {
     tile.passing_head = place.head / attention.group();
     tile.end = min(tile.segment.count, tile.first + Shape::kRows);
-    tile.steps_a_head = tile.steps = (tile.end + Shape::kStep - 1) / Shape::kStep;
+    tile.keys = KeyTiles::of<Shape::kStep, kForm>(attention.bias, tile.first, tile.end);
+    tile.steps_a_head = tile.steps = tile.keys.steps;
   }
   const auto data_of = [](ConstRef vectors) { return static_cast<const bf16*>(vectors.data); };
   const bf16 *queries = data_of(attention.queries), *keys = data_of(attention.keys);
@@ -346,7 +353,8 @@ __device__ void differentiate_tile(const BiasedAttentionBackwardArgs& args, cons
     if (threadIdx.x >= 32) return;
     fill<D>(
         ring, tile.segment, passing_heads, tile.steps, {operands.passing[0], first_map, first_tiles},
-        {operands.passing[1], second_map, second_tiles}, [&](int t) { return step_of<kOwner>(tile, t, Shape::kStep); },
+        {operands.passing[1], second_map, second_tiles},
+        [&](int t) { return step_of<kOwner, kForm, Shape::kStep>(tile, t); },
         [&](const Step& step, int i) {
           if constexpr (kOfKeys) {
             const QueryState state =
@@ -414,8 +422,12 @@ __global__ void __launch_bounds__(kAddingThreads) add_group(BiasedAttentionBackw
 // Whether one block for all heads of a group would be at work well after all others have ended, by more than it takes
 // to add heads up: it takes four products a pair of tiles, one of queries three, were all texts as long as the longest.
 // Where nobody asks for queries' gradients sums are the same, so the answer is, too.
-bool waits_for_keys(const PackedAttention& attention, int64_t tiles) {
-  const int64_t products = attention.q_heads * attention.segment_count * tiles * (tiles + 1) / 2 * (4 + 3);
+bool waits_for_keys(const PackedAttention& attention, int64_t tiles, int rows) {
+  const KeyBias& bias = attention.bias;
+  const int64_t far = bias.form == Form::kOutsideWindow ? ceil_div(bias.far_keys, rows) : tiles;
+  const int64_t seen = std::min(tiles, far + ceil_div(bias.window, rows) + 1);  // tiles that a late one sees
+  const int64_t pairs = seen * (seen + 1) / 2 + (tiles - seen) * seen;
+  const int64_t products = attention.q_heads * attention.segment_count * pairs * (4 + 3);
   const int64_t longest = attention.group() * tiles * 4;
   return attention.group() > 1 && longest * multiprocessors() * 4 > products * 5;
 }
@@ -429,7 +441,7 @@ void run(const BiasedAttentionBackwardArgs& args, const QueryState* states) {
   const int64_t tiles = ceil_div(attention.max_count, OfKeys::kRows);
   const bool is_of_bias = args.asks_of_bias_alone();
   if (is_of_bias && kForm == Form::kNone) return;
-  const int64_t shares = waits_for_keys(attention, tiles) ? attention.group() : 1;
+  const int64_t shares = waits_for_keys(attention, tiles, OfKeys::kRows) ? attention.group() : 1;
   const int64_t sums = shares == 1 ? 0 : shares * attention.tokens * attention.kv_heads;
   const Scratch<float> keys(is_of_bias ? 0 : sums * D), values(is_of_bias ? 0 : sums * D);
   const Scratch<float> biases(args.bias_gradient ? sums : 0);

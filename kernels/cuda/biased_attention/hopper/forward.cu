@@ -29,7 +29,7 @@ struct Tile {
   int head;
   int kv_head;
   int first;  // query
-  int steps;
+  KeyTiles keys;
 };
 
 // The softmax of a thread's two rows so far; `sum` is its own share of the row's sum.
@@ -108,7 +108,7 @@ __device__ __forceinline__ void consume(const BiasedAttentionArgs& args, const T
   const auto bias_is_product = [&](int first) {
     return least_of(first) >= (kForm == Form::kDistance ? 0 : attention.bias.window);
   };
-  const auto first_of = [&](int t) { return (tile.steps - 1 - t) * kStep; };
+  const auto first_of = [&](int t) { return tile.keys.template first_of<kStep, kForm>(t); };
   const auto multiply_keys = [&](int t, int stage) {
     const int first = first_of(t);
     if constexpr (kHasBias) set_parts<kForm>(parts, row - first, bias_is_product(first), lane);
@@ -144,7 +144,7 @@ __device__ __forceinline__ void consume(const BiasedAttentionArgs& args, const T
   softmax(logits, scale, rows, shrink);
   pack(logits, weights);
 
-  for (int t = 1; t < tile.steps; ++t) {
+  for (int t = 1; t < tile.keys.steps; ++t) {
     const int stage = t % Shape::kStages, last = (t - 1) % Shape::kStages;
     ring.full[0][stage].wait(t / Shape::kStages % 2);
     pin_logits();
@@ -167,8 +167,8 @@ __device__ __forceinline__ void consume(const BiasedAttentionArgs& args, const T
     pack(logits, weights);
   }
 
-  const int last = (tile.steps - 1) % Shape::kStages;
-  ring.full[1][last].wait((tile.steps - 1) / Shape::kStages % 2);
+  const int last = (tile.keys.steps - 1) % Shape::kStages;
+  ring.full[1][last].wait((tile.keys.steps - 1) / Shape::kStages % 2);
   pin(output);
   pin(weights);
   add_values(last);
@@ -204,7 +204,8 @@ __device__ void attend_tile(const BiasedAttentionArgs& args, int tiles, const CU
   tile.kv_head = place.head / attention.group();
   tile.first = (tiles - 1 - place.tile) * Shape::kRows;  // late tiles see the most keys: they start first
   if (tile.first >= tile.segment.count) return;
-  tile.steps = (min(tile.segment.count, tile.first + Shape::kRows) + Shape::kStep - 1) / Shape::kStep;
+  tile.keys =
+      KeyTiles::of<Shape::kStep, kForm>(attention.bias, tile.first, min(tile.segment.count, tile.first + Shape::kRows));
 
   unsigned char* queries = align_panels(unaligned);
   unsigned char* key_tiles = queries + Shape::kGroups * Shape::kQueryBytes;
@@ -218,16 +219,16 @@ __device__ void attend_tile(const BiasedAttentionArgs& args, int tiles, const CU
     shrink_registers<Shape::kGroups == 2 ? 24 : 32>();
     const auto data_of = [](ConstRef vectors) { return static_cast<const bf16*>(vectors.data); };
     const float scale = attention.scale * kToLog2;
-    const auto step_of = [&](int t) { return Step{(tile.steps - 1 - t) * Shape::kStep, tile.kv_head}; };
+    const auto step_of = [&](int t) { return Step{tile.keys.template first_of<Shape::kStep, kForm>(t), tile.kv_head}; };
     const auto bias_of_key = [&](const Step& step, int key) {
       return __fdividef(fmaxf(bias_of(attention, tile.segment, step.head, key), kLeastBias), scale);
     };
     if (threadIdx.x < 32) {
-      fill<D>(ring, tile.segment, attention.kv_heads, tile.steps, {data_of(attention.keys), key_map, key_tiles},
+      fill<D>(ring, tile.segment, attention.kv_heads, tile.keys.steps, {data_of(attention.keys), key_map, key_tiles},
               {data_of(attention.values), value_map, value_tiles}, step_of,
               [&](const Step& step, int key) { return Column<1>{bias_of_key(step, key)}; });
     } else if (kHasBias && threadIdx.x < 64) {
-      fill_biases(ring, tile.steps, bias_tiles, step_of, [&](const Step& step, unsigned char* panel, int column) {
+      fill_biases(ring, tile.keys.steps, bias_tiles, step_of, [&](const Step& step, unsigned char* panel, int column) {
         const int key = step.first + column;
         const float b[2] = {bias_of_key(step, key), bias_of_key(step, key + 1)};
         write_factors<kForm>(panel, b, column, static_cast<int>(threadIdx.x) % 32);

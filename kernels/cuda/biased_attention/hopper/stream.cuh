@@ -48,6 +48,30 @@ struct Passing {
   unsigned char* tiles;  // one a stage
 };
 
+// Tiles of kStep keys that a block of queries reads, from the newest to the oldest. Between those of its window and
+// those of the first keys there may be some that none of its queries sees (KeyBias::far_keys).
+struct KeyTiles {
+  int steps = 0;
+  int near = 0;  // steps before what is passed over
+  int gap = 0;   // tiles passed over
+
+  // Of queries [first, end) of a segment.
+  template <int kStep, Form kForm>
+  __device__ static KeyTiles of(const KeyBias& bias, int first, int end) {
+    const int all = (end + kStep - 1) / kStep;
+    if (kForm != Form::kOutsideWindow) return {all, all, 0};
+    const int before = max(0, first - bias.window + 1) / kStep;  // tiles before the window of the first query
+    const int far = bias.far_keys < before * kStep ? (bias.far_keys + kStep - 1) / kStep : before;
+    return {all - (before - far), all - before, before - far};
+  }
+  // Where step t's keys begin.
+  template <int kStep, Form kForm>
+  __device__ int first_of(int t) const {
+    const int after = steps - 1 - t;
+    return (kForm == Form::kOutsideWindow && t < near ? after + gap : after) * kStep;
+  }
+};
+
 // What passes by in one step: rows [first, first + kStep) of a head, as far as the segment has them.
 struct Step {
   int first;
