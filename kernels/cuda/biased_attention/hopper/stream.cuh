@@ -13,6 +13,8 @@
 
 namespace kv::cuda {
 
+using Form = KeyBias::Form;
+
 // `full` counts the bytes of a tile, `empty` those that have read it. [0] is of the first tensor and of the columns,
 // and counts lanes, each of which reads columns by itself; [1] is of the second tensor, and counts warps.
 template <int kStep, int kStages, int kNumbers>
@@ -215,8 +217,6 @@ __device__ __forceinline__ void mask(float (&x)[N], int distance) {
 __device__ __forceinline__ float2 columns_of(const float* numbers, int n, int lane) {
   return *reinterpret_cast<const float2*>(numbers + n * 8 + lane % 4 * 2);
 }
-
-using Form = KeyBias::Form;
 
 // b is cut off there: its products with negative distances, where pairs are masked, must not be +∞. Below it
 // probabilities are 0 anyhow.
