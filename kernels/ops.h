@@ -11,6 +11,7 @@
   OP(rms_norm, RmsNormArgs)                              \
   OP(rms_norm_backward, RmsNormBackwardArgs)             \
   OP(rope, RopeArgs)                                     \
+  OP(rope_backward, RopeBackwardArgs)                    \
   OP(silu_mul, SiluMulArgs)                              \
   OP(silu_mul_backward, SiluMulBackwardArgs)             \
   OP(add, AddArgs)                                       \

@@ -4,7 +4,6 @@
 
 #include "kernels/cpu/norm_row.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/reduce.h"
 
 namespace kv::cpu {
 
@@ -36,17 +35,8 @@ void rms_norm_backward(const RmsNormBackwardArgs& args) {
   const int64_t width = args.width;
   parallel_blocks(args.rows, rows_a_task(width), [&](int64_t first, int64_t end) {
     for (int64_t r = first; r < end; ++r) {
-      const float* dy = output_gradient + r * width;
-      const float* x = input + r * width;
-      float* dx = input_gradient + r * width;
-      const float scale = inverse_rms(x, width, args.epsilon);
-      const float along = sum_of<float>(width, [=](int64_t i) { return dy[i] * weight[i] * x[i]; });
-      const float pull = scale * scale * scale * (along / static_cast<float>(width));
-      const float* more = addend ? addend + r * width : nullptr;
-#pragma omp simd
-      for (int64_t i = 0; i < width; ++i) {
-        dx[i] = scale * (dy[i] * weight[i]) - pull * x[i] + (more ? more[i] : 0.0f);
-      }
+      norm_row_backward(output_gradient + r * width, input + r * width, weight, addend ? addend + r * width : nullptr,
+                        width, args.epsilon, input_gradient + r * width);
     }
   });
 }

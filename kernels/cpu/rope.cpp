@@ -1,5 +1,6 @@
 #include "kernels/rope.h"
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -10,20 +11,48 @@ namespace kv::cpu {
 
 namespace {
 
-void rotate(const float* x, const float* cosines, const float* sines, int64_t half, float* y) {
+// A token's turn.
+struct Turn {
+  const float* cosines;
+  const float* sines;
+  int64_t half;
+
+  // `y` may be `x`.
+  void operator()(const float* x, float* y) const {
 #pragma omp simd
-  for (int64_t d = 0; d < half; ++d) {
-    const float a = x[d];
-    const float b = x[d + half];
-    y[d] = a * cosines[d] - b * sines[d];
-    y[d + half] = b * cosines[d] + a * sines[d];
+    for (int64_t d = 0; d < half; ++d) {
+      const float a = x[d];
+      const float b = x[d + half];
+      y[d] = a * cosines[d] - b * sines[d];
+      y[d + half] = b * cosines[d] + a * sines[d];
+    }
   }
+};
+
+enum class Direction { kForward, kBackward };
+
+// Calls visit(token, turn). Back is the turn by −angle, whose sine is the other way round.
+template <class Visit>
+void for_each_token(const RopeAngles& angles, Direction direction, const Visit& visit) {
+  const int64_t half = angles.head_dim / 2;
+  const float factor = angles.attention_factor, sine_factor = direction == Direction::kBackward ? -factor : factor;
+  parallel_blocks(angles.tokens, 64, [&](int64_t first, int64_t end) {
+    std::vector<float> numbers(static_cast<size_t>(2 * half));
+    float* cosines = numbers.data();
+    float* sines = cosines + half;
+    for (int64_t t = first; t < end; ++t) {
+      for (int64_t d = 0; d < half; ++d) {
+        const float angle = static_cast<float>(angles.positions[t]) * angles.inv_freq[d];
+        cosines[d] = factor * std::cos(angle);
+        sines[d] = sine_factor * std::sin(angle);
+      }
+      visit(t, Turn{cosines, sines, half});
+    }
+  });
 }
 
-// Of one token.
-void turn_heads(const RopeArgs& args, const RopeVectors& vectors, int64_t token, const float* cosines,
-                const float* sines) {
-  const int64_t dim = args.head_dim;
+void turn_heads(const RopeArgs& args, const RopeVectors& vectors, int64_t token, const Turn& turn) {
+  const int64_t dim = args.angles.head_dim;
   for (int64_t head = 0; head < vectors.heads; ++head) {
     const int64_t at = (token * vectors.heads + head) * dim;
     const float* x = vectors.input.as<float>() + at;
@@ -32,7 +61,27 @@ void turn_heads(const RopeArgs& args, const RopeVectors& vectors, int64_t token,
       norm_row(x, vectors.norm.as<float>(), dim, args.norm_epsilon, normed);
       x = normed;
     }
-    rotate(x, cosines, sines, dim / 2, vectors.output.as<float>() + at);
+    turn(x, vectors.output.as<float>() + at);
+  }
+}
+
+void turn_heads_back(const RopeBackwardArgs& args, const RopeGradients& vectors, int64_t token, const Turn& turn) {
+  const int64_t dim = args.angles.head_dim;
+  std::vector<float> turned(static_cast<size_t>(dim));
+  for (int64_t head = 0; head < vectors.heads; ++head) {
+    const int64_t at = (token * vectors.heads + head) * dim;
+    turn(vectors.output_gradient.as<float>() + at, turned.data());
+    if (vectors.addend) {
+      const float* more = vectors.addend.as<float>() + at;
+      for (int64_t i = 0; i < dim; ++i) turned[static_cast<size_t>(i)] += more[i];
+    }
+    float* gradient = vectors.input_gradient.as<float>() + at;
+    if (vectors.norm) {
+      norm_row_backward(turned.data(), vectors.input.as<float>() + at, vectors.norm.as<float>(), nullptr, dim,
+                        args.norm_epsilon, gradient);
+    } else {
+      std::copy(turned.begin(), turned.end(), gradient);
+    }
   }
 }
 
@@ -40,21 +89,15 @@ void turn_heads(const RopeArgs& args, const RopeVectors& vectors, int64_t token,
 
 void rope(const RopeArgs& args) {
   check_vectors(args);
-  const int64_t half = args.head_dim / 2;
-  // Back is the turn by −angle, whose sine is the other way round.
-  const float sine_factor = args.direction == RopeDirection::kBackward ? -args.attention_factor : args.attention_factor;
-  parallel_blocks(args.tokens, 64, [&](int64_t first, int64_t end) {
-    std::vector<float> angles(static_cast<size_t>(2 * half));
-    float* cosines = angles.data();
-    float* sines = cosines + half;
-    for (int64_t t = first; t < end; ++t) {
-      for (int64_t d = 0; d < half; ++d) {
-        const float angle = static_cast<float>(args.positions[t]) * args.inv_freq[d];
-        cosines[d] = args.attention_factor * std::cos(angle);
-        sines[d] = sine_factor * std::sin(angle);
-      }
-      for (const RopeVectors& vectors : args.vectors) turn_heads(args, vectors, t, cosines, sines);
-    }
+  for_each_token(args.angles, Direction::kForward, [&](int64_t token, const Turn& turn) {
+    for (const RopeVectors& vectors : args.vectors) turn_heads(args, vectors, token, turn);
+  });
+}
+
+void rope_backward(const RopeBackwardArgs& args) {
+  check_vectors(args);
+  for_each_token(args.angles, Direction::kBackward, [&](int64_t token, const Turn& turn) {
+    for (const RopeGradients& vectors : args.vectors) turn_heads_back(args, vectors, token, turn);
   });
 }
 

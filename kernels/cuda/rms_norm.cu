@@ -170,16 +170,6 @@ struct Backward {
   float epsilon;
 };
 
-// What a row's two sums, Σ x² and Σ g x, make of a g and an x.
-struct Slope {
-  __device__ Slope(float squares, float along, const Backward& args)
-      : scale(inverse_rms(squares, args.inverse_width, args.epsilon)),
-        pull(scale * scale * scale * (along * args.inverse_width)) {}
-  __device__ float operator()(float g, float x) const { return scale * g - pull * x; }
-
-  float scale, pull;
-};
-
 // Like the way forward, each thread writes the places it has read.
 template <int Team>
 __global__ void rms_norm_backward_kernel(Backward args) {
@@ -196,7 +186,7 @@ __global__ void rms_norm_backward_kernel(Backward args) {
     squares += value * value;
     along += to_f32(dy[i]) * to_f32(args.weight[i]) * value;
   }
-  const Slope slope(team_sum<Team>(squares), team_sum<Team>(along), args);
+  const NormSlope slope(team_sum<Team>(squares), team_sum<Team>(along), args.inverse_width, args.epsilon);
   for (int64_t i = member; i < args.width; i += Team) {
     const int64_t at = row * args.width + i;
     const float more = args.addend ? to_f32(args.addend[at]) : 0.0f;
@@ -230,7 +220,7 @@ __global__ void rms_norm_backward_wide(Backward args) {
       along += to_f32(dy[e]) * to_f32(weights[e]) * value;
     }
   }
-  const Slope slope(team_sum<kThreads>(squares), team_sum<kThreads>(along), args);
+  const NormSlope slope(team_sum<kThreads>(squares), team_sum<kThreads>(along), args.inverse_width, args.epsilon);
 #pragma unroll
   for (int k = 0; k < kWords; ++k) {
     const int64_t i = threadIdx.x + int64_t{k} * kThreads;
@@ -279,7 +269,7 @@ __global__ void __launch_bounds__(kThreads, T::kBlocks) rms_norm_backward_short(
     squares += value * value;
     along += to_f32(dy[e]) * to_f32(weights[e]) * value;
   }
-  const Slope slope(sum_over<T>(squares), sum_over<T>(along), args);
+  const NormSlope slope(sum_over<T>(squares), sum_over<T>(along), args.inverse_width, args.epsilon);
 #pragma unroll
   for (int e = 0; e < T::kEach * 8; ++e) {
     dy[e] = to_bf16(slope(to_f32(dy[e]) * to_f32(weights[e]), to_f32(x[e])) + to_f32(more[e]));

@@ -1,6 +1,5 @@
 #include "sim/model/backward.h"
 
-#include "kernels/add.h"
 #include "kernels/linear.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
@@ -48,26 +47,6 @@ void norm_back(const ForwardModel& model, int64_t rows, const NormBack& norm, Re
                                    .epsilon = static_cast<float>(model.config.rms_norm_eps)});
 }
 
-// In place.
-void rotate_back(const ForwardModel& model, const ForwardBlock& block, Ref queries, Ref keys) {
-  model.backend.rope({.vectors = {{.input = queries, .output = queries, .heads = model.config.heads},
-                                  {.input = keys, .output = keys, .heads = model.config.kv_heads}},
-                      .positions = block.positions,
-                      .inv_freq = model.inv_freq.ref().as<float>(),
-                      .tokens = block.tokens,
-                      .head_dim = model.config.head_dim,
-                      .attention_factor = model.attention_factor,
-                      .direction = RopeDirection::kBackward});
-}
-
-// In place; nothing where the family has no such norm.
-void norm_heads_back(const ForwardModel& model, const ForwardBlock& block, const Tensor& weight, ConstRef raw,
-                     int heads, Ref gradient) {
-  if (!weight) return;
-  norm_back(model, block.tokens * heads,
-            {.output_gradient = gradient, .input = raw, .weight = weight, .width = model.config.head_dim}, gradient);
-}
-
 }  // namespace
 
 void backward_norm_head(const ForwardModel& model, ConstRef hidden, ConstRef normed_gradient, int64_t rows,
@@ -103,15 +82,19 @@ void backward_project(const ForwardModel& model, const ForwardBlock& block, int 
   const LayerTensors& layer = model.weights.layers[static_cast<size_t>(index)];
   const ModelConfig& config = model.config;
   const int64_t hidden = config.hidden_size, rows = block.tokens;
-  rotate_back(model, block, gradients.queries, gradients.keys);
-  if (gradients.pre_rope_keys) {
-    model.backend.add({.first = gradients.keys,
-                       .second = gradients.pre_rope_keys,
-                       .output = gradients.keys,
-                       .count = rows * config.kv_size()});
-  }
-  norm_heads_back(model, block, layer.q_norm, of.raw_q, config.heads, gradients.queries);
-  norm_heads_back(model, block, layer.k_norm, of.raw_k, config.kv_heads, gradients.keys);
+  model.backend.rope_backward({.vectors = {{.output_gradient = gradients.queries,
+                                            .norm = layer.q_norm.ref(),
+                                            .input = of.raw_q,
+                                            .input_gradient = gradients.queries,
+                                            .heads = config.heads},
+                                           {.output_gradient = gradients.keys,
+                                            .addend = gradients.pre_rope_keys,
+                                            .norm = layer.k_norm.ref(),
+                                            .input = of.raw_k,
+                                            .input_gradient = gradients.keys,
+                                            .heads = config.kv_heads}},
+                               .angles = angles_of(model, block),
+                               .norm_epsilon = static_cast<float>(config.rms_norm_eps)});
   const Ref normed = of.normed;
   linear_back(model, rows, {gradients.queries, layer.q, hidden, config.q_size(), gradients.inputs}, normed);
   linear_back(model, rows, {gradients.keys, layer.k, hidden, config.kv_size(), normed}, normed);

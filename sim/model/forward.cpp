@@ -6,7 +6,6 @@
 #include "kernels/embed.h"
 #include "kernels/linear.h"
 #include "kernels/rms_norm.h"
-#include "kernels/rope.h"
 #include "kernels/silu_mul.h"
 #include "sim/model/rope_scaling.h"
 
@@ -97,6 +96,14 @@ void embed_tokens(const ForwardModel& model, const ForwardBlock& block, const in
                        .width = model.config.hidden_size});
 }
 
+RopeAngles angles_of(const ForwardModel& model, const ForwardBlock& block) {
+  return {.positions = block.positions,
+          .inv_freq = model.inv_freq.ref().as<float>(),
+          .tokens = block.tokens,
+          .head_dim = model.config.head_dim,
+          .attention_factor = model.attention_factor};
+}
+
 Projections project_layer(const ForwardModel& model, const ForwardBlock& block, int index, const LayerActivations& to) {
   const LayerTensors& layer = model.weights.layers[static_cast<size_t>(index)];
   const ModelConfig& config = model.config;
@@ -109,11 +116,7 @@ Projections project_layer(const ForwardModel& model, const ForwardBlock& block, 
                         .in = config.hidden_size});
   model.backend.rope({.vectors = {turned(layer.q_norm, to.raw_q, to.q, to.q_rotated, config.heads),
                                   turned(layer.k_norm, to.raw_k, to.k, to.k_rotated, config.kv_heads)},
-                      .positions = block.positions,
-                      .inv_freq = model.inv_freq.ref().as<float>(),
-                      .tokens = block.tokens,
-                      .head_dim = config.head_dim,
-                      .attention_factor = model.attention_factor,
+                      .angles = angles_of(model, block),
                       .norm_epsilon = static_cast<float>(config.rms_norm_eps)});
   return projections_of(to);
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "kernels/backend.h"
+#include "kernels/rope.h"
 #include "kernels/tensor.h"
 #include "sim/model/model_config.h"
 #include "sim/model/projections.h"
@@ -62,6 +63,9 @@ struct ForwardBlock {
   int64_t tokens = 0;
   const int32_t* positions = nullptr;  // [tokens], on the backend
 };
+
+// By which the block's queries and keys turn.
+RopeAngles angles_of(const ForwardModel& model, const ForwardBlock& block);
 
 // hidden [tokens, hidden]: rows of the embedding; ids [tokens] on the backend.
 void embed_tokens(const ForwardModel& model, const ForwardBlock& block, const int32_t* ids, Ref hidden);

@@ -77,37 +77,65 @@ void rope(Device& device, Samples& samples, const Model& model) {
   Tensor output(backend, backend.activation_type(), count);
   samples.take({.bytes = bytes(device, 2 * count), .flops = 3.0 * static_cast<double>(count)}, [&] {
     backend.rope({.vectors = {{.input = input.ref(), .output = output.ref(), .heads = model.heads}},
-                  .positions = positions.ref().as<int32_t>(),
-                  .inv_freq = inv_freq.ref().as<float>(),
-                  .tokens = model.tokens,
-                  .head_dim = model.head_dim});
+                  .angles = {.positions = positions.ref().as<int32_t>(),
+                             .inv_freq = inv_freq.ref().as<float>(),
+                             .tokens = model.tokens,
+                             .head_dim = model.head_dim}});
   });
 }
 
-// Queries and a quarter as many keys, each head's norm before.
-void rope_after_norms(Device& device, Samples& samples, const Model& model) {
-  Backend& backend = device.backend();
-  const int heads[] = {model.heads, std::max(1, model.heads / 4)};
-  const Tensor positions = counting(backend, model.tokens), norm = random_activations(backend, model.head_dim, 3);
-  const Tensor inv_freq = upload(backend, std::vector<float>(static_cast<size_t>(model.head_dim / 2), 0.1f));
-  RopeArgs args{.positions = positions.ref().as<int32_t>(),
-                .inv_freq = inv_freq.ref().as<float>(),
-                .tokens = model.tokens,
-                .head_dim = model.head_dim};
-  std::vector<Tensor> normed, outputs;
-  int64_t all = 0;
-  for (size_t v = 0; v < std::size(heads); ++v) {
-    const int64_t count = model.tokens * heads[v] * model.head_dim;
-    normed.push_back(random_activations(backend, count, 1 + v));
-    outputs.emplace_back(backend, backend.activation_type(), count);
-    args.vectors[v] = {.input = normed[v].ref(),
-                       .norm = norm.ref(),
-                       .normed = normed[v].ref(),
-                       .output = outputs[v].ref(),
-                       .heads = heads[v]};
-    all += count;
+// Queries and a quarter as many keys, each head with a norm before.
+struct NormedHeads {
+  NormedHeads(Backend& backend, const Model& model)
+      : heads{model.heads, std::max(1, model.heads / 4)},
+        positions(counting(backend, model.tokens)),
+        inv_freq(upload(backend, std::vector<float>(static_cast<size_t>(model.head_dim / 2), 0.1f))),
+        norm(random_activations(backend, model.head_dim, 3)) {
+    for (size_t v = 0; v < 2; ++v) {
+      const int64_t count = model.tokens * heads[v] * model.head_dim;
+      inputs.push_back(random_activations(backend, count, 1 + v));
+      outputs.push_back(random_activations(backend, count, 4 + v));
+      all += count;
+    }
+    angles = {.positions = positions.ref().as<int32_t>(),
+              .inv_freq = inv_freq.ref().as<float>(),
+              .tokens = model.tokens,
+              .head_dim = model.head_dim};
   }
-  samples.take({.bytes = bytes(device, 3 * all), .flops = 7.0 * static_cast<double>(all)}, [&] { backend.rope(args); });
+
+  int heads[2];
+  Tensor positions, inv_freq, norm;
+  std::vector<Tensor> inputs, outputs;
+  int64_t all = 0;  // numbers
+  RopeAngles angles;
+};
+
+void rope_after_norms(Device& device, Samples& samples, const Model& model) {
+  NormedHeads of(device.backend(), model);
+  RopeArgs args{.angles = of.angles};
+  for (size_t v = 0; v < 2; ++v) {
+    args.vectors[v] = {.input = of.inputs[v].ref(),
+                       .norm = of.norm.ref(),
+                       .normed = of.inputs[v].ref(),
+                       .output = of.outputs[v].ref(),
+                       .heads = of.heads[v]};
+  }
+  samples.take({.bytes = bytes(device, 3 * of.all), .flops = 7.0 * static_cast<double>(of.all)},
+               [&] { device.backend().rope(args); });
+}
+
+void rope_backward_before_norms(Device& device, Samples& samples, const Model& model) {
+  NormedHeads of(device.backend(), model);
+  RopeBackwardArgs args{.angles = of.angles};
+  for (size_t v = 0; v < 2; ++v) {
+    args.vectors[v] = {.output_gradient = of.outputs[v].ref(),
+                       .norm = of.norm.ref(),
+                       .input = of.inputs[v].ref(),
+                       .input_gradient = of.outputs[v].ref(),
+                       .heads = of.heads[v]};
+  }
+  samples.take({.bytes = bytes(device, 3 * of.all), .flops = 13.0 * static_cast<double>(of.all)},
+               [&] { device.backend().rope_backward(args); });
 }
 
 void silu_mul(Device& device, Samples& samples) {
@@ -267,6 +295,9 @@ const Family kElementwise{[](Device& device) {
                [of](Device& on, Samples& samples) { rope(on, samples, of); });
     device.add(fmt::format("rope/{}x({}+{})x{} norms", of.tokens, of.heads, std::max(1, of.heads / 4), of.head_dim),
                [of](Device& on, Samples& samples) { rope_after_norms(on, samples, of); });
+    device.add(
+        fmt::format("rope_backward/{}x({}+{})x{} norms", of.tokens, of.heads, std::max(1, of.heads / 4), of.head_dim),
+        [of](Device& on, Samples& samples) { rope_backward_before_norms(on, samples, of); });
   }
   device.add(fmt::format("silu_mul/{}x{}", model.tokens, model.intermediate), silu_mul);
   device.add(fmt::format("silu_mul_backward/{}x{}", model.tokens, model.intermediate), silu_mul_backward);

@@ -16,18 +16,30 @@ namespace {
 
 KV_OVER_BACKENDS(Ops, Rope);
 
+RopeAngles angles_of(const Tensor& positions, const Tensor& inv_freq, float factor) {
+  return {.positions = positions.ref().as<int32_t>(),
+          .inv_freq = inv_freq.ref().as<float>(),
+          .tokens = positions.elements(),
+          .head_dim = static_cast<int>(2 * inv_freq.elements()),
+          .attention_factor = factor};
+}
+
 std::vector<float> run(Backend& backend, const std::vector<float>& input, const std::vector<int32_t>& positions,
-                       const std::vector<float>& inv_freq, int heads, float factor,
-                       RopeDirection direction = RopeDirection::kForward) {
+                       const std::vector<float>& inv_freq, int heads, float factor) {
   Tensor x = ref::upload_activations(backend, input);
   const Tensor p = ref::upload_array(backend, positions), f = ref::upload_array(backend, inv_freq);
-  backend.rope({.vectors = {{.input = x.ref(), .output = x.ref(), .heads = heads}},
-                .positions = p.ref().as<int32_t>(),
-                .inv_freq = f.ref().as<float>(),
-                .tokens = static_cast<int64_t>(positions.size()),
-                .head_dim = static_cast<int>(2 * inv_freq.size()),
-                .attention_factor = factor,
-                .direction = direction});
+  backend.rope({.vectors = {{.input = x.ref(), .output = x.ref(), .heads = heads}}, .angles = angles_of(p, f, factor)});
+  backend.synchronize();
+  return ref::download_activations(x);
+}
+
+std::vector<float> run_back(Backend& backend, const std::vector<float>& output_gradient,
+                            const std::vector<int32_t>& positions, const std::vector<float>& inv_freq, int heads,
+                            float factor) {
+  Tensor x = ref::upload_activations(backend, output_gradient);
+  const Tensor p = ref::upload_array(backend, positions), f = ref::upload_array(backend, inv_freq);
+  backend.rope_backward({.vectors = {{.output_gradient = x.ref(), .input_gradient = x.ref(), .heads = heads}},
+                         .angles = angles_of(p, f, factor)});
   backend.synchronize();
   return ref::download_activations(x);
 }
@@ -56,7 +68,7 @@ TEST_P(Rope, MatchesTheReferenceInPlaceOverShapes) {
     const ref::Tolerance tolerance{.roundings = 5 + ref::storage_roundings(*backend), .magnitude = 2.5};
     ref::expect_close(run(*backend, input, positions, inv_freq, heads, 1.25f),
                       ref::rope(input, positions, inv_freq, heads, 1.25), tolerance);
-    ref::expect_close(run(*backend, input, positions, inv_freq, heads, 1.25f, RopeDirection::kBackward),
+    ref::expect_close(run_back(*backend, input, positions, inv_freq, heads, 1.25f),
                       ref::rope_backward(input, positions, inv_freq, heads, 1.25), tolerance);
   }
 }
@@ -79,11 +91,7 @@ TEST_P(Rope, VectorsMayLieElsewhere) {
     Tensor from = ref::upload_activations(*backend, moved);
     Tensor to = ref::upload_activations(*backend, std::vector<float>(moved.size() + 8, 7));
     backend->rope({.vectors = {{.input = from.at(first), .output = to.at(first), .heads = kHeads}},
-                   .positions = p.ref().as<int32_t>(),
-                   .inv_freq = f.ref().as<float>(),
-                   .tokens = std::ssize(positions),
-                   .head_dim = 2 * kHalf,
-                   .attention_factor = 1.25f});
+                   .angles = angles_of(p, f, 1.25f)});
     const std::vector<float> got = ref::download_activations(to);
     EXPECT_EQ(ref::slice(got, first, count), want) << "from element " << first;
     EXPECT_EQ(ref::slice(got, 0, first), std::vector<float>(static_cast<size_t>(first), 7));
@@ -129,13 +137,7 @@ Turned run(Backend& backend, const TwoVectors& of) {
                        .output = outputs[v].ref(),
                        .heads = of.heads[v]};
   };
-  backend.rope({.vectors = {vectors(0), vectors(1)},
-                .positions = p.ref().as<int32_t>(),
-                .inv_freq = f.ref().as<float>(),
-                .tokens = std::ssize(of.positions),
-                .head_dim = of.dim,
-                .attention_factor = 1.25f,
-                .norm_epsilon = 1e-3f});
+  backend.rope({.vectors = {vectors(0), vectors(1)}, .angles = angles_of(p, f, 1.25f), .norm_epsilon = 1e-3f});
   return {{ref::download_activations(inputs[0]), ref::download_activations(normed[1])},
           {ref::download_activations(outputs[0]), ref::download_activations(outputs[1])}};
 }
@@ -197,10 +199,152 @@ TEST_P(Rope, AQuarterTurnSwapsTheHalves) {
 TEST_P(Rope, BackwardTurnsTheOtherWayWithTheSameFactor) {
   KV_BACKEND_OR_SKIP(backend);
   // (1, 2) turned by −90° is (2, −1); a factor of 3 is not undone, but passed through.
-  const std::vector<float> got = run(*backend, {1, 2, 1, 2}, {1, 0}, {static_cast<float>(std::numbers::pi / 2)}, 1,
-                                     3.0f, RopeDirection::kBackward);
+  const std::vector<float> got =
+      run_back(*backend, {1, 2, 1, 2}, {1, 0}, {static_cast<float>(std::numbers::pi / 2)}, 1, 3.0f);
   ref::expect_close(got, std::vector<double>{6, -3, 3, 6},
                     {.roundings = 3 + ref::storage_roundings(*backend), .magnitude = 6});
+}
+
+// Which of its operands a gradient takes the place of.
+enum class Place { kOwn, kOutputGradient, kInput, kAddend };
+
+// `of` has the norms and what they have read; the addends are null where they are empty.
+struct WayBack {
+  WayBack(const Backend& backend, int tokens, int dim, std::array<int, 2> heads) : of(backend, tokens, dim, heads) {
+    for (size_t v = 0; v < 2; ++v) {
+      output_gradients[v] = ref::rounded(backend, ref::random_values(of.inputs[v].size(), 5 + v));
+      addends[v] = ref::rounded(backend, ref::random_values(of.inputs[v].size(), 7 + v));
+    }
+  }
+  TwoVectors of;
+  std::array<std::vector<float>, 2> output_gradients, addends;
+};
+
+std::array<std::vector<float>, 2> run_back(Backend& backend, const WayBack& way, Place place = Place::kOwn) {
+  struct Operands {
+    Tensor output_gradient, addend, norm, input, own;
+  };
+  std::vector<Operands> operands;
+  std::vector<Tensor*> gradients;
+  for (size_t v = 0; v < 2; ++v) {
+    operands.push_back(
+        {ref::upload_activations(backend, way.output_gradients[v]), ref::upload_activations(backend, way.addends[v]),
+         ref::upload_activations(backend, way.of.norms[v]), ref::upload_activations(backend, way.of.inputs[v]),
+         ref::upload_activations(backend, std::vector<float>(way.of.inputs[v].size() + 8, 7))});
+  }
+  const Tensor p = ref::upload_array(backend, way.of.positions), f = ref::upload_array(backend, way.of.inv_freq);
+  const auto vectors = [&](size_t v) {
+    Operands& o = operands[v];
+    Tensor* const places[] = {&o.own, &o.output_gradient, &o.input, &o.addend};
+    gradients.push_back(places[static_cast<size_t>(place)]);
+    return RopeGradients{.output_gradient = o.output_gradient.ref(),
+                         .addend = way.addends[v].empty() ? ConstRef{} : o.addend.ref(),
+                         .norm = way.of.norms[v].empty() ? ConstRef{} : o.norm.ref(),
+                         .input = way.of.norms[v].empty() ? ConstRef{} : o.input.ref(),
+                         .input_gradient = gradients.back()->ref(),
+                         .heads = way.of.heads[v]};
+  };
+  const RopeGradients queries = vectors(0), keys = vectors(1);
+  backend.rope_backward({.vectors = {queries, keys}, .angles = angles_of(p, f, 1.25f), .norm_epsilon = 1e-3f});
+  std::array<std::vector<float>, 2> got;
+  for (size_t v = 0; v < 2; ++v) {
+    const std::vector<float> all = ref::download_activations(*gradients[v]);
+    const auto count = std::ssize(way.of.inputs[v]);
+    got[v] = ref::slice(all, 0, count);
+    if (place == Place::kOwn) EXPECT_EQ(ref::slice(all, count, 8), std::vector<float>(8, 7));
+  }
+  return got;
+}
+
+// Of vectors `v`: with the norm of the reference, or without.
+void check_back(const Backend& backend, const WayBack& way, size_t v, const std::vector<float>& got) {
+  const TwoVectors& of = way.of;
+  const size_t half = of.inv_freq.size();
+  std::vector<double> turned =
+      ref::rope_backward(way.output_gradients[v], of.positions, of.inv_freq, of.heads[v], 1.25);
+  std::vector<double> magnitudes(turned.size());
+  for (size_t i = 0; i < turned.size(); ++i) {
+    const size_t pair = i % (2 * half) < half ? i + half : i - half;
+    const double more = way.addends[v].empty() ? 0 : way.addends[v][i];
+    magnitudes[i] = 1.25 * (std::abs(way.output_gradients[v][i]) + std::abs(way.output_gradients[v][pair]));
+    magnitudes[i] += std::abs(more);
+    turned[i] += more;
+  }
+  // Cosine, its factor, two products, a sum and the addend's; what is turned may be stored, and is f32 below.
+  double roundings = 6 + ref::storage_roundings(backend);
+  if (!of.norms[v].empty()) {
+    const auto floats = [](const std::vector<double>& values, bool absolute) {
+      std::vector<float> as_floats;
+      for (const double value : values) as_floats.push_back(static_cast<float>(absolute ? std::abs(value) : value));
+      return as_floats;
+    };
+    const auto absolute = [&](const std::vector<float>& values) {
+      return floats({values.begin(), values.end()}, true);
+    };
+    const std::vector<float>&input = of.inputs[v], &norm = of.norms[v];
+    // An error of what is turned comes out as such a gradient would, without what cancels.
+    magnitudes = ref::rms_norm_backward(floats(magnitudes, true), absolute(input), absolute(norm), 1e-3).magnitudes;
+    turned = ref::rms_norm_backward(floats(turned, false), input, norm, 1e-3).values;
+    // As in rms_norm's own test.
+    roundings += 1 + 2.5 * (static_cast<double>(of.dim) / 16 + 32) + 17 + ref::storage_roundings(backend);
+  }
+  ASSERT_EQ(got.size(), turned.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    ASSERT_TRUE(ref::is_close(got[i], turned[i], {.roundings = roundings, .magnitude = magnitudes[i]}))
+        << "vectors " << v << ", element " << i;
+  }
+}
+
+TEST_P(Rope, BackwardGoesOnThroughANormOfEveryHead) {
+  KV_BACKEND_OR_SKIP(backend);
+  for (const auto& [tokens, dim] : std::vector<std::array<int, 2>>{
+           {0, 64}, {1, 128}, {7, 64}, {300, 64}, {3, 256}, {5, 512}, {9, 80}, {40, 20}, {2, 16}}) {
+    for (const std::array<int, 2> heads : {std::array{4, 1}, {9, 3}, {70, 2}}) {
+      for (const size_t without : {0, 1, 2}) {
+        SCOPED_TRACE(::testing::Message() << tokens << " x " << heads[0] << ", " << heads[1] << " x " << dim
+                                          << ", without a norm: " << without);
+        WayBack way(*backend, tokens, dim, heads);
+        if (without < 2) way.of.norms[without].clear();
+        if (without == 1) way.addends[0].clear();
+        if (without == 2) way.addends[1].clear();
+        const std::array<std::vector<float>, 2> got = run_back(*backend, way);
+        for (size_t v = 0; v < 2; ++v) check_back(*backend, way, v, got[v]);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+TEST_P(Rope, BackwardMayWriteOverWhatItReads) {
+  KV_BACKEND_OR_SKIP(backend);
+  for (const int dim : {64, 80, 128}) {
+    const WayBack way(*backend, 50, dim, {9, 3});
+    const std::array<std::vector<float>, 2> apart = run_back(*backend, way);
+    for (const Place place : {Place::kOutputGradient, Place::kInput, Place::kAddend}) {
+      EXPECT_EQ(run_back(*backend, way, place), apart) << dim << ", place " << static_cast<int>(place);
+    }
+  }
+}
+
+TEST_P(Rope, BackwardThroughANormByHand) {
+  KV_BACKEND_OR_SKIP(backend);
+  // (0, 4) turned by −90° is (4, 0); with (1, 0) it is (5, 0). The rest as in RmsNorm.BackwardByHand.
+  const float quarter = static_cast<float>(std::numbers::pi / 2);
+  Tensor gradient = ref::upload_activations(*backend, {0, 4});
+  const Tensor addend = ref::upload_activations(*backend, {1, 0}), input = ref::upload_activations(*backend, {1, 7});
+  const Tensor norm = ref::upload_activations(*backend, {5, 10});
+  const Tensor position = ref::upload_array(*backend, std::vector<int32_t>{1});
+  const Tensor inv_freq = ref::upload_array(*backend, std::vector<float>{quarter});
+  backend->rope_backward({.vectors = {{.output_gradient = gradient.ref(),
+                                       .addend = addend.ref(),
+                                       .norm = norm.ref(),
+                                       .input = input.ref(),
+                                       .input_gradient = gradient.ref(),
+                                       .heads = 1}},
+                          .angles = angles_of(position, inv_freq, 1),
+                          .norm_epsilon = 1e-12f});
+  ref::expect_close(ref::download_activations(gradient), std::vector<double>{4.9, -0.7},
+                    {.roundings = 24 + 2 * ref::storage_roundings(*backend), .magnitude = 5});
 }
 
 TEST(RopeReference, BackwardIsTheSlopeOfForward) {
@@ -228,7 +372,7 @@ TEST(RopeThreads, DoNotChangeABit) {
   const std::vector<float> input = ref::random_values(positions.size() * 8, 1);
   const auto with_threads = [&](int count) {
     const ref::Threads threads(count);
-    return run(*backend, input, positions, {1.0f, 0.1f}, 2, 1.25f, RopeDirection::kBackward);
+    return run_back(*backend, input, positions, {1.0f, 0.1f}, 2, 1.25f);
   };
   EXPECT_EQ(with_threads(1), with_threads(2));
 }

@@ -30,7 +30,7 @@ struct Stage {
   bf16 weights[kUnits * kPanel];
 };
 
-// Behind it lie kQuarters floats a token and KV head.
+// Behind it lie kQuarters floats a token and KV head, and Vectors.
 struct Shared {
   Stage stages[kStages];
   bf16 hidden_weights[kUnits * kUnits];  // of one embedding
@@ -39,8 +39,45 @@ struct Shared {
 
   __device__ float* numbers() { return reinterpret_cast<float*>(this + 1); }
 };
+
+__host__ __device__ int numbers_of(const RetentionGateArgs& args) { return kQuarters * kTokens * args.kv_heads; }
+
+// b1, each b2, each w: a row of kUnits, with zeros beyond the units that there are. Threads that asked the device's
+// memory for their own units' numbers would wait for each row anew.
+class Vectors {
+ public:
+  __device__ Vectors(const RetentionGateArgs& args, Shared& shared)
+      : rows_(shared.numbers() + numbers_of(args)), embeddings_(embeddings_of(args)) {}
+
+  static __host__ __device__ int embeddings_of(const RetentionGateArgs& args) {
+    return args.hidden_weights.data ? args.embeddings : 0;
+  }
+  static __host__ __device__ int count(const RetentionGateArgs& args) {
+    return (1 + embeddings_of(args) + args.kv_heads) * kUnits;
+  }
+
+  // By all threads, which have to meet before anybody reads.
+  __device__ void load(const RetentionGateArgs& args) {
+    for (int i = static_cast<int>(threadIdx.x); i < count(args); i += kThreads) {
+      const int row = i / kUnits, unit = i % kUnits, head = row - 1 - embeddings_;
+      const float* from = row == 0   ? args.input_bias
+                          : head < 0 ? args.hidden_bias + (row - 1) * args.hidden
+                                     : args.output_weights + head * args.hidden;
+      rows_[i] = unit < args.hidden ? from[unit] : 0.0f;
+    }
+  }
+
+  __device__ const float* input_bias() const { return rows_; }
+  __device__ const float* hidden_bias(int embedding) const { return rows_ + (1 + embedding) * kUnits; }
+  __device__ const float* output_weights(int head) const { return rows_ + (1 + embeddings_ + head) * kUnits; }
+
+ private:
+  float* rows_;
+  int embeddings_;
+};
+
 size_t shared_bytes(const RetentionGateArgs& args) {
-  return sizeof(Shared) + kQuarters * sizeof(float) * kTokens * static_cast<size_t>(args.kv_heads);
+  return sizeof(Shared) + sizeof(float) * static_cast<size_t>(numbers_of(args) + Vectors::count(args));
 }
 
 // Where a thread stands in its tile.
@@ -118,16 +155,18 @@ __device__ void stage_hidden_weights(const RetentionGateArgs& args, int embeddin
                      [&](int unit) { return unit < args.hidden ? weights + unit * args.hidden : nullptr; });
 }
 
-// Calls visit(panel, stage) for each panel, once stage_panel(panel, stage) has brought it.
-template <class StagePanel, class Visit>
+// Calls visit(panel, stage) for each panel, once stage_panel(panel, stage) has brought it, and meanwhile() while the
+// first ones are on their way.
+template <class StagePanel, class Visit, class Meanwhile>
 __device__ __forceinline__ void stream_panels(int panels, Stage* stages, const StagePanel& stage_panel,
-                                              const Visit& visit) {
+                                              const Visit& visit, const Meanwhile& meanwhile) {
   const auto stage = [&](int panel) {
     if (panel < panels) stage_panel(panel, stages[panel % kStages]);
     commit_copies();
   };
 #pragma unroll
   for (int panel = 0; panel < kStages - 1; ++panel) stage(panel);
+  meanwhile();
 #pragma unroll 1
   for (int panel = 0; panel < panels; ++panel) {
     wait_copies<kStages - 2>();
@@ -137,9 +176,10 @@ __device__ __forceinline__ void stream_panels(int panels, Stage* stages, const S
   }
 }
 
-// numbers = W1 x; the first embedding's W2 is on its way, too.
+// numbers = W1 x; the first embedding's W2 is on its way, too. All threads meet between meanwhile() and the end.
+template <class Meanwhile>
 __device__ __forceinline__ void multiply_first_layer(const RetentionGateArgs& args, Shared& shared, const Place& at,
-                                                     Numbers& numbers) {
+                                                     Numbers& numbers, const Meanwhile& meanwhile) {
   const auto* inputs = static_cast<const bf16*>(args.inputs.data) + at.first * args.width;
   if (args.hidden_weights.data) stage_hidden_weights(args, 0, shared.hidden_weights, at);
   stream_panels(
@@ -148,7 +188,7 @@ __device__ __forceinline__ void multiply_first_layer(const RetentionGateArgs& ar
         stage_tokens(args, panel, inputs, to.inputs, at);
         stage_weights(args, panel, to.weights, at);
       },
-      [&](int, const Stage& stage) { add_by_rows(numbers, stage.inputs, stage.weights, at); });
+      [&](int, const Stage& stage) { add_by_rows(numbers, stage.inputs, stage.weights, at); }, meanwhile);
 }
 
 // Numbers of a pair of columns each, rounded, to a tile.
@@ -163,22 +203,19 @@ __device__ __forceinline__ void put(const Numbers& numbers, bf16* tile, const Pl
   }
 }
 
-__device__ float bias_of(const float* biases, int unit, int hidden) { return unit < hidden ? biases[unit] : 0.0f; }
-
 // What outputs read is called with visit(embedding, values, slopes by what the values are of), one embedding after the
 // other; where there is no second layer, units are. Whoever visits may read shared.hidden_weights, and comes back
 // together with all.
 template <class Visit>
-__device__ __forceinline__ void for_each_embedding(const RetentionGateArgs& args, Shared& shared, const Place& at,
-                                                   const Visit& visit) {
+__device__ __forceinline__ void for_each_embedding(const RetentionGateArgs& args, const Vectors& vectors,
+                                                   Shared& shared, const Place& at, const Visit& visit) {
 #pragma unroll 1
   for (int embedding = 0; embedding < args.embeddings; ++embedding) {
     wait_copies<0>();
     __syncthreads();  // weights and units are there
     Numbers sums = {};
     add_by_rows(sums, shared.units, shared.hidden_weights, at);
-    const float* biases = args.hidden_bias + embedding * args.hidden;
-    for_each([&](int n, int e) { sums[n][e] += bias_of(biases, at.column_of(n, e), args.hidden); });
+    for_each([&](int n, int e) { sums[n][e] += vectors.hidden_bias(embedding)[at.column_of(n, e)]; });
     visit(embedding, sums);
     __syncthreads();
     if (embedding + 1 < args.embeddings) stage_hidden_weights(args, embedding + 1, shared.hidden_weights, at);
@@ -194,12 +231,10 @@ struct Heads {
 };
 
 // w of the thread's units.
-__device__ __forceinline__ void load_output_weights(const RetentionGateArgs& args, int head, const Place& at,
+__device__ __forceinline__ void load_output_weights(const Vectors& vectors, int head, const Place& at,
                                                     float (&weights)[2 * kPairs]) {
 #pragma unroll
-  for (int i = 0; i < 2 * kPairs; ++i) {
-    weights[i] = bias_of(args.output_weights + head * args.hidden, at.column_of(i / 2, i % 2), args.hidden);
-  }
+  for (int i = 0; i < 2 * kPairs; ++i) weights[i] = vectors.output_weights(head)[at.column_of(i / 2, i % 2)];
 }
 
 __global__ void __launch_bounds__(kThreads) write_log_retention(RetentionGateArgs args, int64_t first, int64_t tokens) {
@@ -207,17 +242,16 @@ __global__ void __launch_bounds__(kThreads) write_log_retention(RetentionGateArg
   Shared& shared = *reinterpret_cast<Shared*>(memory);
   const Place at(first, tokens);
   float* logits = shared.numbers();  // [quarter of the units, token, head]
+  Vectors vectors(args, shared);
   let_next_start();
   wait_for_previous();
   Numbers units = {};
-  multiply_first_layer(args, shared, at, units);
-  for_each([&](int n, int e) {
-    units[n][e] = silu(units[n][e] + bias_of(args.input_bias, at.column_of(n, e), args.hidden));
-  });
+  multiply_first_layer(args, shared, at, units, [&] { vectors.load(args); });
+  for_each([&](int n, int e) { units[n][e] = silu(units[n][e] + vectors.input_bias()[at.column_of(n, e)]); });
   const auto add_logits = [&](const Numbers& values, const Heads& heads) {
     for (int head = heads.first; head < heads.end; ++head) {
       float weights[2 * kPairs], z[2] = {};
-      load_output_weights(args, head, at, weights);
+      load_output_weights(vectors, head, at, weights);
       for_each([&](int n, int e) { z[e / 2] += weights[2 * n + e % 2] * values[n][e]; });
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
@@ -230,7 +264,7 @@ __global__ void __launch_bounds__(kThreads) write_log_retention(RetentionGateArg
   };
   if (args.hidden_weights.data) {
     put(units, shared.units, at);
-    for_each_embedding(args, shared, at, [&](int embedding, Numbers& sums) {
+    for_each_embedding(args, vectors, shared, at, [&](int embedding, Numbers& sums) {
       for_each([&](int n, int e) { sums[n][e] = silu(sums[n][e]); });
       add_logits(sums, Heads(args, embedding));
     });
@@ -348,7 +382,8 @@ __device__ __forceinline__ void add_input_gradients(const RetentionGateBackwardA
         const int64_t first = int64_t{panel} * kPanel;
         const int pieces = static_cast<int>(min(int64_t{kPanel}, forward.width - first)) / 8;
         write_rows(stage.inputs, pieces, at, gradients + first, forward.width);
-      });
+      },
+      [] {});
 }
 
 __global__ void __launch_bounds__(kThreads, 2)
@@ -361,19 +396,21 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int64_t token = at.first - first;  // of the chunk
   float* by = shared.numbers();            // [token, head]: slopes of logits
   float* parts = left.parts + (blockIdx.x * int64_t{2} + at.half) * layout.count();
+  Vectors vectors(forward, shared);
   let_next_start();
   wait_for_previous();
   Numbers slopes = {}, units;
-  for (int i = at.thread; i < kTokens * kv_heads; i += kThreads) {
-    by[i] = i < at.count * kv_heads ? logit_gradient(args, at.first * kv_heads + i) : 0.0f;
-  }
-  multiply_first_layer(forward, shared, at, slopes);
+  multiply_first_layer(forward, shared, at, slopes, [&] {
+    vectors.load(forward);
+    for (int i = at.thread; i < kTokens * kv_heads; i += kThreads) {
+      by[i] = i < at.count * kv_heads ? logit_gradient(args, at.first * kv_heads + i) : 0.0f;
+    }
+  });
   for_each([&](int n, int e) {
-    const float sum = slopes[n][e] + bias_of(forward.input_bias, at.column_of(n, e), hidden);
+    const float sum = slopes[n][e] + vectors.input_bias()[at.column_of(n, e)];
     units[n][e] = silu(sum);
     slopes[n][e] = silu_slope(sum);
   });
-  __syncthreads();  // `by` is there
   for (int head = at.quarter; head < kv_heads; head += kQuarters) {
     const float sum = warp_reduce(at.lane < kRows ? by[(at.row + at.lane) * kv_heads + head] : 0.0f, Add());
     if (at.lane == 0) parts[layout.output_bias() + head] = sum;
@@ -382,7 +419,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const auto go_back = [&](const Numbers& values, const Heads& heads, Numbers& gradients) {
     for (int head = heads.first; head < heads.end; ++head) {
       float weights[2 * kPairs], added[2 * kPairs];
-      load_output_weights(forward, head, at, weights);
+      load_output_weights(vectors, head, at, weights);
       const float logits[2] = {by[at.row_of(0) * kv_heads + head], by[at.row_of(2) * kv_heads + head]};
       for_each([&](int n, int e) { gradients[n][e] += logits[e / 2] * weights[2 * n + e % 2]; });
 #pragma unroll
@@ -397,7 +434,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     put(units, shared.units, at);
     __syncthreads();
     write_rows(shared.units, hidden / 8, at, left.units + token * hidden, hidden);
-    for_each_embedding(forward, shared, at, [&](int embedding, Numbers& sums) {
+    for_each_embedding(forward, vectors, shared, at, [&](int embedding, Numbers& sums) {
       Numbers values, gradients = {};
       for_each([&](int n, int e) { values[n][e] = silu(sums[n][e]); });
       go_back(values, Heads(forward, embedding), gradients);
