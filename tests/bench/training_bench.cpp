@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "kernels/vocabulary_loss.h"
 #include "policies/parts/duo_training.h"
 #include "policies/parts/retention_training.h"
 #include "policies/parts/write_gate_training.h"
@@ -19,7 +20,8 @@
 #include "tests/support/paths.h"
 
 // What a step of training costs beside a forward pass of the same tokens, on the reference model and at the shapes of
-// SmolLM2 and of a large model: `teach` is that pass as a teacher runs it, attention over whole texts and no loss.
+// SmolLM2 and of a large model: `teach` is that pass as a teacher runs it, attention over whole texts and no loss;
+// `teach_losses` goes on to each token's loss, as retention's step does twice and back.
 
 namespace kv::bench {
 namespace {
@@ -66,18 +68,34 @@ double forward_flops(const ModelConfig& config, int64_t tokens) {
   return 2 * weights * static_cast<double>(tokens);
 }
 
-void teach(Device& device, Samples& samples, const Shape& shape) {
+enum class Says { kStates, kLosses };
+
+// A pass of the frozen model: to its hidden states, or to each token's loss, which takes a product with the vocabulary.
+void teach(Device& device, Samples& samples, const Shape& shape, Says says) {
   const int64_t tokens = shape.tokens;
   Lesson lesson(device.backend(), shape);
   const ForwardModel& model = *lesson.source.frozen_model();
   const std::vector<int32_t> counts = {static_cast<int32_t>(tokens)};
   const Block block = make_block(device.backend(), std::vector<int32_t>{0}, counts);
-  Tensor ids(device.backend(), DType::kI32, tokens);
+  Tensor ids(device.backend(), DType::kI32, tokens), losses(device.backend(), DType::kF32, tokens);
   ids.upload(lesson.ids.data(), ids.bytes());
+  const auto* on_device = std::as_const(ids).ref().as<int32_t>();
   Student student(model);
-  Tensor states(device.backend(), device.backend().activation_type(), tokens * model.config.hidden_size);
-  samples.take_in_a_row(in_a_row(device, shape), {.flops = forward_flops(model.config, tokens)},
-                        [&] { student.teach(block, std::as_const(ids).ref().as<int32_t>(), states.ref()); });
+  const ModelConfig& config = model.config;
+  Tensor states(device.backend(), device.backend().activation_type(), tokens * config.hidden_size);
+  const double of_head = says == Says::kLosses ? 2.0 * config.hidden_size * config.vocab_size : 0;
+  const double flops = forward_flops(config, tokens) + of_head * static_cast<double>(tokens);
+  samples.take_in_a_row(in_a_row(device, shape), {.flops = flops}, [&] {
+    student.teach(block, on_device, states.ref());
+    if (says == Says::kStates) return;
+    device.backend().vocabulary_loss({.student = states.ref(),
+                                      .weight = model.weights.output_embedding().ref(),
+                                      .targets = on_device,
+                                      .next_token = losses.ref().as<float>(),
+                                      .tokens = tokens,
+                                      .width = config.hidden_size,
+                                      .vocab = config.vocab_size});
+  });
 }
 
 // As a training has them one after the other: Adam's part of it, too, and the next one's beginning.
@@ -146,7 +164,10 @@ const Family kTraining{[](Device& device) {
   }
   for (const Shape& shape : shapes) {
     const std::string name = fmt::format("{} {}K", shape.model, shape.tokens / 1024);
-    device.add("training_teach/" + name, [=](Device& on, Samples& samples) { teach(on, samples, shape); });
+    device.add("training_teach/" + name,
+               [=](Device& on, Samples& samples) { teach(on, samples, shape, Says::kStates); });
+    device.add("training_teach_losses/" + name,
+               [=](Device& on, Samples& samples) { teach(on, samples, shape, Says::kLosses); });
     device.add("training_step_wg_kv/" + name, [=](Device& on, Samples& samples) {
       WriteGateTraining learner(shape.expand, {.window = kWindow, .threshold = 0.1F}, {}, "bench");
       step(on, samples, shape, learner);
