@@ -23,7 +23,7 @@ struct RopeAngles {
   const int32_t* positions = nullptr;  // [tokens]
   const float* inv_freq = nullptr;     // [head_dim / 2]
   int64_t tokens = 0;
-  int head_dim = 0;
+  int head_dim = 0;  // even
   float attention_factor = 1.0f;
 };
 
@@ -54,10 +54,13 @@ struct RopeBackwardArgs {
   float norm_epsilon = 1e-6f;
 };
 
-inline void check_vectors(const RopeArgs& args) {
+inline void check_halves(const RopeAngles& angles) { KV_CHECK(angles.head_dim > 0 && angles.head_dim % 2 == 0); }
+inline void check_rope(const RopeArgs& args) {
+  check_halves(args.angles);
   for (const RopeVectors& vectors : args.vectors) KV_CHECK(!vectors.norm || vectors.normed.data != vectors.output.data);
 }
-inline void check_vectors(const RopeBackwardArgs& args) {
+inline void check_rope(const RopeBackwardArgs& args) {
+  check_halves(args.angles);
   for (const RopeGradients& vectors : args.vectors) KV_CHECK(!vectors.norm || vectors.input);
 }
 

@@ -31,13 +31,14 @@ struct Turn {
 
 enum class Direction { kForward, kBackward };
 
-// Calls visit(token, turn). Back is the turn by −angle, whose sine is the other way round.
+// Calls visit(token, turn, room), room for a head's numbers. Back is the turn by −angle, whose sine is the other way
+// round.
 template <class Visit>
 void for_each_token(const RopeAngles& angles, Direction direction, const Visit& visit) {
   const int64_t half = angles.head_dim / 2;
   const float factor = angles.attention_factor, sine_factor = direction == Direction::kBackward ? -factor : factor;
   parallel_blocks(angles.tokens, 64, [&](int64_t first, int64_t end) {
-    std::vector<float> numbers(static_cast<size_t>(2 * half));
+    std::vector<float> numbers(static_cast<size_t>(4 * half));
     float* cosines = numbers.data();
     float* sines = cosines + half;
     for (int64_t t = first; t < end; ++t) {
@@ -46,7 +47,7 @@ void for_each_token(const RopeAngles& angles, Direction direction, const Visit& 
         cosines[d] = factor * std::cos(angle);
         sines[d] = sine_factor * std::sin(angle);
       }
-      visit(t, Turn{cosines, sines, half});
+      visit(t, Turn{cosines, sines, half}, sines + half);
     }
   });
 }
@@ -65,22 +66,22 @@ void turn_heads(const RopeArgs& args, const RopeVectors& vectors, int64_t token,
   }
 }
 
-void turn_heads_back(const RopeBackwardArgs& args, const RopeGradients& vectors, int64_t token, const Turn& turn) {
+void turn_heads_back(const RopeBackwardArgs& args, const RopeGradients& vectors, int64_t token, const Turn& turn,
+                     float* turned) {
   const int64_t dim = args.angles.head_dim;
-  std::vector<float> turned(static_cast<size_t>(dim));
   for (int64_t head = 0; head < vectors.heads; ++head) {
     const int64_t at = (token * vectors.heads + head) * dim;
-    turn(vectors.output_gradient.as<float>() + at, turned.data());
+    turn(vectors.output_gradient.as<float>() + at, turned);
     if (vectors.addend) {
       const float* more = vectors.addend.as<float>() + at;
-      for (int64_t i = 0; i < dim; ++i) turned[static_cast<size_t>(i)] += more[i];
+      for (int64_t i = 0; i < dim; ++i) turned[i] += more[i];
     }
     float* gradient = vectors.input_gradient.as<float>() + at;
     if (vectors.norm) {
-      norm_row_backward(turned.data(), vectors.input.as<float>() + at, vectors.norm.as<float>(), nullptr, dim,
+      norm_row_backward(turned, vectors.input.as<float>() + at, vectors.norm.as<float>(), nullptr, dim,
                         args.norm_epsilon, gradient);
     } else {
-      std::copy(turned.begin(), turned.end(), gradient);
+      std::copy_n(turned, dim, gradient);
     }
   }
 }
@@ -88,16 +89,16 @@ void turn_heads_back(const RopeBackwardArgs& args, const RopeGradients& vectors,
 }  // namespace
 
 void rope(const RopeArgs& args) {
-  check_vectors(args);
-  for_each_token(args.angles, Direction::kForward, [&](int64_t token, const Turn& turn) {
+  check_rope(args);
+  for_each_token(args.angles, Direction::kForward, [&](int64_t token, const Turn& turn, float* /*room*/) {
     for (const RopeVectors& vectors : args.vectors) turn_heads(args, vectors, token, turn);
   });
 }
 
 void rope_backward(const RopeBackwardArgs& args) {
-  check_vectors(args);
-  for_each_token(args.angles, Direction::kBackward, [&](int64_t token, const Turn& turn) {
-    for (const RopeGradients& vectors : args.vectors) turn_heads_back(args, vectors, token, turn);
+  check_rope(args);
+  for_each_token(args.angles, Direction::kBackward, [&](int64_t token, const Turn& turn, float* room) {
+    for (const RopeGradients& vectors : args.vectors) turn_heads_back(args, vectors, token, turn, room);
   });
 }
 

@@ -1,8 +1,5 @@
 #include "kernels/rope.h"
 
-#include <algorithm>
-#include <bit>
-
 #include "kernels/cuda/inverse_rms.cuh"
 #include "kernels/cuda/turn.cuh"
 #include "kernels/rms_norm.h"
@@ -54,7 +51,7 @@ __global__ void __launch_bounds__(kThreads, kNorms ? 4 : 5)
   const auto place_of = [&](int i) { return Place(both, block, first_token, words, i); };
   const bool has_one_token = block.tokens == 1;
   let_next_start();
-  if (has_one_token) fill_turns(args.angles, false, first_token, tokens, turns, sines);
+  if (has_one_token) fill_turns(args.angles, Direction::kForward, first_token, tokens, turns, sines);
   wait_for_previous();
   for (int first = 0; first < count; first += kThreads * kTogether) {
     Word held[kTogether][2], weights[kNorms ? kTogether : 1][2];  // the norm's, on their way with what they scale
@@ -71,7 +68,7 @@ __global__ void __launch_bounds__(kThreads, kNorms ? 4 : 5)
         if (norm) weights[k][0] = norm[place.word], weights[k][1] = norm[place.word + words];
       }
     }
-    if (first == 0 && !has_one_token) fill_turns(args.angles, false, first_token, tokens, turns, sines);
+    if (first == 0 && !has_one_token) fill_turns(args.angles, Direction::kForward, first_token, tokens, turns, sines);
 #pragma unroll
     for (int k = 0; k < kTogether; ++k) {
       const int i = first + k * kThreads + static_cast<int>(threadIdx.x);
@@ -116,7 +113,7 @@ void run(const RopeArgs& args) {
                turns_bytes(args.angles, block), both, args, block);
 }
 
-// Of vectors whose lanes would be no part of a warp, the norm is a kernel of its own.
+// After the norms as kernels of their own.
 RopeArgs after_norms(const RopeArgs& args) {
   RopeArgs after = args;
   for (RopeVectors& vectors : after.vectors) {
@@ -136,19 +133,17 @@ RopeArgs after_norms(const RopeArgs& args) {
 }  // namespace
 
 void rope(const RopeArgs& args) {
-  const auto has_norm = [](const RopeVectors& vectors) { return static_cast<bool>(vectors.norm); };
-  KV_CHECK(args.angles.head_dim > 0 && args.angles.head_dim % 2 == 0);
-  check_vectors(args);
+  check_rope(args);
   if (args.vectors[0].heads + args.vectors[1].heads == 0) return;
-  const bool is_wide = args.angles.head_dim % 16 == 0 && std::ranges::all_of(args.vectors, are_words);
-  const bool is_a_power =
-      std::has_single_bit(static_cast<unsigned>(args.angles.head_dim)) && args.angles.head_dim <= 512;
-  if (!std::ranges::any_of(args.vectors, has_norm)) {
-    is_wide ? run<uint4, false>(args) : run<bf16, false>(args);
-  } else if (is_wide && is_a_power) {
-    run<uint4, true>(args);
-  } else {
-    rope(after_norms(args));
+  switch (way_of(args.angles, args.vectors, are_words)) {
+    case Way::kWords:
+      return run<uint4, false>(args);
+    case Way::kWordsAndNorms:
+      return run<uint4, true>(args);
+    case Way::kNormsApart:
+      return rope(after_norms(args));
+    case Way::kOneByOne:
+      return run<bf16, false>(args);
   }
 }
 

@@ -1,6 +1,3 @@
-#include <algorithm>
-#include <bit>
-
 #include "kernels/cuda/inverse_rms.cuh"
 #include "kernels/cuda/turn.cuh"
 #include "kernels/rms_norm.h"
@@ -80,7 +77,7 @@ __global__ void __launch_bounds__(kThreads, kNorms ? 4 : 5)
       if (norm) input.load(place.of(both.first.input, both.second.input), place.at, words);
       if (norm) weights.load(norm, place.word, words);
     }
-    if (first == 0) fill_turns(args.angles, true, first_token, tokens, turns, sines);
+    if (first == 0) fill_turns(args.angles, Direction::kBackward, first_token, tokens, turns, sines);
     const int angles = place.token * half + place.word * kEach;
     float gradient[2 * kEach];
     turn(of_output.first, of_output.second, turns + angles, sines + angles, [&](int e, float a, float b) {
@@ -124,8 +121,8 @@ void run(const RopeBackwardArgs& args) {
                turns_bytes(args.angles, block), both, args, block);
 }
 
-// Of vectors whose lanes would be no part of a warp, the norm's is a kernel of its own. It reads what was turned from
-// memory of its own: where that goes in the end may be the norm's input.
+// With the norms' way back as kernels of their own. They read what was turned from memory of its own: where that goes
+// in the end may be the norm's input.
 void run_before_norms(const RopeBackwardArgs& args) {
   const auto numbers = [&](const RopeGradients& vectors) {
     return vectors.norm ? args.angles.tokens * vectors.heads * args.angles.head_dim : 0;
@@ -135,7 +132,7 @@ void run_before_norms(const RopeBackwardArgs& args) {
   RopeBackwardArgs before = args;
   for (int v = 0; v < RopeArgs::kMost; ++v) {
     if (!args.vectors[v].norm) continue;
-    before.vectors[v].norm = {};
+    before.vectors[v].norm = before.vectors[v].input = {};
     before.vectors[v].input_gradient = turned[v];
   }
   rope_backward(before);
@@ -155,19 +152,17 @@ void run_before_norms(const RopeBackwardArgs& args) {
 }  // namespace
 
 void rope_backward(const RopeBackwardArgs& args) {
-  const int head_dim = args.angles.head_dim;
-  const auto has_norm = [](const RopeGradients& vectors) { return static_cast<bool>(vectors.norm); };
-  KV_CHECK(head_dim > 0 && head_dim % 2 == 0);
-  check_vectors(args);
+  check_rope(args);
   if (args.vectors[0].heads + args.vectors[1].heads == 0) return;
-  const bool is_wide = head_dim % 16 == 0 && std::ranges::all_of(args.vectors, are_words);
-  const bool is_a_power = std::has_single_bit(static_cast<unsigned>(head_dim)) && head_dim <= 512;
-  if (!std::ranges::any_of(args.vectors, has_norm)) {
-    is_wide ? run<uint4, false>(args) : run<bf16, false>(args);
-  } else if (is_wide && is_a_power) {
-    run<uint4, true>(args);
-  } else {
-    run_before_norms(args);
+  switch (way_of(args.angles, args.vectors, are_words)) {
+    case Way::kWords:
+      return run<uint4, false>(args);
+    case Way::kWordsAndNorms:
+      return run<uint4, true>(args);
+    case Way::kNormsApart:
+      return run_before_norms(args);
+    case Way::kOneByOne:
+      return run<bf16, false>(args);
   }
 }
 

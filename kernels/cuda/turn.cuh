@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 
 #include "kernels/cuda/device.cuh"
 #include "kernels/rope.h"
@@ -76,7 +77,8 @@ __device__ void load_numbers(const float* from, float (&numbers)[kValues<Word>])
   }
 }
 
-// A word of each half, turned by as many angles: values(e, a, b) is called with what the e-th become.
+// A word of each half, turned by as many angles: values(e, a, b) is called with what the e-th become, whose place they
+// may take.
 template <class Word, class Values>
 __device__ void turn(const Word& first, const Word& second, const float* cosines, const float* sines,
                      const Values& values) {
@@ -92,11 +94,14 @@ __device__ void turn(const Word& first, const Word& second, const float* cosines
   }
 }
 
-// Cosines and sines of the angles of so many tokens, or of these turned round, a thread an angle.
-__device__ inline void fill_turns(const RopeAngles& angles, bool is_back, int64_t first_token, int tokens,
+enum class Direction { kForward, kBackward };
+
+// Cosines and sines of the angles of so many tokens, a thread an angle. Back is the turn by −angle, whose sine is the
+// other way round.
+__device__ inline void fill_turns(const RopeAngles& angles, Direction direction, int64_t first_token, int tokens,
                                   float* cosines, float* sines) {
   const int half = angles.head_dim / 2;
-  const float factor = angles.attention_factor, sine_factor = is_back ? -factor : factor;
+  const float factor = angles.attention_factor, sine_factor = direction == Direction::kBackward ? -factor : factor;
 #pragma unroll 1
   for (auto i = static_cast<int>(threadIdx.x); i < tokens * half; i += kThreads) {
     // Not contracted into a fused operation, and with the full range reduction: positions reach 500,000.
@@ -114,6 +119,19 @@ __device__ inline void fill_turns(const RopeAngles& angles, bool is_back, int64_
 __device__ inline float head_sum(float sum, int words) {
   for (int across = 1; across < words; across *= 2) sum += __shfl_xor_sync(kWarp, sum, across);
   return sum;
+}
+
+// By what a thread's words are: eight values each, or, of vectors that do not lie so, one; with norms or without. Of
+// those whose lanes would be no part of a warp, a norm takes a kernel of its own.
+enum class Way { kWords, kWordsAndNorms, kNormsApart, kOneByOne };
+template <class Vectors, class AreWords>
+Way way_of(const RopeAngles& angles, const Vectors (&vectors)[RopeArgs::kMost], const AreWords& are_words) {
+  const bool is_wide = angles.head_dim % 16 == 0 && std::ranges::all_of(vectors, are_words);
+  const auto has_norm = [](const Vectors& of) { return static_cast<bool>(of.norm); };
+  if (!std::ranges::any_of(vectors, has_norm)) return is_wide ? Way::kWords : Way::kOneByOne;
+  const bool fits_a_warp =
+      std::has_single_bit(static_cast<unsigned>(angles.head_dim)) && angles.head_dim <= 2 * kValues<uint4> * 32;
+  return is_wide && fits_a_warp ? Way::kWordsAndNorms : Way::kNormsApart;
 }
 
 template <class Word>

@@ -62,9 +62,11 @@ struct Lesson {
   std::vector<int32_t> ids;
 };
 
-// Products of a pass, in FLOPs; attention's aside.
+// Products of a pass, in FLOPs; attention's aside, and the head's.
 double forward_flops(const ModelConfig& config, int64_t tokens) {
-  const auto weights = static_cast<double>(parameters_of(config) - int64_t{config.vocab_size} * config.hidden_size);
+  const int64_t embedding = int64_t{config.vocab_size} * config.hidden_size;
+  const auto weights =
+      static_cast<double>(parameters_of(config) - (config.tie_word_embeddings ? embedding : 2 * embedding));
   return 2 * weights * static_cast<double>(tokens);
 }
 

@@ -30,24 +30,20 @@ struct Stage {
   bf16 weights[kUnits * kPanel];
 };
 
-// Behind it lie kQuarters floats a token and KV head, and Vectors.
+// Behind it lie Vectors, and floats of tokens and KV heads.
 struct Shared {
   Stage stages[kStages];
   bf16 hidden_weights[kUnits * kUnits];  // of one embedding
   bf16 units[kTokens * kUnits];
   bf16 slopes[kTokens * kUnits];
-
-  __device__ float* numbers() { return reinterpret_cast<float*>(this + 1); }
 };
-
-__host__ __device__ int numbers_of(const RetentionGateArgs& args) { return kQuarters * kTokens * args.kv_heads; }
 
 // b1, each b2, each w: a row of kUnits, with zeros beyond the units that there are. Threads that asked the device's
 // memory for their own units' numbers would wait for each row anew.
 class Vectors {
  public:
   __device__ Vectors(const RetentionGateArgs& args, Shared& shared)
-      : rows_(shared.numbers() + numbers_of(args)), embeddings_(embeddings_of(args)) {}
+      : rows_(reinterpret_cast<float*>(&shared + 1)), end_(rows_ + count(args)), embeddings_(embeddings_of(args)) {}
 
   static __host__ __device__ int embeddings_of(const RetentionGateArgs& args) {
     return args.hidden_weights.data ? args.embeddings : 0;
@@ -70,14 +66,17 @@ class Vectors {
   __device__ const float* input_bias() const { return rows_; }
   __device__ const float* hidden_bias(int embedding) const { return rows_ + (1 + embedding) * kUnits; }
   __device__ const float* output_weights(int head) const { return rows_ + (1 + embeddings_ + head) * kUnits; }
+  __device__ float* end() const { return end_; }
 
  private:
-  float* rows_;
+  float *rows_, *end_;
   int embeddings_;
 };
 
-size_t shared_bytes(const RetentionGateArgs& args) {
-  return sizeof(Shared) + sizeof(float) * static_cast<size_t>(numbers_of(args) + Vectors::count(args));
+// Forward a token and head have a part of the logit by each quarter of the units, back the logit's slope.
+constexpr int kForwardNumbers = kQuarters, kBackwardNumbers = 1;
+size_t shared_bytes(const RetentionGateArgs& args, int numbers) {
+  return sizeof(Shared) + sizeof(float) * static_cast<size_t>(Vectors::count(args) + numbers * kTokens * args.kv_heads);
 }
 
 // Where a thread stands in its tile.
@@ -203,9 +202,8 @@ __device__ __forceinline__ void put(const Numbers& numbers, bf16* tile, const Pl
   }
 }
 
-// What outputs read is called with visit(embedding, values, slopes by what the values are of), one embedding after the
-// other; where there is no second layer, units are. Whoever visits may read shared.hidden_weights, and comes back
-// together with all.
+// Calls visit(embedding, sums), sums = W2 a + b2, one embedding after the other. Whoever visits may read
+// shared.hidden_weights, and comes back together with all.
 template <class Visit>
 __device__ __forceinline__ void for_each_embedding(const RetentionGateArgs& args, const Vectors& vectors,
                                                    Shared& shared, const Place& at, const Visit& visit) {
@@ -241,8 +239,8 @@ __global__ void __launch_bounds__(kThreads) write_log_retention(RetentionGateArg
   extern __shared__ __align__(128) unsigned char memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
   const Place at(first, tokens);
-  float* logits = shared.numbers();  // [quarter of the units, token, head]
   Vectors vectors(args, shared);
+  float* logits = vectors.end();  // [quarter of the units, token, head]
   let_next_start();
   wait_for_previous();
   Numbers units = {};
@@ -394,9 +392,9 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int hidden = forward.hidden, kv_heads = forward.kv_heads;
   const Place at(first, tokens);
   const int64_t token = at.first - first;  // of the chunk
-  float* by = shared.numbers();            // [token, head]: slopes of logits
-  float* parts = left.parts + (blockIdx.x * int64_t{2} + at.half) * layout.count();
   Vectors vectors(forward, shared);
+  float* by = vectors.end();  // [token, head]: slopes of logits
+  float* parts = left.parts + (blockIdx.x * int64_t{2} + at.half) * layout.count();
   let_next_start();
   wait_for_previous();
   Numbers slopes = {}, units;
@@ -492,7 +490,7 @@ void go_back_through_chunk(const RetentionGateBackwardArgs& args, int64_t first,
   const Scratch<bf16> units(is_deep ? tokens * hidden : 0), input_slopes(tokens * hidden);
   const Scratch<bf16> hidden_slopes(layout.embeddings * hidden * tokens);
   const Scratch<float> parts(2 * tiles * layout.count());
-  launch_early(write_slopes, tiles, kThreads, shared_bytes(forward), args, first, tokens, layout,
+  launch_early(write_slopes, tiles, kThreads, shared_bytes(forward, kBackwardNumbers), args, first, tokens, layout,
                Left{units.data(), hidden_slopes.data(), input_slopes.data(), parts.data()});
   launch_early(add_parts, ceil_div(layout.count(), 32), kAddingThreads, 0, args, layout, parts.data(), 2 * tiles);
   if (is_deep) {
@@ -511,12 +509,14 @@ void check_pieces(const RetentionGateArgs& args) {
 
 }  // namespace
 
-bool fits_narrow(const RetentionGateArgs& args) { return shared_bytes(args) <= shared_bytes_a_block(); }
+bool fits_narrow(const RetentionGateArgs& args) {
+  return shared_bytes(args, kForwardNumbers) <= shared_bytes_a_block();
+}
 
 void run_narrow_forward(const RetentionGateArgs& args) {
   check_pieces(args);
-  launch_early(write_log_retention, ceil_div(args.tokens, kTokens), kThreads, shared_bytes(args), args, int64_t{0},
-               args.tokens);
+  launch_early(write_log_retention, ceil_div(args.tokens, kTokens), kThreads, shared_bytes(args, kForwardNumbers), args,
+               int64_t{0}, args.tokens);
 }
 
 void run_narrow_backward(const RetentionGateBackwardArgs& args) {

@@ -325,8 +325,9 @@ __device__ void differentiate_tile(const BiasedAttentionBackwardArgs& args, cons
     tile.passing_head = place.head * heads_a_share;
     tile.end = tile.segment.count;
     // Of keys that nobody sees outside the window no query behind the last one's.
-    if (kForm == Form::kOutsideWindow && tile.first >= attention.bias.far_keys) {
-      tile.end = min(tile.end - tile.first, Shape::kRows - 1 + attention.bias.window) + tile.first;
+    const KeyBias& bias = attention.bias;
+    if (kForm == Form::kOutsideWindow && tile.first >= bias.far_keys && bias.window < tile.end - tile.first) {
+      tile.end = min(tile.end, tile.first + Shape::kRows - 1 + bias.window);
     }
     tile.steps_a_head = (tile.end - tile.first + Shape::kStep - 1) / Shape::kStep;
     tile.steps = tile.steps_a_head * heads_a_share;
@@ -428,7 +429,7 @@ bool waits_for_keys(const PackedAttention& attention, int64_t tiles, int rows) {
   const int64_t seen = std::min(tiles, far + ceil_div(bias.window, rows) + 1);  // tiles that a late one sees
   const int64_t pairs = seen * (seen + 1) / 2 + (tiles - seen) * seen;
   const int64_t products = attention.q_heads * attention.segment_count * pairs * (4 + 3);
-  const int64_t longest = attention.group() * tiles * 4;
+  const int64_t longest = attention.group() * (far == 0 ? seen : tiles) * 4;
   return attention.group() > 1 && longest * multiprocessors() * 4 > products * 5;
 }
 
