@@ -130,15 +130,24 @@ class Lesson {
 };
 
 // Where a backend's activations are f32, f32 torch itself is off by 3e-6 of a tensor's largest slope; sixteen bits, of
-// activations and of their gradients, by what a few layers' roundings add up to.
+// activations and of their gradients, by what a few layers' roundings add up to: on an H200 by up to 0.03 of a tensor's
+// length and 0.04 of its largest slope.
 double allowed(const Backend& backend) { return backend.activation_type() == DType::kF32 ? 1e-4 : 0.1; }
+double allowed_of_slopes(const Backend& backend) { return backend.activation_type() == DType::kF32 ? 1e-4 : 0.05; }
 
+// Each slope relative to the tensor's largest, and all of them relative to its length.
 void expect_slopes(const std::vector<double>& got, const std::vector<float>& want, double allowed,
                    const std::string& name) {
   ASSERT_EQ(got.size(), want.size()) << name;
-  double largest = 0;
-  for (const float value : want) largest = std::max(largest, std::abs(double{value}));
+  double largest = 0, length = 0, distance = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    const double slope = want[i], off = got[i] - slope;
+    largest = std::max(largest, std::abs(slope));
+    length += slope * slope;
+    distance += off * off;
+  }
   ASSERT_GT(largest, 0) << name;
+  EXPECT_LE(std::sqrt(distance / length), allowed) << name;
   for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], want[i], allowed * largest) << name << "[" << i << "]";
 }
 
@@ -236,7 +245,7 @@ TEST_P(GateTraining, WgKvTakesTheStepThatTorchTakes) {
   expect_loss(*pupil, step, "gate_sparsity", "sparsity", allowed(*backend));
   // That of gates of at least 1e-3, as the released code clamps them: a deviation of at most two thousandths.
   EXPECT_NEAR(step.measured.at("gate_sparsity"), pupil->lesson.number("released_sparsity"), 2e-3 + allowed(*backend));
-  expect_step(*pupil, step, allowed(*backend));
+  expect_step(*pupil, step, allowed_of_slopes(*backend));
 }
 
 TEST_P(GateTraining, DuoTakesTheStepThatTorchTakes) {
@@ -247,7 +256,7 @@ TEST_P(GateTraining, DuoTakesTheStepThatTorchTakes) {
   for (size_t i = 0; i < alphas.size(); ++i) slopes[i] *= alphas[i] * (1 - alphas[i]);
   const Lesson::Step step = pupil->step({{"lambda", "0.05", ""}});
   expect_loss(*pupil, step, "hidden_distance", "distillation", allowed(*backend));
-  expect_slopes(step.gradient, slopes, allowed(*backend), "alpha");
+  expect_slopes(step.gradient, slopes, allowed_of_slopes(*backend), "alpha");
 }
 
 TEST_P(GateTraining, RetentionTakesTheStepThatTorchTakes) {
@@ -259,7 +268,7 @@ TEST_P(GateTraining, RetentionTakesTheStepThatTorchTakes) {
   expect_loss(*pupil, step, "next_token_loss", "next_token", near);
   expect_loss(*pupil, step, "capacity_excess", "capacity", near);
   EXPECT_NEAR(step.measured.at("overfull"), 73.0 / 81, 1e-6);
-  expect_step(*pupil, step, near);
+  expect_step(*pupil, step, allowed_of_slopes(*backend));
   const Lesson::Step local = pupil->step({{"capacity", "local", ""}});
   expect_loss(*pupil, local, "capacity_excess", "local_capacity", near);
   EXPECT_NEAR(local.measured.at("overfull"), 434.0 / (81 * 6), 1e-6);
