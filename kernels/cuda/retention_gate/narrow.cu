@@ -30,53 +30,17 @@ struct Stage {
   bf16 weights[kUnits * kPanel];
 };
 
-// Behind it lie Vectors, and floats of tokens and KV heads.
+// Behind it lie kQuarters floats a token and KV head.
 struct Shared {
   Stage stages[kStages];
   bf16 hidden_weights[kUnits * kUnits];  // of one embedding
   bf16 units[kTokens * kUnits];
   bf16 slopes[kTokens * kUnits];
+
+  __device__ float* numbers() { return reinterpret_cast<float*>(this + 1); }
 };
-
-// b1, each b2, each w: a row of kUnits, with zeros beyond the units that there are. Threads that asked the device's
-// memory for their own units' numbers would wait for each row anew.
-class Vectors {
- public:
-  __device__ Vectors(const RetentionGateArgs& args, Shared& shared)
-      : rows_(reinterpret_cast<float*>(&shared + 1)), end_(rows_ + count(args)), embeddings_(embeddings_of(args)) {}
-
-  static __host__ __device__ int embeddings_of(const RetentionGateArgs& args) {
-    return args.hidden_weights.data ? args.embeddings : 0;
-  }
-  static __host__ __device__ int count(const RetentionGateArgs& args) {
-    return (1 + embeddings_of(args) + args.kv_heads) * kUnits;
-  }
-
-  // By all threads, which have to meet before anybody reads.
-  __device__ void load(const RetentionGateArgs& args) {
-    for (int i = static_cast<int>(threadIdx.x); i < count(args); i += kThreads) {
-      const int row = i / kUnits, unit = i % kUnits, head = row - 1 - embeddings_;
-      const float* from = row == 0   ? args.input_bias
-                          : head < 0 ? args.hidden_bias + (row - 1) * args.hidden
-                                     : args.output_weights + head * args.hidden;
-      rows_[i] = unit < args.hidden ? from[unit] : 0.0f;
-    }
-  }
-
-  __device__ const float* input_bias() const { return rows_; }
-  __device__ const float* hidden_bias(int embedding) const { return rows_ + (1 + embedding) * kUnits; }
-  __device__ const float* output_weights(int head) const { return rows_ + (1 + embeddings_ + head) * kUnits; }
-  __device__ float* end() const { return end_; }
-
- private:
-  float *rows_, *end_;
-  int embeddings_;
-};
-
-// Forward a token and head have a part of the logit by each quarter of the units, back the logit's slope.
-constexpr int kForwardNumbers = kQuarters, kBackwardNumbers = 1;
-size_t shared_bytes(const RetentionGateArgs& args, int numbers) {
-  return sizeof(Shared) + sizeof(float) * static_cast<size_t>(Vectors::count(args) + numbers * kTokens * args.kv_heads);
+size_t shared_bytes(const RetentionGateArgs& args) {
+  return sizeof(Shared) + kQuarters * sizeof(float) * kTokens * static_cast<size_t>(args.kv_heads);
 }
 
 // Where a thread stands in its tile.
@@ -154,18 +118,16 @@ __device__ void stage_hidden_weights(const RetentionGateArgs& args, int embeddin
                      [&](int unit) { return unit < args.hidden ? weights + unit * args.hidden : nullptr; });
 }
 
-// Calls visit(panel, stage) for each panel, once stage_panel(panel, stage) has brought it, and meanwhile() while the
-// first ones are on their way.
-template <class StagePanel, class Visit, class Meanwhile>
+// Calls visit(panel, stage) for each panel, once stage_panel(panel, stage) has brought it.
+template <class StagePanel, class Visit>
 __device__ __forceinline__ void stream_panels(int panels, Stage* stages, const StagePanel& stage_panel,
-                                              const Visit& visit, const Meanwhile& meanwhile) {
+                                              const Visit& visit) {
   const auto stage = [&](int panel) {
     if (panel < panels) stage_panel(panel, stages[panel % kStages]);
     commit_copies();
   };
 #pragma unroll
   for (int panel = 0; panel < kStages - 1; ++panel) stage(panel);
-  meanwhile();
 #pragma unroll 1
   for (int panel = 0; panel < panels; ++panel) {
     wait_copies<kStages - 2>();
@@ -175,10 +137,9 @@ __device__ __forceinline__ void stream_panels(int panels, Stage* stages, const S
   }
 }
 
-// numbers = W1 x; the first embedding's W2 is on its way, too. All threads meet between meanwhile() and the end.
-template <class Meanwhile>
+// numbers = W1 x; the first embedding's W2 is on its way, too.
 __device__ __forceinline__ void multiply_first_layer(const RetentionGateArgs& args, Shared& shared, const Place& at,
-                                                     Numbers& numbers, const Meanwhile& meanwhile) {
+                                                     Numbers& numbers) {
   const auto* inputs = static_cast<const bf16*>(args.inputs.data) + at.first * args.width;
   if (args.hidden_weights.data) stage_hidden_weights(args, 0, shared.hidden_weights, at);
   stream_panels(
@@ -187,7 +148,7 @@ __device__ __forceinline__ void multiply_first_layer(const RetentionGateArgs& ar
         stage_tokens(args, panel, inputs, to.inputs, at);
         stage_weights(args, panel, to.weights, at);
       },
-      [&](int, const Stage& stage) { add_by_rows(numbers, stage.inputs, stage.weights, at); }, meanwhile);
+      [&](int, const Stage& stage) { add_by_rows(numbers, stage.inputs, stage.weights, at); });
 }
 
 // Numbers of a pair of columns each, rounded, to a tile.
@@ -202,18 +163,21 @@ __device__ __forceinline__ void put(const Numbers& numbers, bf16* tile, const Pl
   }
 }
 
+__device__ float bias_of(const float* biases, int unit, int hidden) { return unit < hidden ? biases[unit] : 0.0f; }
+
 // Calls visit(embedding, sums), sums = W2 a + b2, one embedding after the other. Whoever visits may read
 // shared.hidden_weights, and comes back together with all.
 template <class Visit>
-__device__ __forceinline__ void for_each_embedding(const RetentionGateArgs& args, const Vectors& vectors,
-                                                   Shared& shared, const Place& at, const Visit& visit) {
+__device__ __forceinline__ void for_each_embedding(const RetentionGateArgs& args, Shared& shared, const Place& at,
+                                                   const Visit& visit) {
 #pragma unroll 1
   for (int embedding = 0; embedding < args.embeddings; ++embedding) {
     wait_copies<0>();
     __syncthreads();  // weights and units are there
     Numbers sums = {};
     add_by_rows(sums, shared.units, shared.hidden_weights, at);
-    for_each([&](int n, int e) { sums[n][e] += vectors.hidden_bias(embedding)[at.column_of(n, e)]; });
+    const float* biases = args.hidden_bias + embedding * args.hidden;
+    for_each([&](int n, int e) { sums[n][e] += bias_of(biases, at.column_of(n, e), args.hidden); });
     visit(embedding, sums);
     __syncthreads();
     if (embedding + 1 < args.embeddings) stage_hidden_weights(args, embedding + 1, shared.hidden_weights, at);
@@ -229,27 +193,30 @@ struct Heads {
 };
 
 // w of the thread's units.
-__device__ __forceinline__ void load_output_weights(const Vectors& vectors, int head, const Place& at,
+__device__ __forceinline__ void load_output_weights(const RetentionGateArgs& args, int head, const Place& at,
                                                     float (&weights)[2 * kPairs]) {
 #pragma unroll
-  for (int i = 0; i < 2 * kPairs; ++i) weights[i] = vectors.output_weights(head)[at.column_of(i / 2, i % 2)];
+  for (int i = 0; i < 2 * kPairs; ++i) {
+    weights[i] = bias_of(args.output_weights + head * args.hidden, at.column_of(i / 2, i % 2), args.hidden);
+  }
 }
 
 __global__ void __launch_bounds__(kThreads) write_log_retention(RetentionGateArgs args, int64_t first, int64_t tokens) {
   extern __shared__ __align__(128) unsigned char memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
   const Place at(first, tokens);
-  Vectors vectors(args, shared);
-  float* logits = vectors.end();  // [quarter of the units, token, head]
+  float* logits = shared.numbers();  // [quarter of the units, token, head]
   let_next_start();
   wait_for_previous();
   Numbers units = {};
-  multiply_first_layer(args, shared, at, units, [&] { vectors.load(args); });
-  for_each([&](int n, int e) { units[n][e] = silu(units[n][e] + vectors.input_bias()[at.column_of(n, e)]); });
+  multiply_first_layer(args, shared, at, units);
+  for_each([&](int n, int e) {
+    units[n][e] = silu(units[n][e] + bias_of(args.input_bias, at.column_of(n, e), args.hidden));
+  });
   const auto add_logits = [&](const Numbers& values, const Heads& heads) {
     for (int head = heads.first; head < heads.end; ++head) {
       float weights[2 * kPairs], z[2] = {};
-      load_output_weights(vectors, head, at, weights);
+      load_output_weights(args, head, at, weights);
       for_each([&](int n, int e) { z[e / 2] += weights[2 * n + e % 2] * values[n][e]; });
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
@@ -262,7 +229,7 @@ __global__ void __launch_bounds__(kThreads) write_log_retention(RetentionGateArg
   };
   if (args.hidden_weights.data) {
     put(units, shared.units, at);
-    for_each_embedding(args, vectors, shared, at, [&](int embedding, Numbers& sums) {
+    for_each_embedding(args, shared, at, [&](int embedding, Numbers& sums) {
       for_each([&](int n, int e) { sums[n][e] = silu(sums[n][e]); });
       add_logits(sums, Heads(args, embedding));
     });
@@ -380,8 +347,7 @@ __device__ __forceinline__ void add_input_gradients(const RetentionGateBackwardA
         const int64_t first = int64_t{panel} * kPanel;
         const int pieces = static_cast<int>(min(int64_t{kPanel}, forward.width - first)) / 8;
         write_rows(stage.inputs, pieces, at, gradients + first, forward.width);
-      },
-      [] {});
+      });
 }
 
 __global__ void __launch_bounds__(kThreads, 2)
@@ -392,23 +358,21 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int hidden = forward.hidden, kv_heads = forward.kv_heads;
   const Place at(first, tokens);
   const int64_t token = at.first - first;  // of the chunk
-  Vectors vectors(forward, shared);
-  float* by = vectors.end();  // [token, head]: slopes of logits
+  float* by = shared.numbers();            // [token, head]: slopes of logits
   float* parts = left.parts + (blockIdx.x * int64_t{2} + at.half) * layout.count();
   let_next_start();
   wait_for_previous();
   Numbers slopes = {}, units;
-  multiply_first_layer(forward, shared, at, slopes, [&] {
-    vectors.load(forward);
-    for (int i = at.thread; i < kTokens * kv_heads; i += kThreads) {
-      by[i] = i < at.count * kv_heads ? logit_gradient(args, at.first * kv_heads + i) : 0.0f;
-    }
-  });
+  for (int i = at.thread; i < kTokens * kv_heads; i += kThreads) {
+    by[i] = i < at.count * kv_heads ? logit_gradient(args, at.first * kv_heads + i) : 0.0f;
+  }
+  multiply_first_layer(forward, shared, at, slopes);
   for_each([&](int n, int e) {
-    const float sum = slopes[n][e] + vectors.input_bias()[at.column_of(n, e)];
+    const float sum = slopes[n][e] + bias_of(forward.input_bias, at.column_of(n, e), hidden);
     units[n][e] = silu(sum);
     slopes[n][e] = silu_slope(sum);
   });
+  __syncthreads();  // `by` is there
   for (int head = at.quarter; head < kv_heads; head += kQuarters) {
     const float sum = warp_reduce(at.lane < kRows ? by[(at.row + at.lane) * kv_heads + head] : 0.0f, Add());
     if (at.lane == 0) parts[layout.output_bias() + head] = sum;
@@ -417,7 +381,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const auto go_back = [&](const Numbers& values, const Heads& heads, Numbers& gradients) {
     for (int head = heads.first; head < heads.end; ++head) {
       float weights[2 * kPairs], added[2 * kPairs];
-      load_output_weights(vectors, head, at, weights);
+      load_output_weights(forward, head, at, weights);
       const float logits[2] = {by[at.row_of(0) * kv_heads + head], by[at.row_of(2) * kv_heads + head]};
       for_each([&](int n, int e) { gradients[n][e] += logits[e / 2] * weights[2 * n + e % 2]; });
 #pragma unroll
@@ -432,7 +396,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     put(units, shared.units, at);
     __syncthreads();
     write_rows(shared.units, hidden / 8, at, left.units + token * hidden, hidden);
-    for_each_embedding(forward, vectors, shared, at, [&](int embedding, Numbers& sums) {
+    for_each_embedding(forward, shared, at, [&](int embedding, Numbers& sums) {
       Numbers values, gradients = {};
       for_each([&](int n, int e) { values[n][e] = silu(sums[n][e]); });
       go_back(values, Heads(forward, embedding), gradients);
@@ -490,7 +454,7 @@ void go_back_through_chunk(const RetentionGateBackwardArgs& args, int64_t first,
   const Scratch<bf16> units(is_deep ? tokens * hidden : 0), input_slopes(tokens * hidden);
   const Scratch<bf16> hidden_slopes(layout.embeddings * hidden * tokens);
   const Scratch<float> parts(2 * tiles * layout.count());
-  launch_early(write_slopes, tiles, kThreads, shared_bytes(forward, kBackwardNumbers), args, first, tokens, layout,
+  launch_early(write_slopes, tiles, kThreads, shared_bytes(forward), args, first, tokens, layout,
                Left{units.data(), hidden_slopes.data(), input_slopes.data(), parts.data()});
   launch_early(add_parts, ceil_div(layout.count(), 32), kAddingThreads, 0, args, layout, parts.data(), 2 * tiles);
   if (is_deep) {
@@ -509,14 +473,12 @@ void check_pieces(const RetentionGateArgs& args) {
 
 }  // namespace
 
-bool fits_narrow(const RetentionGateArgs& args) {
-  return shared_bytes(args, kForwardNumbers) <= shared_bytes_a_block();
-}
+bool fits_narrow(const RetentionGateArgs& args) { return shared_bytes(args) <= shared_bytes_a_block(); }
 
 void run_narrow_forward(const RetentionGateArgs& args) {
   check_pieces(args);
-  launch_early(write_log_retention, ceil_div(args.tokens, kTokens), kThreads, shared_bytes(args, kForwardNumbers), args,
-               int64_t{0}, args.tokens);
+  launch_early(write_log_retention, ceil_div(args.tokens, kTokens), kThreads, shared_bytes(args), args, int64_t{0},
+               args.tokens);
 }
 
 void run_narrow_backward(const RetentionGateBackwardArgs& args) {
