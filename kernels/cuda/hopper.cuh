@@ -102,6 +102,21 @@ __device__ inline void* panel_piece(void* panel, int row, int piece) {
   return static_cast<unsigned char*>(panel) + row * 128 + ((piece ^ (row & 7)) * 16);
 }
 
+// Four 8 × 8 matrices of bf16 into shared memory: lane l says where row l % 8 of matrix l / 8 goes, 16 bytes of it, and
+// has the pair of row l / 4 at column l % 4 · 2 of each.
+__device__ inline void store_matrices(void* row, const uint32_t (&pairs)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(shared_address(row)),
+               "r"(pairs[0]), "r"(pairs[1]), "r"(pairs[2]), "r"(pairs[3])
+               : "memory");
+}
+
+// Adds to four numbers in global memory that lie together, each by itself, in no order.
+__device__ inline void add_four(float* to, float4 x) {
+  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};\n" ::"l"(to), "f"(x.x), "f"(x.y), "f"(x.z),
+               "f"(x.w)
+               : "memory");
+}
+
 // ---- Products -------------------------------------------------------------------------------------------------------
 //
 // sums[64, N] += left[64, 16] · right[16, N] by 128 threads. Of the sums thread `t` holds, as mma.sync's m16n8 tiles
@@ -216,6 +231,17 @@ __device__ __forceinline__ void product_by_columns(float (&sums)[32], const uint
       "{%32, %33, %34, %35}, %36, p, 1, 1, 1;\n}\n"
       : KV_SUMS_32(sums, 0)
       : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right), "r"(add));
+}
+
+// N = 64: both by columns, so the left one is 16 rows of 64 columns, too, and comes out turned.
+__device__ __forceinline__ void product_of_columns(float (&sums)[32], Operand left, Operand right, int add) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
+      "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+      "%32, %33, p, 1, 1, 1, 1;\n}\n"
+      : KV_SUMS_32(sums, 0)
+      : "l"(left), "l"(right), "r"(add));
 }
 
 #undef KV_SUMS_32

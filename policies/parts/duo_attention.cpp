@@ -8,12 +8,12 @@
 namespace kv {
 
 DuoAttention::DuoAttention(Backend& backend, const ModelConfig& config, const Streaming& streaming,
-                           std::span<const float> alphas)
+                           std::span<const float> alphas, bool deterministic)
     : backend_(backend),
       config_(config),
       streaming_(streaming),
-      full_(backend, config),
-      streamed_(backend, config),
+      full_(backend, config, deterministic),
+      streamed_(backend, config, deterministic),
       alphas_(backend, DType::kF32, std::ssize(alphas)),
       alpha_gradient_(backend, DType::kF32, std::ssize(alphas)),
       full_outputs_(static_cast<size_t>(config.layers)),

@@ -18,7 +18,8 @@ class DuoAttention final : public StudentAttention {
     int sinks = 0, window = 0;
   };
   // alphas [layers, kv_heads]
-  DuoAttention(Backend& backend, const ModelConfig& config, const Streaming& streaming, std::span<const float> alphas);
+  DuoAttention(Backend& backend, const ModelConfig& config, const Streaming& streaming, std::span<const float> alphas,
+               bool deterministic = true);
 
   void begin(const Block& block) override;
   void attend(int layer, const Projections& projections, Ref output) override;

@@ -27,6 +27,7 @@ void require_numbers(std::span<const float> alphas, int kv_heads) {
 void DuoTraining::read(Params& params) {
   lambda_ = read_lambda(params, 0.05);
   tokens_at_once_ = read_tokens_at_once(params);
+  deterministic_ = read_deterministic(params);
 }
 
 TrainingOptions DuoTraining::defaults() const {
@@ -59,7 +60,7 @@ std::vector<LearnedMean> DuoTraining::learn(const LearnBatch& batch, std::span<c
   const ForwardModel& model = model_of(batch);
   const std::vector<float> alphas = DuoTraining::alphas(parameters);
   require_numbers(alphas, model.config.kv_heads);
-  DuoAttention attention(batch.backend, model.config, streaming_, alphas);
+  DuoAttention attention(batch.backend, model.config, streaming_, alphas, deterministic_);
   Distillation distillation(model, batch.memory);
   groups_.for_each(batch, tokens_at_once_,
                    [&](const TextGroup& group, Ref teacher) { distillation.learn(group, teacher, attention, [] {}); });

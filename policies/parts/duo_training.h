@@ -46,6 +46,7 @@ class DuoTraining final : public Learner {
   std::vector<float> used_;
   double lambda_ = 0.05;
   int64_t tokens_at_once_ = 1;
+  bool deterministic_ = true;
   TaughtGroups groups_;
 };
 

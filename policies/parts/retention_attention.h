@@ -14,8 +14,12 @@ class RetentionAttention final : public StudentAttention {
  public:
   // The network must already be in use, and stay alive.
   RetentionAttention(Backend& backend, const ModelConfig& config, const RetentionNetwork& network,
-                     RetentionGradients& gradients)
-      : backend_(backend), config_(config), network_(network), gradients_(gradients), softmax_(backend, config) {}
+                     RetentionGradients& gradients, bool deterministic = true)
+      : backend_(backend),
+        config_(config),
+        network_(network),
+        gradients_(gradients),
+        softmax_(backend, config, deterministic) {}
 
   Reads reads() const override { return {.inputs = true}; }
   void begin(const Block& block) override;

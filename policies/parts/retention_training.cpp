@@ -253,6 +253,7 @@ void RetentionTraining::read(Params& params) {
       option_at_least(params, 1, "entries", 128, "retention: of a head, that the capacity holds (003: 128 at 32K)");
   capacity_.weight = read_lambda(params, 1);
   tokens_at_once_ = read_tokens_at_once(params);
+  deterministic_ = read_deterministic(params);
   if (file_name_ == kInitialWeights) {
     throw UserError(
         fmt::format("retention: weights = {} are no file, expected another name to train", kInitialWeights));
@@ -275,7 +276,7 @@ std::vector<LearnedMean> RetentionTraining::learn(const LearnBatch& batch, std::
   const ForwardModel& model = model_of(batch);
   const SourceInfo& info = batch.source.info();
   RetentionGradients gradients(batch.backend, info, network_);
-  RetentionAttention attention(batch.backend, model.config, network_, gradients);
+  RetentionAttention attention(batch.backend, model.config, network_, gradients, deterministic_);
   RetentionStep step(batch, model, attention, capacity_);
   bool has_parameters = false;
   if (!is_one_group(batch, tokens_at_once_)) {

@@ -54,6 +54,7 @@ class RetentionTraining final : public Learner {
   std::vector<float> used_;
   RetentionCapacity capacity_;
   int64_t tokens_at_once_ = 1;
+  bool deterministic_ = true;
   TaughtGroups groups_;
 };
 

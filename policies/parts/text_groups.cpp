@@ -62,6 +62,14 @@ int64_t read_tokens_at_once(Params& params) {
       "one go)");
 }
 
+bool read_deterministic(Params& params) {
+  return params.get(
+             "deterministic", "yes", {"yes", "no"},
+             "wg-kv, duo, retention: whether sums over gradients have one order, so that a training ends with the "
+             "same bits each time; without, attention's way back on Hopper takes five products in place of "
+             "seven, and each run differs by roundings") == "yes";
+}
+
 double read_lambda(Params& params, double fallback) {
   const double lambda = params.get("lambda", fallback,
                                    "what gates are taught beside the model's words weighs: sparsity (wg-kv, 0.04), the "

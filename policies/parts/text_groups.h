@@ -26,6 +26,9 @@ struct TextGroup {
 // The option of `learn` that says how many; 16384 where it says nothing.
 int64_t read_tokens_at_once(Params& params);
 
+// Option `deterministic`: whether a GPU's sums over gradients have one order.
+bool read_deterministic(Params& params);
+
 // Option `lambda`: what a loss beside that of the model's words or states weighs.
 double read_lambda(Params& params, double fallback);
 

@@ -16,13 +16,13 @@ class WriteGateAttention final : public StudentAttention {
  public:
   // The network must already be in use, and stay alive.
   WriteGateAttention(Backend& backend, const ModelConfig& config, const WriteGateNetwork& network, int window,
-                     WriteGateGradients& gradients)
+                     WriteGateGradients& gradients, bool deterministic = true)
       : backend_(backend),
         config_(config),
         network_(network),
         window_(window),
         gradients_(gradients),
-        softmax_(backend, config) {}
+        softmax_(backend, config, deterministic) {}
 
   Reads reads() const override { return {.pre_rope_keys = true}; }
   void begin(const Block& block) override;

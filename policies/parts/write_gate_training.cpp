@@ -116,6 +116,7 @@ void WriteGateTraining::read(Params& params) {
                  "as if there were no window (paper)") == "code";
   sparsity_window_ = is_code ? admitted_.window : 0;
   tokens_at_once_ = read_tokens_at_once(params);
+  deterministic_ = read_deterministic(params);
   if (file_name_ == kInitialWeights) {
     throw UserError(fmt::format("wg-kv: weights = {} are no file, expected another name to train", kInitialWeights));
   }
@@ -138,7 +139,7 @@ std::vector<LearnedMean> WriteGateTraining::learn(const LearnBatch& batch, std::
   const ForwardModel& model = model_of(batch);
   const SourceInfo& info = batch.source.info();
   WriteGateGradients gradients(batch.backend, info, network_);
-  WriteGateAttention attention(batch.backend, model.config, network_, admitted_.window, gradients);
+  WriteGateAttention attention(batch.backend, model.config, network_, admitted_.window, gradients, deterministic_);
   WriteGateStep step(batch, model, attention,
                      {.lambda = lambda_, .window = sparsity_window_, .threshold = admitted_.threshold});
   bool has_parameters = false;

@@ -61,6 +61,7 @@ class WriteGateTraining final : public Learner {
   double lambda_ = 0.04;
   int sparsity_window_ = 0;
   int64_t tokens_at_once_ = 1;
+  bool deterministic_ = true;
   TaughtGroups groups_;
 };
 

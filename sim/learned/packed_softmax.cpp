@@ -41,7 +41,8 @@ void PackedSoftmax::backward(int layer, const Projections& projections, const Ke
                                       .query_gradient = gradients.queries,
                                       .key_gradient = gradients.keys,
                                       .value_gradient = gradients.values,
-                                      .bias_gradient = bias_gradient});
+                                      .bias_gradient = bias_gradient,
+                                      .deterministic = deterministic_});
 }
 
 }  // namespace kv

@@ -15,7 +15,8 @@ namespace kv {
 // attentions are made of. Between the two it keeps each layer's log sums, [tokens, q_heads] f32.
 class PackedSoftmax {
  public:
-  PackedSoftmax(Backend& backend, const ModelConfig& config) : backend_(backend), config_(config) {}
+  explicit PackedSoftmax(Backend& backend, const ModelConfig& config, bool deterministic = true)
+      : backend_(backend), config_(config), deterministic_(deterministic) {}
 
   // The block stays until the next one.
   void begin(const Block& block);
@@ -31,6 +32,7 @@ class PackedSoftmax {
 
   Backend& backend_;
   const ModelConfig& config_;
+  bool deterministic_;  // BiasedAttentionBackwardArgs
   const Block* block_ = nullptr;
   Tensor log_sums_;  // [layers, tokens, q_heads]
 };

@@ -58,7 +58,7 @@ class Operands {
     backend_.biased_attention(
         {.attention = attention(), .output = output_.ref(), .log_sums = log_sums_.ref().as<float>()});
   }
-  void backward() {
+  void backward(bool deterministic) {
     backend_.biased_attention_backward({.attention = attention(),
                                         .output = output_.ref(),
                                         .log_sums = log_sums_.ref().as<float>(),
@@ -66,7 +66,8 @@ class Operands {
                                         .query_gradient = query_gradient_.ref(),
                                         .key_gradient = key_gradient_.ref(),
                                         .value_gradient = value_gradient_.ref(),
-                                        .bias_gradient = has_bias() ? bias_gradient_.ref().as<float>() : nullptr});
+                                        .bias_gradient = has_bias() ? bias_gradient_.ref().as<float>() : nullptr,
+                                        .deterministic = deterministic});
   }
 
  private:
@@ -122,11 +123,15 @@ const Family kBiasedAttention{[](Device& device) {
       Operands operands(on, shape);
       samples.take(work_of(shape, heads_of(on), on.activation(), 2, 2, 2), [&] { operands.forward(); });
     });
-    device.add("biased_attention_backward/" + shape.name, [shape](Device& on, Samples& samples) {
-      Operands operands(on, shape);
-      operands.forward();
-      samples.take(work_of(shape, heads_of(on), on.activation(), 5, 4, 4), [&] { operands.backward(); });
-    });
+    const auto add_backward = [&](const std::string& name, bool deterministic) {
+      device.add(name + shape.name, [shape, deterministic](Device& on, Samples& samples) {
+        Operands operands(on, shape);
+        operands.forward();
+        samples.take(work_of(shape, heads_of(on), on.activation(), 5, 4, 4), [&] { operands.backward(deterministic); });
+      });
+    };
+    add_backward("biased_attention_backward/", true);
+    if (!device.is_cpu()) add_backward("biased_attention_backward_any_order/", false);
   }
 }};
 

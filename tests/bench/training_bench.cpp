@@ -101,10 +101,10 @@ void teach(Device& device, Samples& samples, const Shape& shape, Says says) {
 }
 
 // As a training has them one after the other: Adam's part of it, too, and the next one's beginning.
-void step(Device& device, Samples& samples, const Shape& shape, Learner& learner) {
+void step(Device& device, Samples& samples, const Shape& shape, Learner& learner, std::vector<GivenParam> given = {}) {
   Lesson lesson(device.backend(), shape);
   const SourceInfo& info = lesson.source.info();
-  Params params("learn");
+  Params params("learn", std::move(given));
   learner.read(params);
   const TrainingOptions options{.steps = std::numeric_limits<int64_t>::max(), .decay = 0.01, .clip = 0};
   Training training(options, learner, {learner.parts(info), info.layers, info.kv_heads}, learner.initial(info, 1));
@@ -178,6 +178,12 @@ const Family kTraining{[](Device& device) {
       RetentionTraining learner({.hidden = shape.hidden}, "bench");
       step(on, samples, shape, learner);
     });
+    if (!device.is_cpu()) {
+      device.add("training_step_retention_any_order/" + name, [=](Device& on, Samples& samples) {
+        RetentionTraining learner({.hidden = shape.hidden}, "bench");
+        step(on, samples, shape, learner, {{"deterministic", "no", ""}});
+      });
+    }
     device.add("training_step_duo/" + name, [=](Device& on, Samples& samples) {
       DuoTraining learner({.sinks = 16, .window = kWindow}, "bench");
       step(on, samples, shape, learner);

@@ -113,7 +113,12 @@ struct Result {
   std::vector<float> output, log_sums, query_gradient, key_gradient, value_gradient, bias_gradient;
 };
 
-Result run(Backend& backend, const Problem& problem, bool asks_of_bias_alone = false) {
+struct Asked {
+  bool of_bias_alone = false;
+  bool deterministic = true;
+};
+
+Result run(Backend& backend, const Problem& problem, const Asked& asked = {}) {
   const DType type = backend.activation_type();
   const Tensor queries = ref::upload_activations(backend, problem.queries);
   const Tensor keys = ref::upload_activations(backend, problem.keys);
@@ -145,10 +150,11 @@ Result run(Backend& backend, const Problem& problem, bool asks_of_bias_alone = f
                                      .output = output.ref(),
                                      .log_sums = ref::data_of<float>(log_sums),
                                      .output_gradient = output_gradient.ref(),
-                                     .query_gradient = asks_of_bias_alone ? Ref() : query_gradient.ref(),
-                                     .key_gradient = asks_of_bias_alone ? Ref() : key_gradient.ref(),
-                                     .value_gradient = asks_of_bias_alone ? Ref() : value_gradient.ref(),
-                                     .bias_gradient = has_bias ? ref::data_of<float>(bias_gradient) : nullptr});
+                                     .query_gradient = asked.of_bias_alone ? Ref() : query_gradient.ref(),
+                                     .key_gradient = asked.of_bias_alone ? Ref() : key_gradient.ref(),
+                                     .value_gradient = asked.of_bias_alone ? Ref() : value_gradient.ref(),
+                                     .bias_gradient = has_bias ? ref::data_of<float>(bias_gradient) : nullptr,
+                                     .deterministic = asked.deterministic});
   backend.synchronize();
   return {ref::download_activations(output),         ref::download_array<float>(log_sums),
           ref::download_activations(query_gradient), ref::download_activations(key_gradient),
@@ -165,18 +171,22 @@ std::vector<float> bits_of(const Result& result) {
   return all;
 }
 
-void expect_reference(const Backend& backend, const Problem& problem, const Result& got) {
+// In order, and in any.
+void expect_reference(Backend& backend, const Problem& problem) {
   const ref::BiasedAttention want = ref::biased_attention(problem.in_double(), problem.output_gradient_in_double());
   const double seen = problem.max_count(), seeing = seen * problem.q_heads / problem.kv_heads;
-  const auto expect = [&](const char* name, const std::vector<float>& values, const ref::Sums& sums, double chain) {
-    EXPECT_TRUE(ref::are_close(backend, values, sums, chain)) << name;
-  };
-  expect("output", got.output, want.output, seen);
-  expect("log_sums", got.log_sums, want.log_sums, 0);
-  expect("query_gradient", got.query_gradient, want.query_gradient, seen);
-  expect("key_gradient", got.key_gradient, want.key_gradient, seeing);
-  expect("value_gradient", got.value_gradient, want.value_gradient, seeing);
-  expect("bias_gradient", got.bias_gradient, want.bias_gradient, seeing);
+  for (const bool deterministic : {true, false}) {
+    const Result got = run(backend, problem, {.deterministic = deterministic});
+    const auto expect = [&](const char* name, const std::vector<float>& values, const ref::Sums& sums, double chain) {
+      EXPECT_TRUE(ref::are_close(backend, values, sums, chain)) << name << (deterministic ? "" : ", in any order");
+    };
+    expect("output", got.output, want.output, seen);
+    expect("log_sums", got.log_sums, want.log_sums, 0);
+    expect("query_gradient", got.query_gradient, want.query_gradient, seen);
+    expect("key_gradient", got.key_gradient, want.key_gradient, seeing);
+    expect("value_gradient", got.value_gradient, want.value_gradient, seeing);
+    expect("bias_gradient", got.bias_gradient, want.bias_gradient, seeing);
+  }
 }
 
 std::vector<Shape> shapes(const Backend& backend) {
@@ -213,7 +223,7 @@ TEST_P(BiasedAttention, AgreesWithDoubleArithmetic) {
                                         << shape.head_dim << ", first count " << shape.counts[0] << ", form "
                                         << static_cast<int>(bias.form) << ", window " << bias.window);
       const Problem problem(*backend, shape, bias);
-      expect_reference(*backend, problem, run(*backend, problem));
+      expect_reference(*backend, problem);
       if (::testing::Test::HasFailure()) return;
     }
   }
@@ -236,8 +246,8 @@ TEST_P(BiasedAttention, PassesOverWhatNobodySees) {
       SCOPED_TRACE(::testing::Message() << "dim " << shape.head_dim << ", window " << bias.window << ", "
                                         << bias.far_keys << " far keys");
       Problem problem(*backend, shape, bias);
+      expect_reference(*backend, problem);
       Result got = run(*backend, problem);
-      expect_reference(*backend, problem, got);
       problem.bias.far_keys = std::numeric_limits<int>::max();
       Result all = run(*backend, problem);
       for (Result* result : {&got, &all}) {  // heads of keys may be added up in another order
@@ -294,7 +304,7 @@ TEST_P(BiasedAttention, BiasesHaveTheSameGradientsWhereNobodyAsksForOthers) {
     for (const Bias& bias : kBiases) {
       const Problem problem(*backend, shape, bias);
       Result asked = run(*backend, problem);
-      const Result got = run(*backend, problem, true);
+      const Result got = run(*backend, problem, {.of_bias_alone = true});
       for (const auto* untouched : {&got.query_gradient, &got.key_gradient, &got.value_gradient}) {
         for (const float value : *untouched) ASSERT_TRUE(std::isnan(value));  // as memory begins
       }
@@ -371,8 +381,8 @@ TEST_P(BiasedAttention, AKeyOfLowestBiasHasNoWeightWhereItCounts) {
         for (int32_t j = 0; j < segment.count; ++j) {
           if (j < 140 || j % 3 == 0) problem.biases[segment.first_token + j] = low;
         }
+        expect_reference(*backend, problem);
         const Result got = run(*backend, problem);
-        expect_reference(*backend, problem, got);
         EXPECT_EQ(got.bias_gradient[segment.first_token], 0);
         if (::testing::Test::HasFailure()) return;
       }

@@ -126,6 +126,7 @@ BiasedAttention biased_attention(const BiasedProblem& problem, const std::vector
     for (int j = 0; j <= i; ++j) {
       const int64_t key = at.of_key(j);
       const double p = row.p[j], roundings = row.roundings[j];
+      if (p == 0) continue;  // adds nothing
       double dp = 0, terms = mean_terms;
       for (int d = 0; d < dim; ++d) {
         dp += dy[d] * problem.values[key * dim + d];

@@ -15,6 +15,7 @@
 // the queries of all heads of the group pass by. So every gradient has one owner and sums of fixed order, and none of
 // them goes through memory before it is done, for seven products instead of five. An exception is Hopper's where the
 // card would wait for a few owners of keys: heads of a group then have an owner each, and a last kernel adds theirs up.
+// Another is Hopper's where sums need no order: owners of keys add to queries' gradients in memory, by five products.
 
 namespace kv::cuda {
 

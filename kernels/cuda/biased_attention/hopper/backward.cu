@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "kernels/cuda/biased_attention/hopper/stream.cuh"
+#include "kernels/cuda/biased_attention/hopper/query_sums.cuh"
 
 // Gradients of attention in training on Hopper, head dimensions 64 and 128. One kernel for both passes: the owner's 64
 // rows a warpgroup are the left operands, so that probabilities and slopes go from accumulators to left operands
@@ -13,23 +13,36 @@
 // A step's sums and the next one's logits are in flight together. Products of slopes come after the sums, because there
 // are no registers for both; meanwhile another warpgroup has the tensor cores. Where nobody asks but for the biases'
 // gradients there are blocks of keys alone, and no sums.
+//
+// Where sums may have any order there are blocks of keys alone, too, which add to queries' gradients as they go
+// (query_sums.cuh): five products, not seven.
 
 namespace kv::cuda {
 
 namespace {
 
-template <int D, Owner kOwner>
+// What is summed beside biases' gradients, and by whom.
+enum class Sums : uint8_t {
+  kNone,
+  kByOwner,  // each vector by the block that owns it
+  kByKeys,   // queries' by blocks of keys, too, in any order
+};
+
+template <int D, Owner kOwner, Sums kSums>
 struct Shape {
   static constexpr bool kOfKeys = kOwner == Owner::kKeys;
+  static constexpr bool kAddsQueries = kSums == Sums::kByKeys;
   static constexpr int kGroups = 2;
   static constexpr int kRows = 64 * kGroups;
   static constexpr int kStep = kOfKeys && D == 128 ? 64 : 128;  // as many as registers hold
-  static constexpr int kStages = D * kStep == 128 * 128 ? 2 : 4;
+  static constexpr int kStages = D * kStep == 128 * 128 ? 2 : kAddsQueries ? 3 : 4;
   static constexpr int kThreads = kWarpgroup * (kGroups + 1);
   static constexpr int kPanels = D / kPanelColumns;
   static constexpr int kOwnedBytes = kPanels * kPanelBytes<64>;  // of one tensor and one warpgroup
   static constexpr int kTileBytes = kPanels * kPanelBytes<kStep>;
-  static constexpr size_t kSharedBytes = kPanelAlignment + 2 * kGroups * kOwnedBytes + 2 * kStages * kTileBytes;
+  using Adder = QueryAdder<D, kStep, kGroups>;
+  static constexpr size_t kSharedBytes = kPanelAlignment + 2 * kGroups * kOwnedBytes + 2 * kStages * kTileBytes +
+                                         (kAddsQueries ? 2 * Adder::kSlopeBytes : 0);
   static constexpr int kNumbers = kOfKeys ? 2 : 1;  // of a column: a query's state, a key's b
   using Ring = cuda::Ring<kStep, kStages, kNumbers>;
 };
@@ -138,12 +151,15 @@ __device__ __forceinline__ void to_slopes(const float (&p)[N], float (&dp)[N], c
 }
 
 // One of the warpgroups that compute: 64 of the block's rows.
-template <int D, Owner kOwner, Form kForm, bool kHasSums>
+template <int D, Owner kOwner, Form kForm, Sums kSums>
 __device__ __forceinline__ void consume(const BiasedAttentionBackwardArgs& args, const Operands& operands,
-                                        const QueryState* states, const HeadSums& of_heads, const Tile& tile, int heads,
-                                        unsigned char* owned, const unsigned char* first_tiles,
-                                        const unsigned char* second_tiles, typename Shape<D, kOwner>::Ring& ring) {
-  using Shape = Shape<D, kOwner>;
+                                        const QueryState* states, const HeadSums& of_heads, QuerySums of_queries,
+                                        const Tile& tile, int heads, unsigned char* owned,
+                                        const unsigned char* first_tiles, const unsigned char* second_tiles,
+                                        unsigned char* all_slopes, typename Shape<D, kOwner, kSums>::Ring& ring,
+                                        SlopeBarriers& slope_barriers) {
+  using Shape = Shape<D, kOwner, kSums>;
+  constexpr bool kHasSums = kSums != Sums::kNone;
   constexpr bool kOfKeys = Shape::kOfKeys;
   constexpr int kStep = Shape::kStep;
   const PackedAttention& attention = args.attention;
@@ -228,8 +244,10 @@ __device__ __forceinline__ void consume(const BiasedAttentionBackwardArgs& args,
     if constexpr (kHasSums && kOfKeys) pack(x, weights);
     if constexpr (kHasSums) pack(dp, slopes);
   };
+  typename Shape::Adder adder(of_queries, attention, tile.segment, owned - 2 * group * Shape::kOwnedBytes,
+                              2 * Shape::kOwnedBytes, all_slopes, slope_barriers, group, thread);
 
-  int first = step_of<kOwner, kForm, kStep>(tile, 0).first;
+  int first = step_of<kOwner, kForm, kStep>(tile, 0).first, head = tile.passing_head;
   ring.full[0][0].wait(0);
   pin(x);
   multiply_first(0);
@@ -245,12 +263,22 @@ __device__ __forceinline__ void consume(const BiasedAttentionBackwardArgs& args,
     pin(dp);
     if (!kOfKeys && lane == 0) ring.empty[1][stage].arrive();
     slope(first, stage);
+    if constexpr (Shape::kAddsQueries) adder.share(t, slopes);
     add(stage);
+    if constexpr (Shape::kAddsQueries) {
+      adder.multiply_before(t);
+      product_wait<0>();
+      adder.add_before(t, {first, head});
+    }
     if (t + 1 == tile.steps) break;
 
     const uint32_t filled = (t + 1) / Shape::kStages % 2;
     if (kOfKeys) {
-      first = first + kStep < tile.end ? first + kStep : tile.first;
+      first += kStep;
+      if (first >= tile.end) {
+        first = tile.first;
+        ++head;
+      }
     } else {
       first -= kStep;
       if (kForm == Form::kOutsideWindow && t + 1 == tile.keys.near) first -= tile.keys.gap * kStep;
@@ -266,8 +294,10 @@ __device__ __forceinline__ void consume(const BiasedAttentionBackwardArgs& args,
     pin(dp);
     multiply_second(next);
   }
+  if constexpr (Shape::kAddsQueries) adder.multiply_before(tile.steps);
   product_wait<0>();
   pin_sums();
+  if constexpr (Shape::kAddsQueries) adder.add_before(tile.steps, {});
 
   const auto write = [&](auto to, float factor, const auto& sums) {
     write_sums<D>(to, tile.segment, heads, tile.owner_head, row, lane, {factor, factor}, sums);
@@ -297,14 +327,15 @@ __device__ __forceinline__ void consume(const BiasedAttentionBackwardArgs& args,
   }
 }
 
-template <int D, Owner kOwner, Form kForm, bool kHasSums>
+template <int D, Owner kOwner, Form kForm, Sums kSums>
 __device__ void differentiate_tile(const BiasedAttentionBackwardArgs& args, const QueryState* states,
-                                   const HeadSums& of_heads, int tiles, unsigned block, const CUtensorMap& first_map,
-                                   const CUtensorMap& second_map) {
-  using Shape = Shape<D, kOwner>;
+                                   const HeadSums& of_heads, QuerySums of_queries, int tiles, unsigned block,
+                                   const CUtensorMap& first_map, const CUtensorMap& second_map) {
+  using Shape = Shape<D, kOwner, kSums>;
   constexpr bool kOfKeys = Shape::kOfKeys;
   extern __shared__ unsigned char unaligned[];
   __shared__ typename Shape::Ring ring;
+  __shared__ SlopeBarriers slope_barriers;
 
   // What takes longest starts first: early keys are seen by the most queries, late queries see the most keys.
   const PackedAttention& attention = args.attention;
@@ -346,8 +377,12 @@ __device__ void differentiate_tile(const BiasedAttentionBackwardArgs& args, cons
   unsigned char* owned = align_panels(unaligned);
   unsigned char* first_tiles = owned + 2 * Shape::kGroups * Shape::kOwnedBytes;
   unsigned char* second_tiles = first_tiles + Shape::kStages * Shape::kTileBytes;
+  unsigned char* slopes = second_tiles + Shape::kStages * Shape::kTileBytes;
   if (threadIdx.x == 0) shared_tile = tile;
-  if (threadIdx.x == 0) ring.init(Shape::kGroups * kWarpgroup / 32, false);
+  if (threadIdx.x == 0) {
+    slope_barriers.init(Shape::kGroups * kWarpgroup);
+    ring.init(Shape::kGroups * kWarpgroup / 32, false);
+  }
   __syncthreads();
   if (threadIdx.x < kWarpgroup) {
     shrink_registers<24>();
@@ -368,23 +403,24 @@ __device__ void differentiate_tile(const BiasedAttentionBackwardArgs& args, cons
   } else {
     grow_registers<240>();
     const int group = static_cast<int>(threadIdx.x) / kWarpgroup - 1;
-    consume<D, kOwner, kForm, kHasSums>(args, operands, states, of_heads, shared_tile, heads,
-                                        owned + 2 * group * Shape::kOwnedBytes, first_tiles, second_tiles, ring);
+    consume<D, kOwner, kForm, kSums>(args, operands, states, of_heads, of_queries, shared_tile, heads,
+                                     owned + 2 * group * Shape::kOwnedBytes, first_tiles, second_tiles, slopes, ring,
+                                     slope_barriers);
   }
 }
 
 // Blocks of keys come first: they take longest.
-template <int D, Form kForm, bool kHasSums>
-__global__ void __launch_bounds__(Shape<D, Owner::kKeys>::kThreads, 1)
+template <int D, Form kForm, Sums kSums>
+__global__ void __launch_bounds__(Shape<D, Owner::kKeys, kSums>::kThreads, 1)
     differentiate(const __grid_constant__ BiasedAttentionBackwardArgs args, const QueryState* states, HeadSums of_heads,
-                  int tiles, unsigned key_blocks, const __grid_constant__ Maps maps) {
+                  QuerySums of_queries, int tiles, unsigned key_blocks, const __grid_constant__ Maps maps) {
   if constexpr (kHopperCode) {
-    if (!kHasSums || blockIdx.x < key_blocks) {
-      differentiate_tile<D, Owner::kKeys, kForm, kHasSums>(args, states, of_heads, tiles, blockIdx.x, maps.queries,
-                                                           maps.gradients);
-    } else if constexpr (kHasSums) {
-      differentiate_tile<D, Owner::kQueries, kForm, true>(args, states, of_heads, tiles, blockIdx.x - key_blocks,
-                                                          maps.keys, maps.values);
+    if (kSums != Sums::kByOwner || blockIdx.x < key_blocks) {
+      differentiate_tile<D, Owner::kKeys, kForm, kSums>(args, states, of_heads, of_queries, tiles, blockIdx.x,
+                                                        maps.queries, maps.gradients);
+    } else if constexpr (kSums == Sums::kByOwner) {
+      differentiate_tile<D, Owner::kQueries, kForm, kSums>(args, states, of_heads, of_queries, tiles,
+                                                           blockIdx.x - key_blocks, maps.keys, maps.values);
     }
   }
 }
@@ -421,34 +457,35 @@ __global__ void __launch_bounds__(kAddingThreads) add_group(BiasedAttentionBackw
 }
 
 // Whether one block for all heads of a group would be at work well after all others have ended, by more than it takes
-// to add heads up: it takes four products a pair of tiles, one of queries three, were all texts as long as the longest.
-// Where nobody asks for queries' gradients sums are the same, so the answer is, too.
-bool waits_for_keys(const PackedAttention& attention, int64_t tiles, int rows) {
+// to add heads up: it takes four products a pair of tiles, one of queries three, or five alone, were all texts as long
+// as the longest. Where nobody asks for queries' gradients sums are the same, so the answer is, too.
+bool waits_for_keys(const PackedAttention& attention, int64_t tiles, int rows, Sums sums) {
   const KeyBias& bias = attention.bias;
   const int64_t far = bias.form == Form::kOutsideWindow ? ceil_div(bias.far_keys, rows) : tiles;
   const int64_t seen = std::min(tiles, far + ceil_div(bias.window, rows) + 1);  // tiles that a late one sees
   const int64_t pairs = seen * (seen + 1) / 2 + (tiles - seen) * seen;
-  const int64_t products = attention.q_heads * attention.segment_count * pairs * (4 + 3);
-  const int64_t longest = attention.group() * (far == 0 ? seen : tiles) * 4;
+  const int of_keys = sums == Sums::kByKeys ? 5 : 4, of_queries = sums == Sums::kByKeys ? 0 : 3;
+  const int64_t products = attention.q_heads * attention.segment_count * pairs * (of_keys + of_queries);
+  const int64_t longest = attention.group() * (far == 0 ? seen : tiles) * of_keys;
   return attention.group() > 1 && longest * multiprocessors() * 4 > products * 5;
 }
 
-template <int D, Form kForm>
+template <int D, Form kForm, Sums kSums>
 void run(const BiasedAttentionBackwardArgs& args, const QueryState* states) {
-  using OfKeys = Shape<D, Owner::kKeys>;
-  using OfQueries = Shape<D, Owner::kQueries>;
+  using OfKeys = Shape<D, Owner::kKeys, kSums>;
+  using OfQueries = Shape<D, Owner::kQueries, kSums>;
   static_assert(OfKeys::kThreads == OfQueries::kThreads && OfKeys::kRows == OfQueries::kRows);
   const PackedAttention& attention = args.attention;
   const int64_t tiles = ceil_div(attention.max_count, OfKeys::kRows);
-  const bool is_of_bias = args.asks_of_bias_alone();
-  if (is_of_bias && kForm == Form::kNone) return;
-  const int64_t shares = waits_for_keys(attention, tiles, OfKeys::kRows) ? attention.group() : 1;
+  const int64_t shares = waits_for_keys(attention, tiles, OfKeys::kRows, kSums) ? attention.group() : 1;
   const int64_t sums = shares == 1 ? 0 : shares * attention.tokens * attention.kv_heads;
-  const Scratch<float> keys(is_of_bias ? 0 : sums * D), values(is_of_bias ? 0 : sums * D);
+  const Scratch<float> keys(kSums == Sums::kNone ? 0 : sums * D), values(kSums == Sums::kNone ? 0 : sums * D);
   const Scratch<float> biases(args.bias_gradient ? sums : 0);
   const HeadSums of_heads{static_cast<int>(shares), keys.data(), values.data(), biases.data()};
+  const int64_t query_values = attention.tokens * attention.q_heads * D;
+  Scratch<float> of_queries(OfKeys::kAddsQueries ? query_values : 0);
   const int64_t owners = attention.segment_count * attention.kv_heads, key_blocks = tiles * owners * shares;
-  const int64_t query_blocks = tiles * attention.segment_count * attention.q_heads;
+  const int64_t query_blocks = kSums == Sums::kByOwner ? tiles * attention.segment_count * attention.q_heads : 0;
   const auto map = [](ConstRef vectors, int heads, int rows) {
     return tensor_map(vectors.as<bf16>(), int64_t{heads} * D, rows);
   };
@@ -456,15 +493,26 @@ void run(const BiasedAttentionBackwardArgs& args, const QueryState* states) {
                   .gradients = map(args.output_gradient, attention.q_heads, OfKeys::kStep),
                   .keys = map(attention.keys, attention.kv_heads, OfQueries::kStep),
                   .values = map(attention.values, attention.kv_heads, OfQueries::kStep)};
-  if (!is_of_bias) {
-    launch(differentiate<D, kForm, true>, key_blocks + query_blocks, OfKeys::kThreads,
-           std::max(OfKeys::kSharedBytes, OfQueries::kSharedBytes), args, states, of_heads, tiles, key_blocks, maps);
-  } else {
-    launch(differentiate<D, kForm, false>, key_blocks, OfKeys::kThreads, OfKeys::kSharedBytes, args, states, of_heads,
-           tiles, key_blocks, maps);
+  of_queries.fill_zero();
+  launch(differentiate<D, kForm, kSums>, key_blocks + query_blocks, OfKeys::kThreads,
+         query_blocks == 0 ? OfKeys::kSharedBytes : std::max(OfKeys::kSharedBytes, OfQueries::kSharedBytes), args,
+         states, of_heads, of_queries.data(), tiles, key_blocks, maps);
+  if (OfKeys::kAddsQueries) {
+    const int64_t heads = attention.segment_count * attention.q_heads;
+    launch(scale_queries<D>, ceil_div(attention.max_count, kScaledQueries) * heads, kScalingThreads, 0, args,
+           of_queries.data());
   }
   if (shares == 1) return;
   launch(add_group<D>, ceil_div(attention.max_count, kAddedKeys) * owners, kAddingThreads, 0, args, of_heads);
+}
+
+template <int D, Form kForm>
+void run(const BiasedAttentionBackwardArgs& args, const QueryState* states) {
+  if (!args.asks_of_bias_alone()) {
+    args.deterministic ? run<D, kForm, Sums::kByOwner>(args, states) : run<D, kForm, Sums::kByKeys>(args, states);
+  } else if constexpr (kForm != Form::kNone) {
+    run<D, kForm, Sums::kNone>(args, states);
+  }
 }
 
 }  // namespace

@@ -182,6 +182,18 @@ __device__ __forceinline__ void pack(const float (&x)[2 * N], uint32_t (&packed)
   for (int i = 0; i < N; ++i) packed[i] = to_bf16_pair(x[2 * i], x[2 * i + 1]);
 }
 
+// A warp's 16 rows of left fragments into panels of kRows rows.
+template <int kRows, int N>
+__device__ __forceinline__ void write_rows(unsigned char* panels, int first_row, const uint32_t (&left)[N], int lane) {
+  const int row = first_row + lane % 16;
+#pragma unroll
+  for (int n = 0; n < N / 4; ++n) {
+    const int piece = 2 * n + lane / 16;
+    store_matrices(panel_piece(panels + piece / 8 * kPanelBytes<kRows>, row, piece % 8),
+                   {left[4 * n], left[4 * n + 1], left[4 * n + 2], left[4 * n + 3]});
+  }
+}
+
 // sums += left · right, the right operand summed over its kStep rows. Not committed.
 template <int kStep, int kSums>
 __device__ __forceinline__ void add_by_columns(float (&sums)[kSums], const uint32_t (&left)[kStep / 4],
