@@ -115,12 +115,6 @@ Policy make_policy(std::string_view name, std::vector<GivenParam> options, SlotC
   policy.admission = make_part<Admission>(others.admission.name, std::move(others.admission.options));
   policy.selection_name = others.selection.name;
   policy.selection = make_part<Selection>(others.selection.name, std::move(others.selection.options));
-  const Needs needs = scorer_needs(policy);
-  if (policy.selection->selects() && (needs.column_sums || needs.log_sums)) {
-    throw UserError(
-        fmt::format("{}: sums the attention that every entry receives, of which selection {} shows a part alone",
-                    policy.name, policy.selection_name));
-  }
   if (!policy.scorer && policy.allocation_name != "uniform") {
     throw UserError(fmt::format("{}: never evicts, so there is nothing to allocate (allocation: {})", policy.name,
                                 policy.allocation_name));

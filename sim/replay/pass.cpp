@@ -201,38 +201,40 @@ bool Pass::wants_log_sums() const {
   });
 }
 
-// Leaves the heads' outputs in outputs_, and in the view the column statistics that somebody wants.
+// Leaves the heads' outputs in outputs_, and in the view the column statistics that somebody wants. Those are of all
+// that is there, by which every scorer judges: where a selection shows a step a part of it, all is attended to before.
 void Pass::attend(LayerView& view) {
   PagedView read = view.cache;
   const bool selects = args_.policy.selection->selects();
-  KV_CHECK(!selects || !(column_sums_wanted_ || column_max_wanted_));  // of a part, they would say little
+  KV_CHECK(!selects || !(column_sums_observed_ || column_max_wanted_));  // observers ask for what was seen
   if (decodes_) args_.policy.selection->select(view, read);
   if (args_.count_pairs && (admits() || selects)) count_pairs(view.layer, read);
-  const Slots<float> sums = column_buffer(column_sums_, column_sums_wanted_, view);
-  const Slots<float> max = column_buffer(column_max_, column_max_wanted_, view);
   outputs_.reserve(args_.backend, args_.backend.activation_type(), block_.tokens * info_.q_heads * info_.head_dim);
-  float* log_sums = nullptr;
-  if (wants_log_sums()) {
-    KV_CHECK(!selects);
-    log_sums_.reserve(args_.backend, DType::kF32, block_.tokens * info_.q_heads);
-    log_sums = log_sums_.ref().as<float>();
-  }
+  if (wants_log_sums()) log_sums_.reserve(args_.backend, DType::kF32, block_.tokens * info_.q_heads);
+  AttendArgs attention{.queries = view.projections.queries,
+                       .cache = view.cache,
+                       .segments = block_.on_device(),
+                       .segment_count = args_.sequences,
+                       .max_count = block_.max_count,
+                       .output = outputs_.ref(),
+                       .column_sums = column_buffer(column_sums_, column_sums_wanted_, view),
+                       .column_max = column_buffer(column_max_, column_max_wanted_, view),
+                       .log_sums = wants_log_sums() ? log_sums_.ref().as<float>() : nullptr,
+                       .q_heads = info_.q_heads,
+                       .scale = view.scale};
+  view.column_sums = attention.column_sums;
+  view.column_max = attention.column_max;
+  view.log_sums = attention.log_sums;
   if (args_.time_phases) timer_.start();
-  args_.backend.attend({.queries = view.projections.queries,
-                        .cache = read,
-                        .segments = block_.on_device(),
-                        .segment_count = args_.sequences,
-                        .max_count = block_.max_count,
-                        .output = outputs_.ref(),
-                        .column_sums = sums,
-                        .column_max = max,
-                        .log_sums = log_sums,
-                        .q_heads = info_.q_heads,
-                        .scale = view.scale});
+  const bool reads_all = read.page_table == view.cache.page_table;
+  if (reads_all || attention.column_sums || attention.log_sums) args_.backend.attend(attention);
+  if (!reads_all) {
+    attention.cache = read;
+    attention.column_sums = {};
+    attention.log_sums = nullptr;
+    args_.backend.attend(attention);
+  }
   if (args_.time_phases) timer_.stop(attention_seconds_);
-  view.column_sums = sums;
-  view.column_max = max;
-  view.log_sums = log_sums;
 }
 
 void Pass::observe(const LayerView& view) {

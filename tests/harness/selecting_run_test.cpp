@@ -99,10 +99,6 @@ TEST_F(SelectingRun, WhatCannotBeIsRefusedInOneLine) {
          "unknown selection 'qest', did you mean 'quest'? (expected one of: all, quest)");
   EXPECT_NE(refusal(with("[{policy: full, selection: {quest: {page: 3}}}]")).find("did you mean 'pages'?"),
             std::string::npos);
-  for (const std::string policy : {"h2o", "observed-attention", "foresight-kv"}) {
-    expect(with("[{policy: " + policy + ", selection: quest}]"),
-           policy + ": sums the attention that every entry receives, of which selection quest shows a part alone");
-  }
   expect(with(quest, "loss, survival"),
          "metric 'survival' does not know of entries that nobody sees yet, expected no selection beside it");
   expect(test::replaced(with("[full, {policy: streaming, selection: quest}]", "evicted_overlap"), "interval: 8}",
