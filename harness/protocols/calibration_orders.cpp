@@ -36,10 +36,10 @@ CalibrationQuestion::Orders orders_under(Backend& backend, const SourceInfo& inf
 }  // namespace
 
 ScorerOrders::ScorerOrders(Backend& backend, const SourceInfo& info, const Prefill& prefill, size_t policy,
-                           const Scorer& scorer, int32_t tokens) {
+                           const Scorer& scorer, int32_t tokens, int interval) {
   for (size_t ratio = 0; ratio < kProfileRatios; ++ratio) {
     const int kept = kept_tokens(tokens, static_cast<double>(kProfileRatios - ratio) / 100);
-    Protection protection = scorer.protects(kept, 0);
+    Protection protection = scorer.protects(kept, interval);
     // A scorer that protects all it keeps may be asked for less than its sinks here.
     protection = {std::max(0, protection.sinks), std::max(0, protection.recent)};
     const auto found = std::find_if(rankings_.begin(), rankings_.end(),

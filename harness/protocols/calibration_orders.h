@@ -17,8 +17,9 @@ class ScorerOrders {
  public:
   using Orders = CalibrationQuestion::Orders;
 
+  // `interval` as in PrefillArgs.
   ScorerOrders(Backend& backend, const SourceInfo& info, const Prefill& prefill, size_t policy, const Scorer& scorer,
-               int32_t tokens);
+               int32_t tokens, int interval);
 
   std::array<const Orders*, kProfileRatios> by_ratio() const;
   const Protection& at_half() const { return rankings_[ratios_[ratio_index(0.5)]].protection; }

@@ -7,6 +7,7 @@
 
 #include "harness/protocols/answer_importance.h"
 #include "harness/spec/case_policy.h"
+#include "kernels/error.h"
 #include "sim/budget/profile_file.h"
 #include "sim/replay/prefill.h"
 
@@ -23,12 +24,18 @@ LoopState full_cache(Prefill& prefill, int32_t tokens, const ExamQuestion& quest
 
 }  // namespace
 
-std::string read_calibration_name(Params& params) {
-  std::string name = params.text("name", "what the file's name says of it; without one it is the model's own profile");
-  const bool plain =
-      std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) || c == '-' || c == '.'; });
+CalibrationOptions read_calibration(Params& params) {
+  CalibrationOptions options;
+  options.name = params.text("name", "what the file's name says of it; without one it is the model's own profile");
+  const bool plain = std::all_of(options.name.begin(), options.name.end(),
+                                 [](unsigned char c) { return std::isalnum(c) || c == '-' || c == '.'; });
   if (!plain) params.fail("name", "expected letters, digits, - and .");
-  return name;
+  options.interval =
+      params.get("interval", 0,
+                 "scorers judge a context as at an event of decode-time pruning after so many tokens, as those must "
+                 "that judge by an interval's queries; 0: as before one-shot compression");
+  if (options.interval < 0) params.fail("interval", "expected at least 0");
+  return options;
 }
 
 Calibrator::Calibrator(const Spec& spec, Backend& backend, const Grid& grid, int model, Progress& progress)
@@ -37,6 +44,7 @@ Calibrator::Calibrator(const Spec& spec, Backend& backend, const Grid& grid, int
       identity_(grid.models[static_cast<size_t>(model)]),
       subject_(open_subject(backend, spec, model, identity_)),
       importance_options_(spec.read_options(kImportanceKey, ImportanceOptions::read_unit)),
+      calibration_options_(spec.read_options(kCalibrationKey, read_calibration)),
       progress_(progress) {
   subject_->source(0, 1);  // throws where the model does not fit
   for (const Case& policy_case : grid.workloads.front().cases) {
@@ -66,6 +74,7 @@ void Calibrator::run(const Workload& workload) {
   for (const GivenParam& option : spec_.options_of(kImportanceKey)) {
     text += fmt::format(", importance {} {}", option.key, option.text);
   }
+  if (calibration_options_.interval > 0) text += fmt::format(", interval {}", calibration_options_.interval);
   calibration_.data.push_back(fmt::format("{}, tokens {}", text, workload.tokens));
   for (int i = 0; i < workload.samples; ++i) {
     progress_.doing(fmt::format("{} sample {}", data.name, i));
@@ -80,6 +89,11 @@ void Calibrator::take(const Exam& exam) {
   const std::span<const int32_t> contexts[] = {exam.context};
   const int32_t numbers[] = {calibration_.samples};
   const auto tokens = static_cast<int32_t>(exam.context.size());
+  const int interval = calibration_options_.interval;
+  if (tokens <= interval) {
+    throw UserError(fmt::format("{}: a context of {} tokens, expected more than {}: interval = {}", spec_.file, tokens,
+                                kCalibrationKey, interval));
+  }
   std::vector<Policy*> policies;
   for (Policy& policy : policies_) policies.push_back(&policy);
   Prefill prefill({.backend = backend_,
@@ -89,10 +103,11 @@ void Calibrator::take(const Exam& exam) {
                    .seed = spec_.seed,
                    .sample_numbers = numbers,
                    .prefill_chunk = spec_.chunk(),
+                   .interval = interval,
                    .observers = observers});
   for (size_t p = 0; p < policies_.size(); ++p) {
-    orders_[p].push_back(
-        std::make_unique<ScorerOrders>(backend_, subject_->model()->info(), prefill, p, *policies_[p].scorer, tokens));
+    orders_[p].push_back(std::make_unique<ScorerOrders>(backend_, subject_->model()->info(), prefill, p,
+                                                        *policies_[p].scorer, tokens, interval));
   }
   for (const ExamQuestion& question : exam.questions) {
     importance_.push_back(std::make_unique<CalibrationQuestion::Values>(
@@ -115,8 +130,7 @@ void Calibrator::take(const Exam& exam) {
 std::filesystem::path Calibrator::file_of(const std::string& scorer) const {
   std::filesystem::path file = default_profile_file(identity_.folder(), scorer);
   std::string name = file.stem().string();
-  if (const std::string from = spec_.read_options(kCalibrationKey, read_calibration_name); !from.empty())
-    name += "+" + from;
+  if (!calibration_options_.name.empty()) name += "+" + calibration_options_.name;
   for (const GivenParam& option : spec_.options_of(kImportanceKey)) {
     name += fmt::format("+{}={}", option.key, option.text);
   }

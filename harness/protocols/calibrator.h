@@ -19,10 +19,15 @@ namespace kv {
 
 // The key of the spec that says what a profile counts losses in: options of ImportanceOptions::read_unit.
 inline constexpr std::string_view kImportanceKey = "importance";
-// That which names what it is made from, where that is not what the model's own profiles are made from.
+// That which says how orders are taken.
 inline constexpr std::string_view kCalibrationKey = "calibration";
-// Reads that name; empty where there is none. UserError where it could not be part of a file's.
-std::string read_calibration_name(Params& params);
+
+struct CalibrationOptions {
+  std::string name;  // part of the file's; empty: the model's own profile
+  int interval = 0;  // as in PrefillArgs
+};
+// UserError where the name could not be part of a file's.
+CalibrationOptions read_calibration(Params& params);
 
 // Reads the calibration's samples with one model of the spec and keeps what they say of every policy:
 // harness/protocols/profiles.h tells how. All references must stay alive.
@@ -46,6 +51,7 @@ class Calibrator {
   const ModelIdentity& identity_;
   std::unique_ptr<Subject> subject_;
   ImportanceOptions importance_options_;
+  CalibrationOptions calibration_options_;
   Progress& progress_;
   std::vector<Policy> policies_;
   Calibration calibration_;

@@ -5,6 +5,7 @@
 #include "harness/protocols/protocol.h"
 #include "harness/spec/case_check.h"
 #include "harness/spec/grid.h"
+#include "harness/spec/places.h"
 #include "kernels/error.h"
 
 namespace kv {
@@ -17,6 +18,9 @@ void check_profile(const Spec& spec) {
     spec.refuse_key(key, "protocol profile makes no rows, expected no such key");
   }
 }
+
+// As a budget, where only the interval is asked about.
+constexpr int kRoomForAll = 1 << 24;
 
 // Nothing is cut: what a scorer would keep is compared with what is asked.
 void check_profile_case(const CaseCheck& check) {
@@ -32,6 +36,8 @@ void check_profile_case(const CaseCheck& check) {
     refuse_policy("has an allocation of its own, which a profile has no use for");
   }
   if (check.policy.oracle()) refuse_policy("needs the future, which no profile can foresee");
+  const int interval = check.spec.read_options(kCalibrationKey, read_calibration).interval;
+  at(component.where, [&] { check.policy.scorer->check_budget(kRoomForAll, interval); });
   const ModelChoice& choice = check.spec.models[static_cast<size_t>(check.model)];
   if (choice.random) refuse(choice.source.where, "random weights answer nothing, expected a model folder");
   for (const DataSpec& data : check.spec.data) {
@@ -53,8 +59,8 @@ const RegisterProtocol profile{{
               .help = "what losses are counted in, which 002 leaves open; where it is given the file's name says so",
               .read = [](Params& params) { ImportanceOptions::read_unit(params); }},
              {.name = std::string(kCalibrationKey),
-              .help = "names profiles that stand beside the model's own",
-              .read = [](Params& params) { read_calibration_name(params); }}},
+              .help = "how orders are taken, and a name for profiles that stand beside the model's own",
+              .read = [](Params& params) { read_calibration(params); }}},
     .starter = R"(data:
   - {task: kv, tokens: 512, questions: 4}  # a task: kvlab list tasks, kvlab describe kv
 )",

@@ -59,10 +59,14 @@ Prefill::Prefill(const PrefillArgs& args)
              .policy = reader(),
              .onlookers = ranking_,
              .sequences = static_cast<int>(args.contexts.size()),
+             .budget = args.interval == 0 ? 0 : lengths_.front() - args.interval,
+             .interval = args.interval,
              .seed = args.seed,
              .sample_numbers = args.sample_numbers,
              .observers = args.observers,
              .time_phases = false}) {
+  KV_CHECK(args.interval == 0 || (std::ranges::count(lengths_, lengths_.front()) == std::ssize(lengths_) &&
+                                  lengths_.front() > args.interval));
   Stopwatch watch(args_.backend);
   watch.start();
   loop_.begin(args_.contexts, pages_at_once(reader(), shape_));
@@ -93,8 +97,9 @@ RunShape Prefill::checked_shape() const {
   for (const Step& step : schedule()) {
     tokens = std::max(tokens, std::accumulate(step.counts.begin(), step.counts.end(), int64_t{0}));
   }
-  const RunShape shape =
+  RunShape shape =
       run_shape(resident_bounds(schedule(), reader(), args_.source.info(), nullptr, Foreseen::kSurely), tokens);
+  shape.interval = args_.interval;
   check_memory(shape);
   return shape;
 }
@@ -155,7 +160,7 @@ LoopState Prefill::compressed(size_t policy, std::span<const int32_t> keep, doub
   std::vector<uint8_t> due;
   std::vector<int64_t> totals;
   for (size_t s = 0; s < keep.size(); ++s) {
-    cutting.scorer->check_budget(keep[s], 0);
+    cutting.scorer->check_budget(keep[s], args_.interval);
     totals.push_back(keep[s] * heads);
     due.push_back(is_due(cutting, state.cache, static_cast<int>(s), totals[s]) ? 1 : 0);
     state.events[s] = due.back();
@@ -172,7 +177,8 @@ LoopState Prefill::compressed(size_t policy, std::span<const int32_t> keep, doub
        .policy = cutting,
        .ranker = loop_.onlooking(static_cast<size_t>(onlooker)),
        .due = marked,
-       .totals = totals},
+       .totals = totals,
+       .interval = args_.interval},
       seconds);
   return state;
 }

@@ -121,6 +121,22 @@ TEST_F(Profile, OfAnotherCalibrationStandsBesideTheModelsOwn) {
               testing::HasSubstr("expected letters, digits, - and ."));
 }
 
+TEST_F(Profile, OfAScorerThatJudgesByAnIntervalIsOfAnEventAfterOne) {
+  const std::string spec = yaml("[{policy: foresight-kv}]");
+  EXPECT_EQ(refusal(spec),
+            "p.yaml:6:12: foresight-kv: one-shot compression is not covered (expected decode-time pruning with an "
+            "interval)");
+  const auto profiles = make(spec + "calibration: {interval: 32}\n", "a");
+  EXPECT_EQ(profiles[0].file, folder_ / "a/foresight-kv.json");
+  EXPECT_EQ(profiles[0].profile.protection, (Protection{0, 32}));
+  EXPECT_THAT(profiles[0].profile.calibration.data,
+              testing::ElementsAre("kv: kv, questions 3, interval 32, tokens 224"));
+  EXPECT_LT(profiles[0].profile.losses.profile[49], profiles[0].profile.losses.uniform[49]);
+  EXPECT_EQ(refusal(spec + "calibration: {interval: 224}\n"),
+            "p.yaml: a context of 184 tokens, expected more than calibration: interval = 224");
+  EXPECT_THAT(refusal(spec + "calibration: {interval: -1}\n"), testing::HasSubstr("expected at least 0"));
+}
+
 TEST_F(Profile, SaysOfCodeMachineAndTimeWhatAManifestSays) {
   const auto profiles = make(replaced(yaml("[h2o]"), "samples: 2", "samples: 1"), "a");
   RunOptions options;

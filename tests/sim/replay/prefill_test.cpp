@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "kernels/error.h"
+#include "sim/cache/to_host.h"
 #include "sim/io/safetensors.h"
 #include "sim/model/model_files.h"
 #include "sim/replay/compress.h"
@@ -292,6 +293,72 @@ TEST_P(Prefilling, GenerationGoesOnFromTheCompressedContext) {
             .seed = kSeed,
             .observers = observers});
     for (size_t i = 0; i < answer.size(); ++i) EXPECT_EQ(keeper.argmax[whole.size() - 1 + i], answer[i]);
+  }
+}
+
+// What every row says of its entries at the first event, protected ones left out.
+class FirstEvent final : public Observer {
+ public:
+  void evicting(const EvictionView& view) override {
+    for (int64_t row = 0; row < view.layer.rows(); ++row) {
+      const int32_t length = view.layer.lengths[static_cast<size_t>(row)];
+      ASSERT_EQ(length, view.tokens_seen[0]);
+      scores_.push_back(to_host(view.layer.backend, view.scores.row(row), length));
+      scores_.back().resize(static_cast<size_t>(length - view.protection.recent));
+    }
+  }
+
+  std::vector<std::vector<float>> scores_;  // [layers · rows]
+};
+
+// To the bit, where the pass goes in the same pieces.
+TEST_P(Prefilling, JudgesAsAtTheFirstEventOfPruning) {
+  KV_BACKEND_OR_SKIP(backend);
+  ModelSource source(*backend, load_model(ref::source_path("experiments/models/reference")));
+  constexpr int kBudget = 118, kInterval = 32;
+  const Ids tokens = text("code0", 0, kBudget + kInterval + 1), context = first(tokens, kBudget + kInterval);
+  const std::span<const int32_t> contexts[] = {context}, sequences[] = {tokens};
+  for (const char* name : {"foresight-kv", "r-kv", "h2o"}) {
+    SCOPED_TRACE(name);
+    const auto made = [&] {
+      Policy policy = make_policy(name, {});
+      const SourceInfo& info = source.info();
+      policy.load(policy.check(
+          {info.folder, [&] {
+             return ModelIdentity::Shape{info.layers, info.kv_heads, info.q_heads, info.head_dim, info.width};
+           }}));
+      return policy;
+    };
+    Policy judging = made(), pruning = made();
+    Policy* const policies[] = {&judging};
+    Prefill prefill({.backend = *backend,
+                     .source = source,
+                     .contexts = contexts,
+                     .policies = policies,
+                     .prefill_chunk = kBudget,
+                     .interval = kInterval});
+    FirstEvent event;
+    Observer* const observers[] = {&event};
+    const int32_t length = static_cast<int32_t>(tokens.size());
+    replay({.backend = *backend,
+            .source = source,
+            .policy = pruning,
+            .sequences = sequences,
+            .schedule = decode_schedule({&length, 1}, kBudget, kInterval),
+            .budget = kBudget,
+            .interval = kInterval,
+            .observers = observers});
+    const SourceInfo& info = source.info();
+    ASSERT_EQ(event.scores_.size(), static_cast<size_t>(info.layers * info.kv_heads));
+    for (int layer = 0; layer < info.layers; ++layer) {
+      for (int head = 0; head < info.kv_heads; ++head) {
+        const std::vector<float>& want = event.scores_[static_cast<size_t>(layer * info.kv_heads + head)];
+        EXPECT_EQ(to_host(*backend, prefill.scored(0, layer).scores.row(head), std::ssize(want)), want);
+      }
+    }
+    double seconds = 0;
+    const int32_t keep[] = {kBudget};
+    EXPECT_EQ(prefill.compressed(0, keep, seconds).events, std::vector<int64_t>{1});
   }
 }
 
