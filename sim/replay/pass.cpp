@@ -226,7 +226,7 @@ void Pass::attend(LayerView& view) {
   view.column_max = attention.column_max;
   view.log_sums = attention.log_sums;
   if (args_.time_phases) timer_.start();
-  const bool reads_all = read.page_table == view.cache.page_table;
+  const bool reads_all = read.page_table == view.cache.page_table && read.lengths == view.cache.lengths;
   if (reads_all || attention.column_sums || attention.log_sums) args_.backend.attend(attention);
   if (!reads_all) {
     attention.cache = read;
