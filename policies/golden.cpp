@@ -40,6 +40,7 @@ class Golden final : public Scorer {
   }
   Protection protects(int, int interval) const override { return {.recent = interval}; }
 
+  bool takes_prompts() const override { return false; }
   void check_budget(int kept, int interval) const override {
     if (interval == 0) {
       throw UserError("golden: one-shot compression is not covered (expected decode-time pruning with an interval)");

@@ -61,9 +61,10 @@ std::vector<SavedProfile> Calibrator::profiles() {
   std::vector<SavedProfile> profiles;
   for (size_t p = 0; p < policies_.size(); ++p) {
     const Protection& protection = orders_[p].front()->at_half();
-    profiles.push_back(profile_of(spec_.policies[p].label, policies_[p].scorer_name, protection, questions_[p]));
+    profiles.push_back(profile_of(spec_.policies[p].label, policies_[p].scorer_name,
+                                  policies_[p].scorer->takes_prompts(), protection, questions_[p]));
   }
-  profiles.push_back(profile_of(std::string(kOracleOrder), std::string(kOracleOrder), {}, questions_.back()));
+  profiles.push_back(profile_of(std::string(kOracleOrder), std::string(kOracleOrder), true, {}, questions_.back()));
   return profiles;
 }
 
@@ -126,24 +127,28 @@ void Calibrator::take(const Exam& exam) {
   calibration_.tokens = std::max<int64_t>(calibration_.tokens, tokens);
 }
 
-// A profile of another importance or calibration does not take the place of the model's own.
-std::filesystem::path Calibrator::file_of(const std::string& scorer) const {
+// A profile of another importance or calibration does not take the place of the model's own, which is of prompts where
+// the scorer takes any.
+std::filesystem::path Calibrator::file_of(const std::string& scorer, bool takes_prompts) const {
   std::filesystem::path file = default_profile_file(identity_.folder(), scorer);
   std::string name = file.stem().string();
   if (!calibration_options_.name.empty()) name += "+" + calibration_options_.name;
+  if (takes_prompts && calibration_options_.interval > 0) {
+    name += fmt::format("+interval={}", calibration_options_.interval);
+  }
   for (const GivenParam& option : spec_.options_of(kImportanceKey)) {
     name += fmt::format("+{}={}", option.key, option.text);
   }
   return file.replace_filename(name + ".json");
 }
 
-SavedProfile Calibrator::profile_of(const std::string& label, const std::string& scorer, const Protection& protection,
-                                    std::span<const CalibrationQuestion> questions) {
+SavedProfile Calibrator::profile_of(const std::string& label, const std::string& scorer, bool takes_prompts,
+                                    const Protection& protection, std::span<const CalibrationQuestion> questions) {
   const SourceInfo& info = subject_->model()->info();
   CalibrationResult result = calibrate(questions);
   calibration_.seed = spec_.seed;
   return {.label = label,
-          .file = file_of(scorer),
+          .file = file_of(scorer, takes_prompts),
           .profile = {.model = subject_->name(),
                       .fingerprint = subject_->fingerprint(),
                       .scorer = scorer,

@@ -42,9 +42,9 @@ class Calibrator {
  private:
   void run(const Workload& workload);
   void take(const Exam& exam);
-  std::filesystem::path file_of(const std::string& scorer) const;
-  SavedProfile profile_of(const std::string& label, const std::string& scorer, const Protection& protection,
-                          std::span<const CalibrationQuestion> questions);
+  std::filesystem::path file_of(const std::string& scorer, bool takes_prompts) const;
+  SavedProfile profile_of(const std::string& label, const std::string& scorer, bool takes_prompts,
+                          const Protection& protection, std::span<const CalibrationQuestion> questions);
 
   const Spec& spec_;
   Backend& backend_;

@@ -5,7 +5,6 @@
 #include "harness/protocols/protocol.h"
 #include "harness/spec/case_check.h"
 #include "harness/spec/grid.h"
-#include "harness/spec/places.h"
 #include "kernels/error.h"
 
 namespace kv {
@@ -18,9 +17,6 @@ void check_profile(const Spec& spec) {
     spec.refuse_key(key, "protocol profile makes no rows, expected no such key");
   }
 }
-
-// As a budget, where only the interval is asked about.
-constexpr int kRoomForAll = 1 << 24;
 
 // Nothing is cut: what a scorer would keep is compared with what is asked.
 void check_profile_case(const CaseCheck& check) {
@@ -37,7 +33,12 @@ void check_profile_case(const CaseCheck& check) {
   }
   if (check.policy.oracle()) refuse_policy("needs the future, which no profile can foresee");
   const int interval = check.spec.read_options(kCalibrationKey, read_calibration).interval;
-  at(component.where, [&] { check.policy.scorer->check_budget(kRoomForAll, interval); });
+  if (interval == 0 && !check.policy.scorer->takes_prompts()) {
+    refuse_policy("judges by an interval's queries, expected one: calibration: {interval: N}");
+  }
+  if (const int own = check.policy.scorer->interval(interval); own != interval) {
+    refuse_policy(fmt::format("runs at an interval of {}, not at that of the calibration, {}", own, interval));
+  }
   const ModelChoice& choice = check.spec.models[static_cast<size_t>(check.model)];
   if (choice.random) refuse(choice.source.where, "random weights answer nothing, expected a model folder");
   for (const DataSpec& data : check.spec.data) {

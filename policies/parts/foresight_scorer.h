@@ -62,6 +62,7 @@ class ForesightScorer : public Scorer {
   Needs needs() const override;
   bool has_ties() const override { return draw_.is_drawn(); }
   Protection protects(int kept, int interval) const override;
+  bool takes_prompts() const override { return false; }
   void check_budget(int kept, int interval) const override;
   void begin(const BatchShape& shape) override;
   size_t learned_bytes(const SourceInfo& info, DType activations) const override;

@@ -84,7 +84,7 @@ void check_interval(const Policy& policy, int interval);
 Policy policy_of(const std::string& name, std::unique_ptr<Scorer> scorer);
 
 // Throws UserError: unknown name (lists the known ones), unknown or ill-typed option, an allocation other than uniform
-// for a policy that never evicts, a scorer that sums attention beside a selection that leaves anything out.
+// for a policy that never evicts.
 Policy make_policy(std::string_view name, std::vector<GivenParam> options, SlotChoices others = {});
 std::vector<DeclaredParam> describe_policy(std::string_view name);
 

@@ -31,6 +31,8 @@ class Scorer : public Slot {
   virtual Protection protects(int kept, int interval) const = 0;
   // Throws UserError when the policy cannot keep `kept` entries at this interval (B <= L, B <= window, …).
   virtual void check_budget(int /*kept*/, int /*interval*/) const {}
+  // Whether it ranks the entries of a prompt, too, that is compressed at once: interval 0.
+  virtual bool takes_prompts() const { return true; }
   // Entries that a head must hold at every event, because as many of its newest queries judge the others.
   virtual int least_entries() const { return 0; }
   // Interval the policy really runs at (the original H2O prunes after every token).

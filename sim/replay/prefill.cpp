@@ -41,6 +41,7 @@ std::vector<int32_t> lengths_of(const PrefillArgs& args) {
   for (const auto& context : args.contexts) {
     if (context.empty()) throw UserError(fmt::format("prefill: context {} is empty", lengths.size()));
     lengths.push_back(static_cast<int32_t>(context.size()));
+    KV_CHECK(args.interval == 0 || (lengths.back() == lengths.front() && lengths.back() > args.interval));
   }
   return lengths;
 }
@@ -65,8 +66,6 @@ Prefill::Prefill(const PrefillArgs& args)
              .sample_numbers = args.sample_numbers,
              .observers = args.observers,
              .time_phases = false}) {
-  KV_CHECK(args.interval == 0 || (std::ranges::count(lengths_, lengths_.front()) == std::ssize(lengths_) &&
-                                  lengths_.front() > args.interval));
   Stopwatch watch(args_.backend);
   watch.start();
   loop_.begin(args_.contexts, pages_at_once(reader(), shape_));
@@ -80,7 +79,9 @@ Prefill::Prefill(const PrefillArgs& args)
 Schedule Prefill::schedule() const {
   Schedule steps;
   for (size_t s = 0; s < lengths_.size(); ++s) {
-    const Schedule pieces = full_schedule(std::span(&lengths_[s], 1), args_.prefill_chunk);
+    const int32_t before = lengths_[s] - args_.interval;
+    Schedule pieces = full_schedule(std::span(&before, 1), args_.prefill_chunk);
+    if (args_.interval > 0) pieces.push_back({{args_.interval}, {-1}});  // of its own, as decode-time pruning has it
     while (steps.size() < pieces.size()) {
       steps.insert(steps.begin(),
                    {std::vector<int32_t>(lengths_.size(), 0), std::vector<int32_t>(lengths_.size(), -1)});

@@ -124,14 +124,19 @@ TEST_F(Profile, OfAnotherCalibrationStandsBesideTheModelsOwn) {
 TEST_F(Profile, OfAScorerThatJudgesByAnIntervalIsOfAnEventAfterOne) {
   const std::string spec = yaml("[{policy: foresight-kv}]");
   EXPECT_EQ(refusal(spec),
-            "p.yaml:6:12: foresight-kv: one-shot compression is not covered (expected decode-time pruning with an "
-            "interval)");
+            "p.yaml:6:12: policy 'foresight-kv' judges by an interval's queries, expected one: calibration: {interval: "
+            "N}");
   const auto profiles = make(spec + "calibration: {interval: 32}\n", "a");
   EXPECT_EQ(profiles[0].file, folder_ / "a/foresight-kv.json");
   EXPECT_EQ(profiles[0].profile.protection, (Protection{0, 32}));
   EXPECT_THAT(profiles[0].profile.calibration.data,
               testing::ElementsAre("kv: kv, questions 3, interval 32, tokens 224"));
   EXPECT_LT(profiles[0].profile.losses.profile[49], profiles[0].profile.losses.uniform[49]);
+  EXPECT_EQ(profiles[1].file, folder_ / "a/oracle+order+interval=32.json");
+  EXPECT_EQ(make(replaced(yaml("[snapkv]"), "samples: 2", "samples: 1") + "calibration: {interval: 32}\n", "a")[0].file,
+            folder_ / "a/snapkv+interval=32.json");  // beside that of prompts
+  EXPECT_EQ(refusal(yaml("[{policy: h2o, mode: original}]") + "calibration: {interval: 32}\n"),
+            "p.yaml:6:12: policy 'h2o' runs at an interval of 1, not at that of the calibration, 32");
   EXPECT_EQ(refusal(spec + "calibration: {interval: 224}\n"),
             "p.yaml: a context of 184 tokens, expected more than calibration: interval = 224");
   EXPECT_THAT(refusal(spec + "calibration: {interval: -1}\n"), testing::HasSubstr("expected at least 0"));
