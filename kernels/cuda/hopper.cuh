@@ -138,8 +138,8 @@ __device__ constexpr Operand column_step(int k) {
   return static_cast<Operand>(k / 4 * (kPanelBytes<Rows> / 16) + k % 4 * 2);
 }
 
-// Panels of `Rows` rows as a right operand that is summed over rows: N columns come out. Begins at row 0; row_step()
-// leads on.
+// Panels of `Rows` rows as an operand that is summed over rows: its columns come out, N of a right one, of a left one
+// 64. Begins at row 0; row_step() leads on.
 template <int Rows>
 __device__ Operand by_columns(const void* panel) {
   constexpr uint64_t kEightRows = 1024 / 16, kNextPanel = kPanelBytes<Rows> / 16, kSwizzle128 = 1;

@@ -19,7 +19,7 @@ class DuoAttention final : public StudentAttention {
   };
   // alphas [layers, kv_heads]
   DuoAttention(Backend& backend, const ModelConfig& config, const Streaming& streaming, std::span<const float> alphas,
-               bool deterministic = true);
+               bool deterministic);
 
   void begin(const Block& block) override;
   void attend(int layer, const Projections& projections, Ref output) override;

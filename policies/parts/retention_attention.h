@@ -14,7 +14,7 @@ class RetentionAttention final : public StudentAttention {
  public:
   // The network must already be in use, and stay alive.
   RetentionAttention(Backend& backend, const ModelConfig& config, const RetentionNetwork& network,
-                     RetentionGradients& gradients, bool deterministic = true)
+                     RetentionGradients& gradients, bool deterministic)
       : backend_(backend),
         config_(config),
         network_(network),

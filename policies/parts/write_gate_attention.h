@@ -16,7 +16,7 @@ class WriteGateAttention final : public StudentAttention {
  public:
   // The network must already be in use, and stay alive.
   WriteGateAttention(Backend& backend, const ModelConfig& config, const WriteGateNetwork& network, int window,
-                     WriteGateGradients& gradients, bool deterministic = true)
+                     WriteGateGradients& gradients, bool deterministic)
       : backend_(backend),
         config_(config),
         network_(network),

@@ -15,7 +15,7 @@ namespace kv {
 // attentions are made of. Between the two it keeps each layer's log sums, [tokens, q_heads] f32.
 class PackedSoftmax {
  public:
-  explicit PackedSoftmax(Backend& backend, const ModelConfig& config, bool deterministic = true)
+  PackedSoftmax(Backend& backend, const ModelConfig& config, bool deterministic)
       : backend_(backend), config_(config), deterministic_(deterministic) {}
 
   // The block stays until the next one.
@@ -40,7 +40,7 @@ class PackedSoftmax {
 // The model's own attention.
 class PlainAttention final : public StudentAttention {
  public:
-  PlainAttention(Backend& backend, const ModelConfig& config) : softmax_(backend, config) {}
+  PlainAttention(Backend& backend, const ModelConfig& config) : softmax_(backend, config, true) {}
 
   void begin(const Block& block) override { softmax_.begin(block); }
   void attend(int layer, const Projections& projections, Ref output) override {

@@ -15,7 +15,7 @@
 // gradients there are blocks of keys alone, and no sums.
 //
 // Where sums may have any order there are blocks of keys alone, too, which add to queries' gradients as they go
-// (query_sums.cuh): five products, not seven.
+// (query_sums.cuh): five products, not seven. Their sums are awaited before the next logits: no registers for all.
 
 namespace kv::cuda {
 
@@ -266,9 +266,9 @@ __device__ __forceinline__ void consume(const BiasedAttentionBackwardArgs& args,
     if constexpr (Shape::kAddsQueries) adder.share(t, slopes);
     add(stage);
     if constexpr (Shape::kAddsQueries) {
-      adder.multiply_before(t);
+      adder.multiply_last(t);
       product_wait<0>();
-      adder.add_before(t, {first, head});
+      adder.add_last(t, {first, head});
     }
     if (t + 1 == tile.steps) break;
 
@@ -294,10 +294,10 @@ __device__ __forceinline__ void consume(const BiasedAttentionBackwardArgs& args,
     pin(dp);
     multiply_second(next);
   }
-  if constexpr (Shape::kAddsQueries) adder.multiply_before(tile.steps);
+  if constexpr (Shape::kAddsQueries) adder.multiply_last(tile.steps);
   product_wait<0>();
   pin_sums();
-  if constexpr (Shape::kAddsQueries) adder.add_before(tile.steps, {});
+  if constexpr (Shape::kAddsQueries) adder.add_last(tile.steps, {});
 
   const auto write = [&](auto to, float factor, const auto& sums) {
     write_sums<D>(to, tile.segment, heads, tile.owner_head, row, lane, {factor, factor}, sums);
@@ -497,7 +497,7 @@ void run(const BiasedAttentionBackwardArgs& args, const QueryState* states) {
   launch(differentiate<D, kForm, kSums>, key_blocks + query_blocks, OfKeys::kThreads,
          query_blocks == 0 ? OfKeys::kSharedBytes : std::max(OfKeys::kSharedBytes, OfQueries::kSharedBytes), args,
          states, of_heads, of_queries.data(), tiles, key_blocks, maps);
-  if (OfKeys::kAddsQueries) {
+  if constexpr (OfKeys::kAddsQueries) {
     const int64_t heads = attention.segment_count * attention.q_heads;
     launch(scale_queries<D>, ceil_div(attention.max_count, kScaledQueries) * heads, kScalingThreads, 0, args,
            of_queries.data());

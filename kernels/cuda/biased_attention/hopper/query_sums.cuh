@@ -9,8 +9,9 @@
 
 namespace kv::cuda {
 
-// Where the sums are: [tokens, q_heads, D], from 0 on. Of each 16 elements 2l, 2l + 1, 2l + 8 and 2l + 9 lie together
-// at 4l, which a thread has. Null where blocks of queries have sums of their own.
+// Where the sums are: [tokens, q_heads, D], from 0 on, in another order than vectors: of each 16 elements the four that
+// a thread has of a product, 2l, 2l + 1, 2l + 8 and 2l + 9, lie together, from 4l on, so that one instruction adds
+// them. Null where blocks of queries have sums of their own.
 using QuerySums = float*;
 
 // Of slopes [keys, queries] of every other step: from all of the block, and read by all.
@@ -26,7 +27,7 @@ struct SlopeBarriers {
   }
 };
 
-// A warpgroup's part of it.
+// What a warpgroup of the block does for it, after its own sums of each step.
 template <int D, int kStep, int kGroups>
 class QueryAdder {
  public:
@@ -56,9 +57,9 @@ class QueryAdder {
     publish_to_async();
     barriers_.full[t % 2].arrive();
   }
-  // The product of step t − 1, committed. There is one at step 0, too, of whatever lies there: under a condition the
-  // compiler would let no products be in flight.
-  __device__ __forceinline__ void multiply_before(int t) {
+  // The product of step t − 1, committed. At step 0 it is of whatever lies there or is being written, and goes nowhere:
+  // under a condition the compiler would let no products be in flight.
+  __device__ __forceinline__ void multiply_last(int t) {
     const int place = (t + 1) % 2;
     if (t > 0) barriers_.full[place].wait((t - 1) / 2 % 2);
     pin(sums_);
@@ -75,13 +76,13 @@ class QueryAdder {
     product_commit();
   }
   // Adds it to memory, once it is done; `step` is what passes by in step t.
-  __device__ __forceinline__ void add_before(int t, const Step& step) {
+  __device__ __forceinline__ void add_last(int t, const Step& step) {
     pin(sums_);
     if (t > 0) {
       barriers_.empty[(t + 1) % 2].arrive();
       add();
     }
-    before_ = step;
+    last_ = step;
   }
 
  private:
@@ -89,12 +90,12 @@ class QueryAdder {
   static constexpr bool kHasRows = kStep == 128;  // half of the queries, not of the columns
 
   __device__ __forceinline__ void add() const {
-    const int query = before_.first + (kHasRows ? 64 * group_ : 0) + 16 * warp_ + lane_ / 4;
+    const int query = last_.first + (kHasRows ? 64 * group_ : 0) + 16 * warp_ + lane_ / 4;
     const int column = (kHasRows ? 0 : 64 * group_) + lane_ % 4 * 4;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if (query + 8 * half >= segment_.count) continue;
-      float* to = to_ + vector_of(segment_, heads_, before_.head, query + 8 * half) * D + column;
+      float* to = to_ + vector_of(segment_, heads_, last_.head, query + 8 * half) * D + column;
 #pragma unroll
       for (int n = 0; n < 8; n += 2) {
         const float* of = sums_ + 4 * n + 2 * half;
@@ -111,8 +112,8 @@ class QueryAdder {
   unsigned char* slopes_;
   SlopeBarriers& barriers_;
   int group_, warp_, lane_;
-  Step before_{};
-  float sums_[32];  // [64, 64]
+  Step last_{};          // of step t − 1
+  float sums_[32] = {};  // [64, 64]
 };
 
 // A head's queries, a few a block: their gradients from the sums.
