@@ -18,9 +18,9 @@ class Selection : public Slot {
   virtual bool selects() const { return false; }
   // In steps of one token, after it was appended and before it is attended: `read` is the layer's cache, of which a
   // selection puts in other page tables, other lengths or both, or reads everything; or a row a query head in place of
-  // a KV head (kv_heads = q_heads, sharing_rows = group). A row's pages are those of the cache's row, in order of position, whole, and among
-  // them those of the newest `expiring` slots and the last. Rows of sequences without a token read anything sound. The
-  // view is valid until the next call. Ops alone, as an admission's.
+  // a KV head (kv_heads = q_heads, sharing_rows = group). A row's pages are those of the cache's row, in order of
+  // position, whole, and among them those of the newest `expiring` slots and the last. Rows of sequences without a
+  // token read anything sound. The view is valid until the next call. Ops alone, as an admission's.
   virtual void select(const LayerView&, PagedView& /*read*/) {}
 };
 

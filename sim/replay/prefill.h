@@ -23,8 +23,8 @@ struct PrefillArgs {
   uint64_t seed = 0;
   std::span<const int32_t> sample_numbers;  // [contexts], as in ReplayArgs
   int prefill_chunk = 1024;
-  // Tokens since the last event: scorers judge as at the first one of decode-time pruning, whose budget is the contexts'
-  // one length without them. 0: as in one-shot compression, of any lengths.
+  // Tokens since the last event: scorers judge as at the first one of decode-time pruning, whose budget is the
+  // contexts' one length without them. 0: as in one-shot compression, of any lengths.
   int interval = 0;
   std::span<Observer* const> observers{};  // of the pass
 };
