@@ -169,9 +169,9 @@ TEST(BudgetProfile, EveryDefectIsOneLineThatNamesTheFile) {
   EXPECT_EQ(complaint("[]"), "p.json: the whole is [], expected an object");
 }
 
-// What `kvlab profile` measured of 002-profile.yaml, -learned and -foresight: one half of the questions loses at most 2
-// % more under the other half's profile than under its own. Whether that is still so takes the calibration again; that
-// the files are of this model and say so does not.
+// What `kvlab profile` measured of 002-profile.yaml, -learned and -foresight: one half of the questions loses a
+// fiftieth more at most under the other half's profile than under its own. Whether that is still so takes the
+// calibration again; that the files are of this model and say so does not.
 TEST(BudgetProfile, ThoseOfTheReferenceModelServeQuestionsThatTheyHaveNotSeen) {
   const std::filesystem::path model = ref::source_path("experiments/models/reference");
   const ModelConfig config = load_model_config(model);
